@@ -1,0 +1,110 @@
+"""The nouns: what flows between a prompt, a critic's words and a gradient.
+
+All are frozen. Character offsets are half-open and count Python characters (code points) of the response
+as the policy's tokenizer decodes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from text2grad.errors import AlignmentError
+
+Label = Literal["positive", "negative"]
+Status = Literal["ok", "repaired", "unparsable", "timed_out"]
+Message = Mapping[str, str]
+
+LABELS: tuple[Label, ...] = get_args(Label)
+FAILED_STATUSES: frozenset[Status] = frozenset({"unparsable", "timed_out"})
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One task instance x.
+
+    Attributes:
+        prompt: text, or chat messages as `{"role": ..., "content": ...}`.
+        reference: a good answer, where there is one.
+        tests: test code for the code task, where there is some.
+        meta: anything else a critic or a scorer needs.
+    """
+
+    prompt: str | Sequence[Message]
+    reference: str | None = None
+    tests: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as one text; chat messages are joined by blank lines."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n\n".join(message["content"] for message in self.prompt)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A labelled piece of a response: characters [start, end), positive or negative.
+
+    Example:
+        >>> span = Span(4, 9, "negative")
+        >>> "see Lyons today"[span.start : span.end]
+        'Lyons'
+    """
+
+    start: int
+    end: int
+    label: Label
+
+    def __post_init__(self) -> None:
+        """Refuse what can never be a span."""
+        if not 0 <= self.start <= self.end:
+            raise AlignmentError(
+                f"a span needs 0 <= start <= end, got start={self.start}, end={self.end}, label={self.label!r}"
+            )
+        if self.label not in LABELS:
+            raise AlignmentError(f"a span's label is 'positive' or 'negative', got {self.label!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Critique:
+    """What a critic says of one response: words, and the spans those words are about (section 3.3).
+
+    Attributes:
+        feedback: the critique c in words.
+        spans: the span map A(y), in character offsets of the response.
+        outcome: a judgement of the whole response, placed on its last token; None says nothing. This is
+            how an omission, which has no span, can still be paid for.
+        status: how the critique was read. δ is 0 everywhere for `unparsable` and `timed_out`.
+        unmatched: quotes of the critic that the response does not contain.
+    """
+
+    feedback: str
+    spans: tuple[Span, ...] = ()
+    outcome: float | None = None
+    status: Status = "ok"
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """True when the critic gave nothing that can be used."""
+        return self.status in FAILED_STATUSES
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One sampled response y to one example x, exactly as it was sampled.
+
+    Attributes:
+        example: the task instance.
+        prompt_ids: token ids of the prompt, without padding.
+        response_ids: the sampled ids, end-of-sequence included where it was sampled, never added.
+        response: `tokenizer.decode(response_ids, skip_special_tokens=True)`: what the critic reads.
+        truncated: True when the length limit ended the response instead of an end-of-sequence.
+    """
+
+    example: Example
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    response: str
+    truncated: bool
