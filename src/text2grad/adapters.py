@@ -1,0 +1,91 @@
+"""One base model in several roles: which LoRA adapter is on, and what may be trained.
+
+The policy is the adapter named `default`; a value function may have its own, named `value`; the reference is the base
+with adapters off. No second copy of the weights is loaded for any of them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+POLICY_ADAPTER = "default"
+VALUE_ADAPTER = "value"
+
+
+def is_peft(model: nn.Module) -> bool:
+    """Return True when the model carries adapters of the peft library."""
+    return hasattr(model, "peft_config") and hasattr(model, "disable_adapter")
+
+
+def base_of(model: Any) -> Any:
+    """Return the causal language model itself, without peft's wrapper."""
+    return model.get_base_model() if is_peft(model) else model
+
+
+def with_lora(model: Any, *, r: int, alpha: int, targets: str | list[str], value_adapter: bool = False) -> Any:
+    """Return the model with a fresh LoRA adapter for the policy, and one for the value function on request.
+
+    Args:
+        model: a causal language model.
+        r: rank.
+        alpha: scale; the update is alpha/r · BA.
+        targets: names of the modules to adapt, or "all-linear".
+        value_adapter: add a second adapter for the value function.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
+    model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
+    if value_adapter:
+        model.add_adapter(VALUE_ADAPTER, config)
+        for name, parameter in model.named_parameters():
+            if f".{VALUE_ADAPTER}." in name:
+                parameter.requires_grad_(True)
+    return model
+
+
+@contextmanager
+def adapter_active(model: nn.Module, name: str) -> Iterator[None]:
+    """Run the model with the adapter `name`; which parameters are trainable does not change."""
+    layers = [module for module in model.modules() if hasattr(module, "_active_adapter")]
+    before = [layer._active_adapter for layer in layers]
+    for layer in layers:
+        layer._active_adapter = [name]  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for layer, active in zip(layers, before, strict=True):
+            layer._active_adapter = active
+
+
+@contextmanager
+def adapters_off(model: Any) -> Iterator[None]:
+    """Run the bare base model; which parameters are trainable does not change."""
+    trainable = {name: p.requires_grad for name, p in model.named_parameters()}
+    try:
+        with model.disable_adapter():
+            yield
+    finally:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(trainable[name])
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout rate to zero, so that ratios compare weights and not coin flips.
+
+    This holds in `train()` mode too, which gradient checkpointing needs.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout", "hidden_dropout", "dropout_p", "dropout_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+def half_precision(model: nn.Module) -> bool:
+    """Return True when any weight is stored in fewer than 32 bits."""
+    return any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())

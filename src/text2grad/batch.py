@@ -1,0 +1,101 @@
+"""Rollouts as tensors: right-padded for a forward pass, and the one place that pairs a token with its predictor.
+
+Dimension key: B responses, S prompt + response tokens (padded), T response tokens (padded).
+
+    position   0 … P−1      P … P+R−1        rest
+    ids        prompt x     response y       padding
+    y_t is predicted by the hidden state at position P − 1 + t; the value before choosing y_t is read there too.
+
+Masks are made from lengths, never from ids: padding may be a token that was sampled.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from text2grad.errors import DataError
+from text2grad.types import Rollout
+
+
+class TokenBatch(NamedTuple):
+    """Right-padded rollouts.
+
+    Attributes:
+        ids: prompt and response, int64 [B, S].
+        prompt_lengths: P of each row, int64 [B].
+        response_ids: y, int64 [B, T].
+        response_mask: True on response tokens, bool [B, T].
+        truncated: True where the length limit ended the response, bool [B].
+    """
+
+    ids: Tensor
+    prompt_lengths: Tensor
+    response_ids: Tensor
+    response_mask: Tensor
+    truncated: Tensor
+
+    @property
+    def response_lengths(self) -> Tensor:
+        """R of each row, int64 [B]."""
+        return self.response_mask.sum(dim=1)
+
+    def predictor_positions(self) -> Tensor:
+        """Position of the hidden state that predicts each response token, int64 [B, T]; padding points to 0."""
+        steps = torch.arange(self.response_mask.shape[1], device=self.ids.device)
+        return (self.prompt_lengths[:, None] - 1 + steps).masked_fill(~self.response_mask, 0)
+
+    def last_positions(self) -> Tensor:
+        """Position of each row's last token, int64 [B]: the state in which a cut response was left."""
+        return self.prompt_lengths + self.response_lengths - 1
+
+    def rows(self, index: Tensor) -> "TokenBatch":
+        """Return some rows, trimmed to the longest of them."""
+        lengths = self.response_lengths[index]
+        columns_s = int((self.prompt_lengths[index] + lengths).max())
+        columns_t = int(lengths.max())
+        return TokenBatch(
+            self.ids[index, :columns_s],
+            self.prompt_lengths[index],
+            self.response_ids[index, :columns_t],
+            self.response_mask[index, :columns_t],
+            self.truncated[index],
+        )
+
+
+def collate(rollouts: Sequence[Rollout], *, pad_id: int, device: torch.device | str = "cpu") -> TokenBatch:
+    """Return rollouts as one right-padded batch.
+
+    Args:
+        rollouts: at least one; every prompt has at least one token, since something must predict y_1.
+        pad_id: any id of the vocabulary; what stands in padding changes no result.
+        device: where the tensors go.
+
+    Raises:
+        DataError: if there are no rollouts or a prompt has no token.
+    """
+    if not rollouts:
+        raise DataError("cannot make a batch of no rollouts")
+    for row, rollout in enumerate(rollouts):
+        if not rollout.prompt_ids:
+            raise DataError(
+                f"rollout {row} has an empty prompt: its first token has no predictor. "
+                "Give the prompt a beginning-of-sequence token or some text."
+            )
+    width_s = max(len(r.prompt_ids) + len(r.response_ids) for r in rollouts)
+    width_t = max(len(r.response_ids) for r in rollouts)
+    ids = torch.full((len(rollouts), width_s), pad_id, dtype=torch.int64)
+    response_ids = torch.full((len(rollouts), width_t), pad_id, dtype=torch.int64)
+    for row, rollout in enumerate(rollouts):
+        joined = rollout.prompt_ids + rollout.response_ids
+        ids[row, : len(joined)] = torch.tensor(joined)
+        response_ids[row, : len(rollout.response_ids)] = torch.tensor(rollout.response_ids, dtype=torch.int64)
+    lengths = torch.tensor([len(r.response_ids) for r in rollouts])
+    return TokenBatch(
+        ids=ids.to(device),
+        prompt_lengths=torch.tensor([len(r.prompt_ids) for r in rollouts]).to(device),
+        response_ids=response_ids.to(device),
+        response_mask=(torch.arange(width_t) < lengths[:, None]).to(device),
+        truncated=torch.tensor([r.truncated for r in rollouts]).to(device),
+    )
