@@ -110,7 +110,7 @@ def whiten(x: Tensor, response_mask: Tensor, over: Moments | None = None, *, cen
         return x
     mean = stats.total / stats.tokens
     variance = (stats.total_sq / stats.tokens - mean.square()).clamp(min=0.0) * stats.tokens / (stats.tokens - 1)
-    if variance <= 1e-16:
+    if variance <= 1e-16 + 1e-13 * stats.total_sq / stats.tokens:  # equal entries, but for the sums' rounding
         return x
     shift = mean if center else torch.zeros_like(mean)
     return ((x - shift) * (variance + 1e-8).rsqrt()).float().masked_fill(~response_mask, 0.0)

@@ -50,6 +50,16 @@ class TokenBatch(NamedTuple):
         """Position of each row's last token, int64 [B]: the state in which a cut response was left."""
         return self.prompt_lengths + self.response_lengths - 1
 
+    def groups(self, tokens: int) -> list[Tensor]:
+        """Return row indices in groups of similar length, at most `tokens` padded tokens (or one row) each."""
+        lengths = self.prompt_lengths + self.response_lengths
+        groups: list[list[int]] = [[]]
+        for row in lengths.argsort(stable=True).tolist():
+            if groups[-1] and (len(groups[-1]) + 1) * int(lengths[row]) > tokens:
+                groups.append([])
+            groups[-1].append(row)
+        return [torch.tensor(group, device=self.ids.device) for group in groups]
+
     def rows(self, index: Tensor) -> "TokenBatch":
         """Return some rows, trimmed to the longest of them."""
         lengths = self.response_lengths[index]

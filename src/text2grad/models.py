@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from text2grad.adapters import (
-    POLICY_ADAPTER,
     VALUE_ADAPTER,
     adapter_active,
     adapters_off,
@@ -27,7 +26,6 @@ from text2grad.adapters import (
     disable_dropout,
     half_precision,
     is_peft,
-    with_lora,
 )
 from text2grad.batch import TokenBatch
 from text2grad.errors import ConfigError, ModelError
@@ -53,6 +51,12 @@ class Scores(NamedTuple):
     entropy: Tensor
     values: Tensor
     bootstrap: Tensor  # V after the last token of a truncated response, 0 for one that ended
+
+    @classmethod
+    def zeros(cls, shape: torch.Size, device: torch.device) -> "Scores":
+        """Return scores of zero for [B, T] tokens."""
+        logp, logp_ref, kl, entropy, values = torch.zeros(5, *shape, device=device)
+        return cls(logp, logp_ref, kl, entropy, values, torch.zeros(shape[0], device=device))
 
 
 def head_of(model: Any) -> Head:
@@ -259,17 +263,8 @@ def check_model(policy: Any) -> None:
         )
 
 
-def load_policy(
-    path: str,
-    *,
-    dtype: str = "auto",
-    lora_r: int = 0,
-    lora_alpha: int = 32,
-    lora_targets: str | list[str] = "all-linear",
-    value_adapter: bool = False,
-    trust_remote_code: bool = False,
-) -> Any:
-    """Load a causal language model from safetensors, with a fresh LoRA adapter where lora_r > 0.
+def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
+    """Load a causal language model from safetensors.
 
     Raises:
         ModelError: if the path holds no model that can be loaded.
@@ -277,25 +272,8 @@ def load_policy(
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, use_safetensors=True, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot load a causal language model from {path!r}: {error}") from error
-    if lora_r:
-        model = with_lora(model, r=lora_r, alpha=lora_alpha, targets=lora_targets, value_adapter=value_adapter)
-    return model
-
-
-__all__ = [
-    "POLICY_ADAPTER",
-    "Passes",
-    "PolicyWithValue",
-    "Reference",
-    "Scores",
-    "check_model",
-    "head_of",
-    "last_hidden",
-    "load_policy",
-    "response_logprobs",
-]

@@ -39,7 +39,8 @@ def nl_gradient_loss(logp: Tensor, delta: Tensor, response_mask: Tensor) -> Tens
         tensor(-1.)
     """
     check_same_shape(logp=logp, delta=delta, response_mask=response_mask)
-    per_token = (delta * logp).masked_fill(~response_mask, 0.0)  # [B, T]
+    padding = ~response_mask
+    per_token = delta.masked_fill(padding, 0.0) * logp.masked_fill(padding, 0.0)  # [B, T]
     return -per_token.sum(dim=1).mean()
 
 

@@ -59,14 +59,15 @@ def policy_loss(
     advantages = advantages.masked_fill(~response_mask, 0.0)
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_range, 1 + clip_range) * advantages)
-    seen = ratio.detach()
-    clipped = (seen * advantages > seen.clamp(1 - clip_range, 1 + clip_range) * advantages) & response_mask
+    ratio, log_ratio = ratio.detach(), log_ratio.detach()
+    clipped = (ratio * advantages > ratio.clamp(1 - clip_range, 1 + clip_range) * advantages) & response_mask
+    seen = ratio.masked_fill(~response_mask, 0.0)
     return PolicyLoss(
         loss=-surrogate.sum() / token_count,
-        ratio_sum=seen.masked_fill(~response_mask, 0.0).sum(),
-        ratio_max=seen.max() if seen.numel() else seen.new_ones(()),
+        ratio_sum=seen.sum(),
+        ratio_max=seen.max() if response_mask.any() else seen.new_ones(()),
         clipped_count=clipped.sum(),
-        approx_kl_sum=(seen - 1 - log_ratio.detach()).sum(),
+        approx_kl_sum=(ratio - 1 - log_ratio).sum(),
     )
 
 
@@ -93,11 +94,12 @@ def value_loss(
         ShapeError: if the shapes differ.
     """
     check_same_shape(values=values, values_old=values_old, returns=returns, response_mask=response_mask)
+    values, values_old, returns = (x.masked_fill(~response_mask, 0.0) for x in (values, values_old, returns))
     loss = (values - returns).square()
     if clip_range is not None:
         near = values_old + (values - values_old).clamp(-clip_range, clip_range)
         loss = torch.maximum(loss, (near - returns).square())
-    return 0.5 * loss.masked_fill(~response_mask, 0.0).sum() / token_count
+    return 0.5 * loss.sum() / token_count
 
 
 def masked_token_mean(x: Tensor, response_mask: Tensor, *, token_count: float) -> Tensor:

@@ -1,0 +1,302 @@
+"""The whole method, top to bottom: NL-Gradient policy optimization (section 3.5, Algorithm 4).
+
+One step of `Text2GradTrainer.train`:
+
+    1. sample responses y ~ π_old(· | x)                         rollout        lines 10-11
+    2. ask the critic for critiques c and spans A(y)             critics        line 12
+    3. spans become δ_t in the policy's own tokens               rewards        line 13
+    4. r_t = δ_t − β KL_t                                        nl_gradient    line 14
+    5. GAE advantages and returns                                advantages     lines 15-16
+    6. epochs of clipped PPO on policy and value function        update         lines 19-31
+
+Everything random in step n follows from (seed, n) alone, so a run that was killed and resumed ends with the same
+weights, bit for bit (same machine, same number of threads and processes).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from text2grad.adapters import half_precision
+from text2grad.advantages import Advantages, Moments, gae, moments, whiten
+from text2grad.batch import TokenBatch, collate
+from text2grad.checkpoint import (
+    latest_checkpoint,
+    load_checkpoint,
+    random_states,
+    restore_random_states,
+    save_checkpoint,
+)
+from text2grad.config import Recipe
+from text2grad.critics import Critic, ask
+from text2grad.errors import CriticError
+from text2grad.launch import make_accelerator, prepare_policy
+from text2grad.metrics import Clock, Record, response_records, step_metrics
+from text2grad.models import PolicyWithValue, Reference, Scores, check_model
+from text2grad.nl_gradient import total_rewards
+from text2grad.optim import Optimizers
+from text2grad.ppo import KLController
+from text2grad.rewards import response_deltas, reward_tensor
+from text2grad.rollout import (
+    batch_indices,
+    fitting_prompts,
+    make_rollouts,
+    padding_id,
+    sample,
+    step_uniforms,
+    stop_ids,
+)
+from text2grad.run_state import open_run
+from text2grad.runlog import RunLog
+from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
+from text2grad.update import Learning, Updater
+
+FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged
+
+
+class Text2GradTrainer:
+    """Trains a policy on what a critic says in words about its responses."""
+
+    def __init__(
+        self,
+        model: Any,
+        critic: Critic,
+        tokenizer: Any,
+        train_examples: Sequence[Example],
+        config: Recipe | None = None,
+        *,
+        resume: bool = False,
+    ) -> None:
+        """Check everything that can be checked before work starts.
+
+        Args:
+            model: a Hugging Face causal language model, with or without peft adapter, or a path to load one from.
+            critic: anything that maps (examples, responses) to critiques.
+            tokenizer: the policy's.
+            train_examples: the prompts x.
+            config: a recipe; None takes the defaults.
+            resume: go on with the run in `config.run.out`.
+
+        Raises:
+            ConfigError: if settings do not fit together, or the directory holds another run.
+            DataError: if there are no prompts, or one leaves no room for a response.
+            ModelError: if the model or tokenizer cannot play its role.
+        """
+        self.recipe = config or Recipe()
+        self.critic, self.tokenizer = critic, tokenizer
+        if self.recipe.run.threads:
+            torch.set_num_threads(self.recipe.run.threads)
+        torch.manual_seed(self.recipe.run.seed)
+        self.accelerator = make_accelerator(self.recipe)
+        policy = prepare_policy(model, self.recipe)
+        self.eos_ids = stop_ids(policy, tokenizer, self.recipe.rollout.eos_token_ids)
+        self.pad_id = padding_id(tokenizer, self.eos_ids)
+        self.examples, self.prompt_ids = fitting_prompts(
+            policy,
+            tokenizer,
+            train_examples,
+            prompt_format=self.recipe.rollout.prompt_format,
+            max_new_tokens=self.recipe.rollout.max_new_tokens,
+            too_long=self.recipe.data.too_long,
+        )
+
+        self.directory = open_run(self.recipe, resume=resume, processes=self.accelerator.num_processes)
+        self.log = RunLog(self.directory, rollout_file_bytes=self.recipe.run.rollout_file_mb * 2**20)
+        policy = policy.to(self.accelerator.device)
+        check_model(policy)
+        self.reference = Reference(policy)
+        self.model = PolicyWithValue(
+            policy, value=self.recipe.model.value, detach_trunk=self.recipe.model.detach_trunk
+        ).to(self.accelerator.device)
+        if self.recipe.model.gradient_checkpointing:
+            policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model.train(self.recipe.model.gradient_checkpointing)
+        self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.optimizers = Optimizers(
+            self.model.policy_parameters(),
+            self.model.value_parameters(),
+            self.recipe.optim,
+            total_steps=self.recipe.run.steps,
+        )
+        self.kl = KLController(self.recipe.ppo.beta, self.recipe.ppo.target_kl, self.recipe.ppo.kl_horizon)
+        self.statuses: deque[str] = deque(maxlen=max(FAILURE_WINDOW, self.recipe.rollout.batch_size))
+        self.step = 0
+        self._restore()
+        self.updater = Updater(
+            self.accelerator.prepare_model(self.model),
+            self.accelerator,
+            self.recipe.ppo,
+            temperature=self.recipe.rollout.temperature,
+            optimizers=self.optimizers,
+            half_precision=half_precision(policy),
+        )
+
+    def train(self) -> Path:
+        """Run until `run.steps` and return the directory of the trained policy, an ordinary Hugging Face directory.
+
+        Raises:
+            CriticError: if the critic breaks its contract or fails too often; what was learned is saved first.
+            TrainingError: if a loss is not finite.
+            CheckpointError: if a checkpoint cannot be written.
+        """
+        self.accelerator.init_trackers("text2grad")
+        total = self.recipe.run.steps
+        with tqdm(total=total, initial=self.step, unit="step", disable=not self.accelerator.is_main_process) as bar:
+            while self.step < total:
+                metrics = self.train_step()
+                bar.set_postfix_str(
+                    f"reward {metrics['reward/per_response']:.2f}, KL {metrics['kl/per_token']:.3f}/token",
+                    refresh=False,
+                )
+                bar.update()
+                if self.step % self.recipe.run.save_every == 0 or self.step == total:
+                    self.save()
+        self.accelerator.end_training()
+        return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
+
+    def train_step(self) -> dict[str, float]:
+        """Make one step of Algorithm 4 and return its metrics."""
+        clock = Clock()
+        with clock("rollout"):
+            rollouts = self._sample()
+        with clock("critic"):
+            critiques = self._criticise(rollouts)
+        with clock("score"):
+            batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
+            mask = batch.response_mask
+            scores = self._score(batch)
+            deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.recipe.reward)
+            earned = reward_tensor(deltas, critiques, mask, batch.truncated, self.recipe.reward)
+            rewards = total_rewards(earned, scores.kl, mask, beta=self.kl.beta)
+            advantages, returns = self._advantages(rewards, scores, mask)
+        tokens = {"reward": earned, "kl": scores.kl, "value": scores.values, "advantage": advantages}
+        records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
+        metrics = step_metrics(records, scores, returns, mask)
+        with clock("update"):
+            metrics |= self.optimizers.begin(self.step)
+            metrics |= self.updater(Learning(batch, scores, advantages, returns), seed=self.recipe.run.seed + self.step)
+        metrics |= {"kl/beta": self.kl.beta, **clock.seconds}
+        self.kl.update(metrics["kl/per_sequence"], responses=len(records))
+        self._write_down(records, metrics)
+        self.step += 1
+        self._stop_if_the_critic_fails(records)
+        return metrics
+
+    def save(self) -> None:
+        """Write a checkpoint of the last finished step."""
+        if self.accelerator.is_main_process:
+            save_checkpoint(
+                self.directory / "checkpoints",
+                policy=self.model.policy,
+                tokenizer=self.tokenizer,
+                trainable=self.trainable,
+                optimizers=self.optimizers,
+                state={
+                    "step": self.step,
+                    "beta": self.kl.beta,
+                    "statuses": list(self.statuses),
+                    "log": self.log.position(),
+                    "random": random_states(),
+                },
+                keep=self.recipe.run.keep_checkpoints,
+            )
+            self.log.forget_critiques(self.step)
+        self.accelerator.wait_for_everyone()
+
+    def _sample(self) -> list[Rollout]:
+        rollout, rank = self.recipe.rollout, self.accelerator.process_index
+        share = rollout.batch_size // self.accelerator.num_processes
+        mine = slice(rank * share, (rank + 1) * share)
+        chosen = batch_indices(len(self.examples), rollout.batch_size, step=self.step, seed=self.recipe.run.seed)[mine]
+        uniforms = step_uniforms(
+            seed=self.recipe.run.seed, step=self.step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
+        )
+        prompts = [self.prompt_ids[i] for i in chosen]
+        responses = sample(
+            self.model.policy,
+            prompts,
+            uniforms[mine],
+            eos_ids=self.eos_ids,
+            pad_id=self.pad_id,
+            temperature=rollout.temperature,
+            rows_at_once=rollout.rows_at_once,
+        )
+        return make_rollouts(self.tokenizer, [self.examples[i] for i in chosen], prompts, responses, self.eos_ids)
+
+    def _criticise(self, rollouts: Sequence[Rollout]) -> list[Critique]:
+        rank = self.accelerator.process_index
+        kept = self.log.kept_critiques(self.step, rank, rollouts)
+        if kept is not None:
+            return kept
+        examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
+        try:
+            critiques = ask(self.critic, examples, responses, match=self.recipe.critic.match)
+        except CriticError:
+            if self.accelerator.num_processes == 1:
+                self.save()
+            raise
+        self.log.keep_critiques(self.step, rank, rollouts, critiques)
+        return critiques
+
+    def _score(self, batch: TokenBatch) -> Scores:
+        """Score rows of similar length together, so that padding and memory stay small."""
+        shape = batch.response_mask.shape
+        full = Scores(
+            *(torch.zeros(shape, device=batch.ids.device) for _ in range(5)), batch.ids.new_zeros(shape[0]).float()
+        )
+        for index in batch.groups(self.recipe.ppo.micro_batch_tokens):
+            part = self.model.score(
+                batch.rows(index), self.reference, temperature=self.recipe.rollout.temperature, kl=self.recipe.ppo.kl
+            )
+            for whole, piece in zip(full, part, strict=True):
+                if piece.ndim == 2:
+                    whole[index, : piece.shape[1]] = piece
+                else:
+                    whole[index] = piece
+        return full
+
+    def _advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
+        ppo = self.recipe.ppo
+        advantages, returns = gae(
+            rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap
+        )
+        if ppo.whiten != "none":
+            over = Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
+            advantages = whiten(advantages, mask, over, center=ppo.whiten == "full")
+        return Advantages(advantages, returns)
+
+    def _write_down(self, records: Sequence[Record], metrics: dict[str, float]) -> None:
+        if self.accelerator.is_main_process:
+            self.log.write_rollouts(records)
+            self.log.write_metrics({"step": self.step, **metrics})
+        self.accelerator.log(metrics, step=self.step)
+
+    def _stop_if_the_critic_fails(self, records: Sequence[Record]) -> None:
+        self.statuses.extend(record["critique"]["status"] for record in records)
+        rate = sum(status in FAILED_STATUSES for status in self.statuses) / len(self.statuses)
+        limit = self.recipe.critic.max_failure_rate
+        if rate > limit and len(self.statuses) >= FAILURE_WINDOW:
+            self.save()
+            raise CriticError(
+                f"{rate:.0%} of the last {len(self.statuses)} critiques could not be read (critic.max_failure_rate is "
+                f"{limit:.0%}); their responses were kept with δ = 0. Look at critique.status in "
+                f"{self.directory / 'rollouts'}, mend the critic, and go on with --resume."
+            )
+
+    def _restore(self) -> None:
+        """Take up the newest checkpoint, or the beginning; what was written after it is cut off."""
+        found = latest_checkpoint(self.directory / "checkpoints")
+        if found is None:
+            self.log.rewind({"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0})
+            return
+        state = load_checkpoint(found, trainable=self.trainable, optimizers=self.optimizers)
+        self.step, self.kl.beta = state["step"], state["beta"]
+        self.statuses.extend(state["statuses"])
+        self.log.rewind(state["log"])
+        restore_random_states(state["random"])

@@ -1,0 +1,136 @@
+r"""Text -> a form that forgives how it was typed, with the exact way back to the text.
+
+In: a response or a quote. Out: `Normalized`, whose `form` is equal for texts that differ only in what is
+forgiven, and whose `starts` and `ends` say which characters of the text each character of the form stands for.
+
+Forgiven: runs of white space; letter case; Unicode composition (NFC, NFD) and compatible forms (ligatures,
+full width, `…`), though not superscripts, subscripts, fractions and circled numbers, which mean something;
+kinds of quotation marks and of dashes, and runs of dashes; invisible characters (soft hyphens, direction
+marks, variation selectors); emphasis in Markdown (`*`, `_` and backticks, where they open or close a word).
+
+The text is cut into units that are never split: a letter with its combining marks, a run of white space, a
+run of dashes, a character that folds to several (`ß`, `…`).
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+MAX_UNIT = 32
+"""Characters in one unit: more marks than this on one letter are noise, and slow to put in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Normalized:
+    """The form of a text and the way back.
+
+    Attributes:
+        form: what is compared.
+        starts: for each character of the form, where its unit begins in the text.
+        ends: for each character of the form, where its unit ends in the text.
+    """
+
+    form: str
+    starts: list[int]
+    ends: list[int]
+
+    def interval(self, first: int, last: int) -> tuple[int, int] | None:
+        """Map characters [first, last) of the form, not empty, to [start, end) of the text.
+
+        Returns None where either bound would fall inside a unit: half of an `ß` is no place in a text.
+        """
+        begins_inside = first > 0 and self.starts[first - 1] == self.starts[first]
+        stops_inside = last < len(self.form) and self.ends[last - 1] == self.ends[last]
+        return None if begins_inside or stops_inside else (self.starts[first], self.ends[last - 1])
+
+
+def normalize(text: str) -> Normalized:
+    """Return the normalized form of a text, in time linear in its length.
+
+    Example:
+        >>> normalize("A **“Bold”**  claim…").form
+        'a "bold" claim...'
+    """
+    pieces: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end, piece in _units(text):
+        if piece == " " and pieces and pieces[-1] == " ":  # what stood between was dropped: one run
+            ends[-1] = end
+            continue
+        if len(piece) == end - start and piece.isascii():  # plain characters: one unit each
+            starts.extend(range(start, end))
+            ends.extend(range(start + 1, end + 1))
+        else:
+            starts.extend([start] * len(piece))
+            ends.extend([end] * len(piece))
+        pieces.append(piece)
+    return Normalized("".join(pieces), starts, ends)
+
+
+_MARKERS = r"(?<![\w*])[*_]++(?=\S)|(?<=[^\s*_])[*_]++(?!\w)|`++"
+_INVISIBLE = r"[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]++"
+_TOKEN = re.compile(
+    rf"(?P<drop>{_MARKERS}|{_INVISIBLE})"
+    r"|(?P<space>\s++)"
+    r"|(?P<dash>[-‐‑‒–—―−﹘﹣－]++)"
+    r"|(?P<plain>(?:[!-'+,./0-9:-@A-Z\[-^a-z{-~()](?![^\x00-\x7f]))++)"
+    r"|(?P<other>.)",
+    re.DOTALL,
+)
+_FIXED = {"space": " ", "dash": "-"}
+_QUOTES = dict.fromkeys("‘’‚‛′‹›´ʼ＇", "'") | dict.fromkeys("“”„‟″«»〝〞〟＂", '"')
+_VARIATIONS = {chr(code): "" for code in range(0xFE00, 0xFE10)}  # ❤ as text and as a picture
+_STRAIGHTEN = str.maketrans(_QUOTES | _VARIATIONS)
+_JOINING = (
+    ("\u1160", "\u11ff"),  # Korean vowels and finals
+    ("\ud7b0", "\ud7fb"),
+    ("\uff9e", "\uff9f"),  # voicing of half-width katakana
+    ("\u200d", "\u200d"),  # zero-width joiner
+    ("\U0001f3fb", "\U0001f3ff"),  # skin tones
+)
+_MEANINGFUL = ("<super>", "<sub>", "<fraction>", "<circle>")
+
+
+def _units(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and form of each unit of a text; several plain ASCII characters come as one."""
+    position = 0
+    while match := _TOKEN.match(text, position):
+        start, position, kind = match.start(), match.end(), match.lastgroup
+        if kind == "other":
+            stop = min(start + MAX_UNIT, len(text))
+            while position < stop and _joins(text[position - 1], text[position]):
+                position += 1
+            yield start, position, _fold(text[start:position])
+        elif kind != "drop":
+            yield start, position, _FIXED.get(kind or "", match[0].lower())
+
+
+def _joins(previous: str, character: str) -> bool:
+    """True where a character is one letter or picture with the one before it.
+
+    These are combining marks, Korean vowels and finals, Japanese voicing, skin tones and joined emoji.
+    """
+    if character.isascii():
+        return False
+    return (
+        previous == "\u200d"
+        or unicodedata.category(character)[0] == "M"
+        or any(low <= character <= high for low, high in _JOINING)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _fold(unit: str) -> str:
+    """The form of one character with its marks."""
+    straight = unit.translate(_STRAIGHTEN)
+    compatible = "".join(c if _is_meaningful(c) else unicodedata.normalize("NFKC", c) for c in straight)
+    folded = unicodedata.normalize("NFC", compatible).casefold()
+    return unicodedata.normalize("NFC", folded)
+
+
+def _is_meaningful(character: str) -> bool:
+    """True where the compatible form would say something else: x² is not x2."""
+    return unicodedata.decomposition(character).startswith(_MEANINGFUL)

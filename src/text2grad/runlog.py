@@ -1,0 +1,135 @@
+"""What a run writes while it learns, so that it can be killed at any moment and nothing paid for is lost.
+
+    metrics.jsonl               one line per step
+    rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
+    critiques/000012-0.json     a step's critiques, written before anything uses them, until a checkpoint covers it
+
+A checkpoint remembers how long the first two were; `rewind` cuts them back to there, and the steps that are run again
+find their critiques in the third instead of asking (and paying) the critic a second time.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import DataError
+from text2grad.types import Critique, Rollout, Span
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole, or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def to_json(value: Any) -> bytes:
+    """Return strict JSON in UTF-8; text that is no valid Unicode is escaped."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+class RunLog:
+    """The growing files of one run directory."""
+
+    def __init__(self, directory: Path, *, rollout_file_bytes: int) -> None:
+        """Open the logs of `directory`, which must exist."""
+        self.directory = directory
+        self.rollout_file_bytes = rollout_file_bytes
+        (directory / "rollouts").mkdir(exist_ok=True)
+        (directory / "critiques").mkdir(exist_ok=True)
+
+    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Append one step's metrics."""
+        _append(self._metrics, [metrics])
+
+    def write_rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append responses, in a new file where the last has grown too long."""
+        files = self._rollout_files()
+        current = files[-1] if files else self._rollout_file(0)
+        if current.exists() and current.stat().st_size >= self.rollout_file_bytes:
+            current = self._rollout_file(int(current.stem) + 1)
+        _append(current, records)
+
+    def position(self) -> dict[str, int]:
+        """Return how much has been written: bytes of the metrics, files of rollouts, bytes of the last of them."""
+        files = self._rollout_files()
+        return {
+            "metrics_bytes": self._metrics.stat().st_size if self._metrics.exists() else 0,
+            "rollout_files": len(files),
+            "rollout_bytes": files[-1].stat().st_size if files else 0,
+        }
+
+    def rewind(self, position: Mapping[str, int]) -> None:
+        """Cut the logs back to a position."""
+        _truncate(self._metrics, position["metrics_bytes"])
+        for number, file in enumerate(self._rollout_files(), start=1):
+            if number > position["rollout_files"]:
+                file.unlink()
+            elif number == position["rollout_files"]:
+                _truncate(file, position["rollout_bytes"])
+
+    def keep_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
+        """Write a step's critiques down before anything uses them."""
+        records = [
+            {"response": rollout.response, **asdict(critique)}
+            for rollout, critique in zip(rollouts, critiques, strict=True)
+        ]
+        write_atomically(self._critique_file(step, rank), to_json(records))
+
+    def kept_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout]) -> list[Critique] | None:
+        """Return the critiques kept for these very responses, or None where there are none.
+
+        Raises:
+            DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
+        """
+        path = self._critique_file(step, rank)
+        if not path.exists():
+            return None
+        records = json.loads(path.read_bytes())
+        if [record.pop("response") for record in records] != [rollout.response for rollout in rollouts]:
+            raise DataError(
+                f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
+                "weights or the number of threads or processes changed. Resume with the same, or remove the file to "
+                "ask the critic again."
+            )
+        return [_critique(record) for record in records]
+
+    def forget_critiques(self, before_step: int) -> None:
+        """Remove the critiques of steps that a checkpoint covers."""
+        for path in (self.directory / "critiques").glob("*.json"):
+            if int(path.stem.split("-")[0]) < before_step:
+                path.unlink()
+
+    @property
+    def _metrics(self) -> Path:
+        return self.directory / "metrics.jsonl"
+
+    def _rollout_files(self) -> list[Path]:
+        return sorted((self.directory / "rollouts").glob("*.jsonl"))
+
+    def _rollout_file(self, number: int) -> Path:
+        return self.directory / "rollouts" / f"{number:05d}.jsonl"
+
+    def _critique_file(self, step: int, rank: int) -> Path:
+        return self.directory / "critiques" / f"{step:06d}-{rank}.json"
+
+
+def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("ab") as file:
+        file.write(b"".join(to_json(record) + b"\n" for record in records))
+
+
+def _truncate(path: Path, size: int) -> None:
+    if path.exists():
+        os.truncate(path, size)
+
+
+def _critique(record: dict[str, Any]) -> Critique:
+    spans = tuple(Span(**span) for span in record.pop("spans"))
+    return Critique(spans=spans, unmatched=tuple(record.pop("unmatched")), **record)

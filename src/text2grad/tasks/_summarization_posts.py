@@ -1,0 +1,184 @@
+"""Posts: the sentences that tell an event, among sentences that name other people, places and days.
+
+A template names the slots it fills in braces. Fact templates are filled with the event; distractors with
+values that differ from the event's and from each other, in sentences that do not tell the event: other
+people's whereabouts, plans that fell through, reasons that were none.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+from text2grad.tasks._summarization_world import (
+    BASE_FORMS,
+    NAMES,
+    SLOTS,
+    VALUES,
+    Facts,
+    Split,
+)
+
+MAIN = {
+    "train": (
+        "{who} {did} the {what}.",
+        "The {what} was {did} by {who}.",
+        "It was {who} who {did} the {what}.",
+        "{who} {did} the {what} at the {where}.",
+        "{who} {did} the {what} on {when}.",
+        "The {what} was {did} by {who} because of the {why}.",
+        "On {when} {who} {did} the {what}.",
+        "At the {where} the {what} was {did} by {who}.",
+        "Because of the {why} {who} {did} the {what}.",
+    ),
+    "held_out": (
+        "On {when} the {what} was {did} by {who}.",
+        "At the {where} {who} {did} the {what}.",
+        "{who} {did} the {what} because of the {why}.",
+        "The {what} was {did} by {who} at the {where}.",
+    ),
+}
+DETAILS = {
+    "train": (
+        "It happened at the {where}.",
+        "All this took place at the {where}.",
+        "It happened on {when}.",
+        "The day was {when}.",
+        "It happened because of the {why}.",
+        "The reason was the {why}.",
+        "It happened at the {where} on {when}.",
+    ),
+    "held_out": (
+        "All this took place on {when}.",
+        "It happened on {when} at the {where}.",
+        "All this took place because of the {why}.",
+    ),
+}
+DISTRACTORS = {
+    "train": (
+        "{who} stayed at the {where}.",
+        "{who} was busy on {when}.",
+        "{who} was at the {where} on {when}.",
+        "{who} wanted to {do} the {what}.",
+        "{who} talked about the {why}.",
+        "The first plan was {when}.",
+        "The {where} was closed.",
+        "The {why} was not the reason.",
+        "Nobody {did} the {what}.",
+    ),
+    "held_out": (
+        "{who} was at the {where}.",
+        "{who} talked about the {why} on {when}.",
+        "The {where} was closed on {when}.",
+        "Nobody wanted to {do} the {what}.",
+    ),
+}
+CUE = "\nTL;DR:"
+NEEDED = ("who", "where", "when")
+SHORTEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A rendered post.
+
+    Attributes:
+        text: the sentences, without the cue.
+        distractors: per slot, the values that are not the event's, in order of mention.
+        mentions: per slot, every value of the post in order of mention, the event's included.
+    """
+
+    text: str
+    distractors: dict[str, list[str]]
+    mentions: dict[str, list[str]]
+
+
+@cache
+def slots_of(template: str) -> tuple[str, ...]:
+    """Return the slots that a template fills, in order; a base form counts as its verb."""
+    return tuple("did" if slot == "do" else slot for slot in re.findall(r"\{(\w+)\}", template))
+
+
+def write_post(facts: Facts, split: Split, distractors: tuple[int, int], rng: Random) -> Post:
+    """Write a post of five or more sentences, distractors[0] to distractors[1] of them beside the event."""
+    telling = _fact_templates(split, rng)
+    fewest = max(distractors[0], SHORTEST - len(telling))
+    others = _distractor_templates(split, rng.randint(fewest, max(fewest, distractors[1])), rng)
+    fresh = _fresh_values(facts, split, rng)
+    return _render(_interleave(telling, others, rng), set(telling), facts, fresh)
+
+
+def _known(templates: dict[str, tuple[str, ...]], split: Split) -> list[str]:
+    """Return the templates a split may use: training never sees the held-out ones."""
+    return list(templates["train"] + (templates["held_out"] if split == "held_out" else ()))
+
+
+def _fact_templates(split: Split, rng: Random) -> list[str]:
+    """Choose templates that state each fact exactly once; the first one says who did what."""
+    chosen = [rng.choice(MAIN[split])]
+    missing = {"where", "when", "why"} - set(slots_of(chosen[0]))
+    details = _known(DETAILS, split)
+    rng.shuffle(details)
+    for template in details:
+        slots = set(slots_of(template))
+        if slots <= missing:
+            chosen.append(template)
+            missing -= slots
+    return chosen
+
+
+def _distractor_templates(split: Split, count: int, rng: Random) -> list[str]:
+    """Choose `count` different distractors that name at least one other person, place and day."""
+    pool = _known(DISTRACTORS, split)
+    while True:
+        chosen = rng.sample(pool, count)
+        if set(NEEDED) <= {slot for template in chosen for slot in slots_of(template)}:
+            return chosen
+
+
+def _interleave(telling: list[str], others: list[str], rng: Random) -> list[str]:
+    """Mix two lists at random and keep the order within each."""
+    places = set(rng.sample(range(len(telling) + len(others)), len(telling)))
+    facts, rest = iter(telling), iter(others)
+    return [next(facts if i in places else rest) for i in range(len(telling) + len(others))]
+
+
+def _render(templates: list[str], telling: set[str], facts: Facts, fresh: dict[str, list[str]]) -> Post:
+    """Fill the templates: those in `telling` with the facts, the others with fresh values."""
+    sentences: list[str] = []
+    mentions: dict[str, list[str]] = {slot: [] for slot in SLOTS}
+    for template in templates:
+        slots = slots_of(template)
+        values = {slot: facts[slot] if template in telling else fresh[slot].pop() for slot in slots}
+        for slot in slots:
+            mentions[slot].append(values[slot])
+        sentences.append(template.format(**values, do=BASE_FORMS[values.get("did", facts["did"])]))
+    others = {slot: [value for value in mentions[slot] if value != facts[slot]] for slot in SLOTS}
+    return Post(" ".join(sentences), others, mentions)
+
+
+def _fresh_values(facts: Facts, split: Split, rng: Random) -> dict[str, list[str]]:
+    """Return values other than the facts, in random order."""
+    fresh = {slot: [value for value in pool if value != facts[slot]] for slot, pool in VALUES.items()}
+    for pool in fresh.values():
+        rng.shuffle(pool)
+    return {**fresh, "who": _strangers(facts["who"], split, rng)}
+
+
+def _strangers(who: str, split: Split, rng: Random) -> list[str]:
+    """Return at least five people of the split who share no first or last name with each other or `who`.
+
+    Each first name is barred from two of eight last names, so while three last names are left one fits.
+    """
+    allowed = set(NAMES.allowed("train")) | (set(NAMES.allowed("held_out")) if split == "held_out" else set())
+    firsts = [name for name in NAMES.left if name not in who.split()]
+    lasts = [name for name in NAMES.right if name not in who.split()]
+    rng.shuffle(firsts)
+    rng.shuffle(lasts)
+    people = []
+    for first in firsts:
+        last = next((name for name in lasts if (first, name) in allowed), None)
+        if last is not None:
+            lasts.remove(last)
+            people.append(f"{first} {last}")
+    return people

@@ -1,0 +1,56 @@
+"""What every embedded task offers: examples, demonstrations, a critic and a metric.
+
+The text of a task splits into words and single punctuation marks with `WORD`; `vocabulary()` lists every
+type that its posts, answers and critiques can contain, so that a word-level tokenizer knows them all.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from text2grad.types import Critique, Example
+
+Critic = Callable[[Sequence[Example], Sequence[str]], list[Critique]]
+
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words and punctuation marks of `text`, each mark on its own.
+
+    Example:
+        >>> split_words("Not a bike, a boat.")
+        ['Not', 'a', 'bike', ',', 'a', 'boat', '.']
+    """
+    return WORD.findall(text)
+
+
+class Task(Protocol):
+    """One embedded task, on one split."""
+
+    @property
+    def name(self) -> str:
+        """The task's name in recipes and results."""
+
+    @property
+    def metric(self) -> str:
+        """The key of the main number in what `score` returns."""
+
+    def examples(self, n: int, seed: int = 0) -> list[Example]:
+        """Return n distinct items of the split; the same seed gives the same items."""
+
+    def demonstration(self, example: Example, rng: Random) -> str:
+        """Return one noisy answer as a person might have written it, for supervised fine-tuning."""
+
+    def critic(self) -> Critic:
+        """Return the programmatic critic."""
+
+    def score(self, example: Example, response: str) -> dict[str, float]:
+        """Return the task's metrics of one response, each in [0, 1]."""
+
+    def vocabulary(self) -> list[str]:
+        """Return every word and punctuation type of prompts, answers and critiques, of both splits."""
+
+    def texts(self, n: int, seed: int = 0) -> list[str]:
+        """Return n texts, each a prompt, an answer and its critique, to train a tokenizer on."""
