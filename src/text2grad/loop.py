@@ -247,9 +247,7 @@ class Text2GradTrainer:
     def _score(self, batch: TokenBatch) -> Scores:
         """Score rows of similar length together, so that padding and memory stay small."""
         shape = batch.response_mask.shape
-        full = Scores(
-            *(torch.zeros(shape, device=batch.ids.device) for _ in range(5)), batch.ids.new_zeros(shape[0]).float()
-        )
+        full = Scores.zeros(shape, batch.ids.device)
         for index in batch.groups(self.recipe.ppo.micro_batch_tokens):
             part = self.model.score(
                 batch.rows(index), self.reference, temperature=self.recipe.rollout.temperature, kl=self.recipe.ppo.kl
