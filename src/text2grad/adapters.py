@@ -4,6 +4,7 @@ The policy is the adapter named `default`; a value function may have its own, na
 with adapters off. No second copy of the weights is loaded for any of them.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,10 +42,15 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | list[str], value
     model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     if value_adapter:
         model.add_adapter(VALUE_ADAPTER, config)
-        for name, parameter in model.named_parameters():
-            if f".{VALUE_ADAPTER}." in name:
-                parameter.requires_grad_(True)
+        for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
+            parameter.requires_grad_(True)
     return model
+
+
+def adapter_parameters(model: nn.Module, adapter: str) -> dict[str, nn.Parameter]:
+    """Return the weights of one LoRA adapter by name; a module of the base that happens to share its name is none."""
+    own = re.compile(rf"\.lora_\w+\.{re.escape(adapter)}(\.|$)")
+    return {name: parameter for name, parameter in model.named_parameters() if own.search(name)}
 
 
 @contextmanager
@@ -74,15 +80,15 @@ def adapters_off(model: Any) -> Iterator[None]:
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Set every dropout rate to zero, so that ratios compare weights and not coin flips.
+    """Set every rate of dropout, layer drop and router jitter to zero, so that ratios compare weights, not coin flips.
 
     This holds in `train()` mode too, which gradient checkpointing needs.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        for name in ("attention_dropout", "dropout", "hidden_dropout", "dropout_p", "dropout_prob"):
-            if isinstance(getattr(module, name, None), float):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
                 setattr(module, name, 0.0)
 
 

@@ -65,6 +65,8 @@ class DataConfig(Section):
     """How many training examples a built-in task makes."""
     eval_examples: Annotated[int, Field(ge=0)] = 200
     """How many held-out examples a built-in task is evaluated on before and after; 0 skips it."""
+    eval_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between further evaluations; 0 makes none."""
     too_long: Literal["refuse", "skip"] = "refuse"
     """What to do with prompts that leave no room for a response."""
 

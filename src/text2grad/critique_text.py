@@ -262,7 +262,7 @@ def _marked_cut(value: Any, depth: int = 0) -> Any:
     if depth < MAX_DEPTH and isinstance(value, list):
         return [_marked_cut(item, depth + 1) for item in value]
     if depth < MAX_DEPTH and isinstance(value, dict):
-        pairs = {key: _marked_cut(item, depth + 1) for key, item in value.items() if _END_MARK not in key}
+        pairs = {printable(k): _marked_cut(v, depth + 1) for k, v in value.items() if _END_MARK not in k}
         complete = len(pairs) == len(value) and not any(isinstance(v, Cut | CutObject) for v in pairs.values())
         return pairs if complete else CutObject(pairs)
     return value if isinstance(value, int | float) else None

@@ -73,12 +73,14 @@ def read_objects(text: str, *, lenient_ends: bool = False) -> Iterator[Reading]:
 
 
 _SKIP = re.compile(r"(?:\s|\\[nrt]|//[^\n]*+|#[^\n]*+)*+")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPE = re.compile(
+    r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))", re.DOTALL
+)
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "\"'\\/`"}
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_WORD = re.compile(r"[A-Za-z_$][\w$-]*+")
-_NUMBER = re.compile(r"[-+]?+(?:(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?+\d++)?+|(?i:infinity|inf|nan))")
-_CONSTANTS = dict.fromkeys(("null", "none", "undefined", "nan", "infinity")) | {"true": True, "false": False}
+_BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*+")
+_SCALAR = re.compile(r"[-+.\w]++")
+_CONSTANTS = dict.fromkeys(("null", "none", "undefined", "nan", "...")) | {"true": True, "false": False}
 _FENCE = "```"
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _DELIMITERS = {'"""': '"""', "'''": "'''", '"': '"', "'": "'", "“": "”", "‘": "’"}
@@ -93,7 +95,7 @@ _AFTER_KEY = re.compile(r"\s*+:")
 _AFTER_ITEM = re.compile(
     r"""(?:\s|\\[nrt])*+(?:$|```                                # the text ends here
         |,\s*+(?:$|["'“‘\[{(\]})]|[-+.]?\d|(?i:none|null|true|false)\b)  # another item follows
-        |[\])}]\s*+(?:$|```|[,\])}])                                # or the list closes
+        |[\])}]\s*+(?:$|```|[,\])}]|(?<=\s)["'“‘])                 # or the list closes
         |(?<=\s)["'“‘])                                             # or a comma was forgotten
     """,
     re.VERBOSE,
@@ -180,7 +182,7 @@ class _Reader:
     def _key(self) -> str:
         """Read a key and its colon; a `Cut` where the text stops before the colon."""
         quoted = self._peek() in _OPENING
-        key = self._string(_AFTER_KEY) if quoted else self._matched(_WORD)
+        key = self._string(_AFTER_KEY) if quoted else self._matched(_BARE_KEY)
         if self._peek() == ":":
             self.position += 1
             return key
@@ -199,26 +201,19 @@ class _Reader:
             return self._sequence(depth, _CLOSERS[character])
         if character in _OPENING:
             return self._string(_AFTER_VALUE if self._open[-1] == "}" else _AFTER_ITEM)
-        return self._scalar(character)
+        return self._scalar()
 
-    def _scalar(self, character: str) -> Any:
-        """Read a number, a constant, or the dots that stand for "and so on"."""
-        if character.isalpha():
-            word = self._matched(_WORD).lower()
-            if self._at_end():
-                return Cut()
-            if word in _CONSTANTS:
-                return _CONSTANTS[word]
-            raise _UnreadableError
-        if self.text.startswith("...", self.position):
-            self.position += 3
-            return None
-        number = self._matched(_NUMBER)
-        return Cut() if self._at_end() else float(number)
-
-    def _at_end(self) -> bool:
-        """True when the text stops right here, so that what was just read may go on."""
-        return self.position >= len(self.text)
+    def _scalar(self) -> Any:
+        """Read a number, a constant, or the dots for "and so on"; an empty `Cut` where it may go on."""
+        word = self._matched(_SCALAR).lower()
+        if self.position >= len(self.text):
+            return Cut()
+        if word in _CONSTANTS:
+            return _CONSTANTS[word]
+        try:
+            return float(word)
+        except ValueError:
+            raise _UnreadableError from None
 
     def _matched(self, pattern: re.Pattern[str]) -> str:
         """Step over what the pattern matches here."""
@@ -265,8 +260,8 @@ def unescape(text: str) -> str:
 
 def _unescaped(match: re.Match[str]) -> str:
     """The character that one escape stands for."""
-    digits = match[1] or match[2]
-    return chr(int(digits, 16)) if digits else _PLAIN_ESCAPES.get(match[3], match[0])
+    digits = match[1] or match[2] or match[3]
+    return chr(int(digits, 16)) if digits else _PLAIN_ESCAPES.get(match[4], match[0])
 
 
 def printable(text: str) -> str:

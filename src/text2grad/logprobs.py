@@ -64,7 +64,8 @@ def token_logprobs(
         Log-probabilities in nats and the entropy.
     """
     setting = (head, temperature, with_entropy)
-    logp, entropy = _TokenLogprobs.apply(hidden, head.weight, head.bias, targets, setting)  # type: ignore[no-untyped-call]
+    with _without_autocast(hidden):
+        logp, entropy = _TokenLogprobs.apply(hidden, head.weight, head.bias, targets, setting)  # type: ignore[no-untyped-call]
     return TokenStats(logp, entropy)
 
 
@@ -103,8 +104,9 @@ def pair_logprobs(
     policy, reference = _OnlineSoftmax(targets), _OnlineSoftmax(targets)
     sum_z, sum_diff = torch.zeros_like(policy.target_z), torch.zeros_like(policy.target_z)
     for start, end in _tiles(head.weight):
-        z, _ = _logits(hidden, head, start, end, temperature)
-        z_ref, _ = _logits(hidden_ref, head_ref, start, end, temperature)
+        with _without_autocast(hidden):
+            z, _ = _logits(hidden, head, start, end, temperature)
+            z_ref, _ = _logits(hidden_ref, head_ref, start, end, temperature)
         kept_z, diff = z.clone(), z - z_ref
         exp_z, rescale = policy.fold(z, start)
         sum_z = sum_z * rescale + kept_z.mul_(exp_z).sum(1)
@@ -188,9 +190,10 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_bias = torch.zeros(weight.shape[0], dtype=torch.float32, device=weight.device)
             head = Head(weight, bias, ctx.head.scale, ctx.head.softcap)
             for start, end in _tiles(weight):
-                z, slope = _logits(hidden, head, start, end, ctx.temperature)
-                grad = _logit_grad(z - log_z[:, None], entropy, targets - start, grad_logp, grad_entropy) * slope
-                grad_weight[start:end] = grad.t() @ hidden.float()
+                with _without_autocast(hidden):
+                    z, slope = _logits(hidden, head, start, end, ctx.temperature)
+                    grad = _logit_grad(z - log_z[:, None], entropy, targets - start, grad_logp, grad_entropy) * slope
+                    grad_weight[start:end] = grad.t() @ hidden.float()
                 grad_bias[start:end] = grad.sum(0)
             grad_weight = grad_weight.to(weight.dtype)
             grad_bias = grad_bias.to(bias.dtype) if bias is not None else None
@@ -226,13 +229,18 @@ class _OnlineSoftmax:
         return self.maximum + self.sum_exp.log()
 
     def logp(self) -> Tensor:
-        return self.target_z - self.log_z()
+        return (self.target_z - self.maximum) - self.sum_exp.log()
 
 
 def _tiles(weight: Tensor) -> Iterator[tuple[int, int]]:
     width = TILE_COLUMNS.get(weight.device.type, TILE_COLUMNS_ELSEWHERE)
     for start in range(0, weight.shape[0], width):
         yield start, min(start + width, weight.shape[0])
+
+
+def _without_autocast(x: Tensor) -> torch.autocast:
+    """Return a context in which products keep the precision that is asked for here, in a mixed-precision run too."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _matmul_fp32(a: Tensor, b: Tensor) -> Tensor:

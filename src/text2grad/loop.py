@@ -14,7 +14,7 @@ weights, bit for bit (same machine, same number of threads and processes).
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +137,11 @@ class Text2GradTrainer:
             half_precision=half_precision(policy),
         )
 
-    def train(self) -> Path:
+    def train(self, after_step: Callable[["Text2GradTrainer"], None] | None = None) -> Path:
         """Run until `run.steps` and return the directory of the trained policy, an ordinary Hugging Face directory.
+
+        Args:
+            after_step: called with the trainer after each finished step.
 
         Raises:
             CriticError: if the critic breaks its contract or fails too often; what was learned is saved first.
@@ -157,6 +160,8 @@ class Text2GradTrainer:
                 bar.update()
                 if self.step % self.recipe.run.save_every == 0 or self.step == total:
                     self.save()
+                if after_step is not None:
+                    after_step(self)
         self.accelerator.end_training()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from text2grad.adapters import (
     VALUE_ADAPTER,
     adapter_active,
+    adapter_parameters,
     adapters_off,
     base_of,
     disable_dropout,
@@ -162,7 +163,7 @@ class PolicyWithValue(nn.Module):
         if self.value_trunk is not None:
             named |= dict(self.value_trunk.named_parameters(prefix="trunk"))
         if self.value_mode == "adapter":
-            named |= {n: p for n, p in self.policy.named_parameters() if f".{VALUE_ADAPTER}." in n}
+            named |= adapter_parameters(self.policy, VALUE_ADAPTER)
         return [p for p in named.values() if p.requires_grad]
 
     def policy_parameters(self) -> list[nn.Parameter]:
@@ -277,3 +278,17 @@ def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot load a causal language model from {path!r}: {error}") from error
+
+
+def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
+    """Load a model's tokenizer.
+
+    Raises:
+        ModelError: if the path holds none that can be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load a tokenizer from {path!r}: {error}") from error

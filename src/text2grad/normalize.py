@@ -56,11 +56,11 @@ def normalize(text: str) -> Normalized:
     pieces: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
-    for start, end, piece in _units(text):
-        if piece == " " and pieces and pieces[-1] == " ":  # what stood between was dropped: one run
+    for start, end, piece, plain in _units(text):
+        if piece in {" ", "-"} and pieces[-1:] == [piece]:  # what stood between was dropped: one run
             ends[-1] = end
             continue
-        if len(piece) == end - start and piece.isascii():  # plain characters: one unit each
+        if plain:
             starts.extend(range(start, end))
             ends.extend(range(start + 1, end + 1))
         else:
@@ -70,7 +70,7 @@ def normalize(text: str) -> Normalized:
     return Normalized("".join(pieces), starts, ends)
 
 
-_MARKERS = r"(?<![\w*])[*_]++(?=\S)|(?<=[^\s*_])[*_]++(?!\w)|`++"
+_MARKERS = r"(?<![\w*])[*_]++(?=\S)|(?<=[^\s*_])[*_]++(?!\w)|[`\u1fef]++"
 _INVISIBLE = r"[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]++"
 _TOKEN = re.compile(
     rf"(?P<drop>{_MARKERS}|{_INVISIBLE})"
@@ -94,18 +94,21 @@ _JOINING = (
 _MEANINGFUL = ("<super>", "<sub>", "<fraction>", "<circle>")
 
 
-def _units(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and form of each unit of a text; several plain ASCII characters come as one."""
+def _units(text: str) -> Iterator[tuple[int, int, str, bool]]:
+    """Yield start, end and form of each unit of a text; plain ASCII comes in runs, with True, one unit each."""
     position = 0
     while match := _TOKEN.match(text, position):
         start, position, kind = match.start(), match.end(), match.lastgroup
-        if kind == "other":
-            stop = min(start + MAX_UNIT, len(text))
+        if kind == "plain":
+            yield start, position, match[0].lower(), True
+        elif kind in _FIXED:
+            yield start, position, _FIXED[kind], False
+        elif kind == "other":
+            stop = start if match[0] in "*_" else min(start + MAX_UNIT, len(text))
             while position < stop and _joins(text[position - 1], text[position]):
                 position += 1
-            yield start, position, _fold(text[start:position])
-        elif kind != "drop":
-            yield start, position, _FIXED.get(kind or "", match[0].lower())
+            if form := _fold(text[start:position]):
+                yield start, position, form, False
 
 
 def _joins(previous: str, character: str) -> bool:
@@ -125,12 +128,13 @@ def _joins(previous: str, character: str) -> bool:
 @lru_cache(maxsize=4096)
 def _fold(unit: str) -> str:
     """The form of one character with its marks."""
-    straight = unit.translate(_STRAIGHTEN)
+    straight = unicodedata.normalize("NFC", unit).translate(_STRAIGHTEN)
     compatible = "".join(c if _is_meaningful(c) else unicodedata.normalize("NFKC", c) for c in straight)
     folded = unicodedata.normalize("NFC", compatible).casefold()
     return unicodedata.normalize("NFC", folded)
 
 
 def _is_meaningful(character: str) -> bool:
-    """True where the compatible form would say something else: x² is not x2."""
-    return unicodedata.decomposition(character).startswith(_MEANINGFUL)
+    """True where the compatible form would say something else (x² is not x2) or fall apart (a lone accent)."""
+    kind = unicodedata.decomposition(character)
+    return kind.startswith(_MEANINGFUL) or unicodedata.normalize("NFKC", character).startswith(" ")

@@ -181,8 +181,6 @@ def _without_spaces(raw: str, text: str) -> list[int] | None:
     lost = len(raw) - len(text)
     if raw.endswith(text) and raw[:lost].isspace():
         return [0] * lost + list(range(len(text) + 1))
-    if raw.startswith(text) and raw[len(text) :].isspace():
-        return list(range(len(text) + 1)) + [len(text)] * lost
     where = [0]
     for character in raw:
         at = where[-1]

@@ -11,6 +11,7 @@ from functools import cache
 from random import Random
 
 from text2grad.tasks._summarization_world import (
+    ANSWER_WORDS,
     BASE_FORMS,
     NAMES,
     SLOTS,
@@ -182,3 +183,11 @@ def _strangers(who: str, split: Split, rng: Random) -> list[str]:
             lasts.remove(last)
             people.append(f"{first} {last}")
     return people
+
+
+def words() -> list[str]:
+    """Return texts that hold every word of posts and summaries."""
+    templates = [text for table in (MAIN, DETAILS, DISTRACTORS) for texts in table.values() for text in texts]
+    bare = [re.sub(r"\{\w+\}", "", text) for text in templates]
+    values = [value for pool in VALUES.values() for value in pool]
+    return [*bare, *values, *NAMES.left, *NAMES.right, *BASE_FORMS.values(), *ANSWER_WORDS, CUE]

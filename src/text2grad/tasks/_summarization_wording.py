@@ -4,36 +4,39 @@ The choice among wordings is drawn from the given generator, which the critic se
 response: the same answer always gets the same critique.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from random import Random
 from typing import Any
 
 from text2grad.tasks._summarization_critic import Finding, Reading
-from text2grad.tasks._summarization_world import NOUNS, with_article
+from text2grad.tasks._summarization_world import NOUNS, summary_of, with_article
 
-PRAISE_ONE = ("{quotes} is right.", "{quotes} matches the post.", "The summary has {quotes} right.")
-PRAISE_MANY = ("{quotes} are right.", "{quotes} match the post.", "The summary has {quotes} right.")
+RECAPS = ("The post says that {gold}", "In short, {gold}", "What happened: {gold}")
+PRAISE_ONE = ("{quotes} is right.", "{quotes} matches the post.")
+PRAISE_MANY = ("{quotes} are right.", "{quotes} match the post.")
 PERFECT = ("Everything is right: {quotes} match the post.", "All of it is right: {quotes}.")
 IN_POST = (
-    "{quote} is the wrong {noun}: the post says {truth}.",
-    "The {noun} is wrong: the post says {truth}, not {quote}.",
-    "{quote} is in the post, but the {noun} is {truth}.",
+    "{quote} is the wrong {noun}.",
+    "The post says {truth}, not {quote}.",
+    "{quote} is in the post, but not as the {noun}.",
 )
 NOT_IN_POST = (
-    "{quote} is the wrong {noun}: the post says {truth}.",
-    "The {noun} is wrong: the post says {truth}, not {quote}.",
-    "The post never names {quote}: the {noun} is {truth}.",
+    "{quote} is the wrong {noun}.",
+    "The post says {truth}, not {quote}.",
+    "The post never names {quote}.",
 )
 FAULTS = {
-    "vague": ("{quote} is vague: the post says {truth}.", "{quote} hides the {noun}: the post says {truth}."),
-    "half": ("{quote} is only half a name: the post says {truth}.",),
+    "vague": ("{quote} is vague.", "{quote} hides the {noun}.", "{quote} is vague: the post says {truth}."),
+    "half": ("{quote} is only half a name.", "{quote} is only half a name: the post says {truth}."),
     "duplicate": ("{quote} is one {noun} too many.", "{quote} gives the {noun} a second time."),
     "misplaced": ("{quote} is out of place.", "{quote} is in the wrong place."),
     "chatter": ("{quote} is chatter.", "{quote} adds nothing."),
     "garbled": ("{quote} makes no sense.", "{quote} is garbled."),
     "extra": ("{quote} is extra.", "{quote} comes after the end."),
 }
-MISSING_ONE = ("The {noun} is missing: the post says {truth}.", "Nothing names the {noun}: the post says {truth}.")
+MISSING_ONE = ("The {noun} is missing.", "Nothing names the {noun}: the post says {truth}.")
 MISSING_MANY = ("{nouns} are missing.", "Nothing names {nouns}.")
 UNFINISHED = "The sentence breaks off."
 EMPTY = "The summary is empty."
@@ -50,19 +53,28 @@ def quotable(reading: Reading) -> list[Finding]:
 
 def write(reading: Reading, response: str, meta: Mapping[str, Any], rng: Random) -> str:
     """Put a reading into words; every quotable finding is quoted as the response has it."""
+    recap = rng.choice(RECAPS).format(gold=summary_of(meta["facts"]))
     if not response.strip():
-        return EMPTY
+        return f"{recap} {EMPTY}"
     kept = quotable(reading)
-    praise = [_quote(finding, response) for finding in kept if finding.kind == "right"]
-    faults = [_fault(finding, response, meta, rng) for finding in kept if finding.kind != "right"]
-    if len(kept) < len(reading.findings):
-        faults.append(MORE)
-    faults += _omissions(reading, meta["facts"], rng)
-    if praise and not faults:
-        return rng.choice(PERFECT).format(quotes=listing(praise))
-    parts = [[_praise(praise, rng)] if praise else [], faults]
-    rng.shuffle(parts)
-    return " ".join(sentence for part in parts for sentence in part)
+    remarks = _walk(kept, response, meta, rng)
+    remarks += [MORE] if len(kept) < len(reading.findings) else []
+    remarks += _omissions(reading, meta["facts"], rng)
+    if all(finding.kind == "right" for finding in kept) and len(remarks) == 1:
+        quotes = listing([_quote(finding, response) for finding in kept])
+        remarks = [rng.choice(PERFECT).format(quotes=quotes)]
+    return " ".join([recap, *remarks])
+
+
+def _walk(kept: Sequence[Finding], response: str, meta: Mapping[str, Any], rng: Random) -> list[str]:
+    """Return the remarks in the order of the response; neighbours that are right share a sentence."""
+    remarks = []
+    for right, group in groupby(kept, key=lambda finding: finding.kind == "right"):
+        if right:
+            remarks.append(_praise([_quote(finding, response) for finding in group], rng))
+        else:
+            remarks += [_fault(finding, response, meta, rng) for finding in group]
+    return remarks
 
 
 def listing(items: Sequence[str]) -> str:
@@ -110,3 +122,11 @@ def _omissions(reading: Reading, facts: Mapping[str, str], rng: Random) -> list[
 
 def _capital(sentence: str) -> str:
     return sentence[0].upper() + sentence[1:]
+
+
+def words() -> list[str]:
+    """Return texts that hold every word of critiques, but for what they quote."""
+    wordings = [*RECAPS, *PRAISE_ONE, *PRAISE_MANY, *PERFECT, *IN_POST, *NOT_IN_POST, *MISSING_ONE, *MISSING_MANY]
+    wordings += [wording for choices in FAULTS.values() for wording in choices]
+    bare = [re.sub(r"\{\w+\}", "", wording) for wording in wordings]
+    return [*bare, *NOUNS.values(), UNFINISHED, EMPTY, MORE, '", and The Nothing']

@@ -2,7 +2,7 @@
 
 An event is six facts: who did what, where, when and why (`did` is the verb, `what` its object). Every
 word can be a true fact in training; what is held out are combinations. Full names (first and last) whose
-index sum is divisible by four occur only in held-out posts, such pairs of verb and object are only there
+index sum is divisible by eight occur only in held-out posts, such pairs of verb and object are only there
 the deed that is told, and sentence templates of its own mark each held-out post.
 """
 
@@ -44,6 +44,7 @@ FILLERS = {
 }
 CHATTER = ("and it was fun", "and everyone was happy", "which is a long story")
 EXTRA_LINE = "What a week."
+ANSWER_WORDS = (*FILLERS.values(), *CHATTER, EXTRA_LINE, "at the on because of.")
 
 
 class Pair(NamedTuple):
@@ -59,7 +60,7 @@ class Pair(NamedTuple):
             (left, right)
             for i, left in enumerate(self.left)
             for j, right in enumerate(self.right)
-            if ((i + j) % 4 == 0) == (split == "held_out")
+            if ((i + j) % 8 == 0) == (split == "held_out")
         )
 
 

@@ -31,7 +31,7 @@ from text2grad.tasks._summarization_world import (
     phrase,
     summary_of,
 )
-from text2grad.tasks.base import Critic
+from text2grad.tasks.base import Critic, split_words
 from text2grad.types import Critique, Example, Span
 
 DEEDS = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # what a hasty reader mistakes together
@@ -165,6 +165,21 @@ class SummarizationTask:
             "rouge_l": metric.rouge_l(reference, response),
             "exact": float(metric.same_words(reference, response)),
         }
+
+    def vocabulary(self) -> list[str]:
+        """Return every word and mark of posts, summaries and critiques, of both splits, sorted."""
+        return sorted({word for text in (*posts.words(), *wording.words()) for word in split_words(text)})
+
+    def texts(self, n: int, seed: int = 0) -> list[str]:
+        """Return n texts, each a post, a demonstration and its critique."""
+        rng = _generator("texts", self.split, self.difficulty, self.seed, seed)
+        examples = self.examples(n, seed)
+        answers = [self.demonstration(example, rng) for example in examples]
+        critiques = self.critic()(examples, answers)
+        return [
+            f"{example.prompt_text} {answer}\n{critique.feedback}"
+            for example, answer, critique in zip(examples, answers, critiques, strict=True)
+        ]
 
 
 def fact_f1(example: Example, response: str) -> float:

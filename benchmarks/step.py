@@ -1,0 +1,228 @@
+"""Seconds and peak memory of one policy step: rollout, critic, log-probs, update.
+
+    python benchmarks/step.py                         # both vocabularies, ours and the textbook peer, JSON to stdout
+    python benchmarks/step.py --vocab 8192 --json step.json
+
+Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on every linear layer but the head (and q, v alone, as
+the published reference has it), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in its
+own process, so that peak memory is its own. The peer does the same passes the textbook way: logits of the whole
+sequence, log_softmax, gather. `matrix_rate_share` is the FLOP of all matrix products in log-probs and update, divided by
+their time and by the rate of a large fp32 product measured in the same process.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BATCH, PROMPT, RESPONSE, EPOCHS = 16, 64, 64, 4
+
+
+def build(vocab: int, targets: Any) -> Any:
+    """Return a Llama with a LoRA adapter, in evaluation mode."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from text2grad.adapters import with_lora
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+    )
+    return with_lora(LlamaForCausalLM(config), r=16, alpha=32, targets=targets).eval()
+
+
+def matrix_rate() -> float:
+    """Return FLOP/s of a large fp32 matrix product on this thread."""
+    import torch
+
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 8192)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - start)
+    return 2 * 1024 * 1024 * 8192 / min(times)
+
+
+def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
+    """Measure this project's step."""
+    import torch
+    from accelerate import Accelerator
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from text2grad.advantages import gae, whiten
+    from text2grad.batch import collate
+    from text2grad.config import OptimConfig, PPOConfig
+    from text2grad.models import PolicyWithValue, Reference
+    from text2grad.nl_gradient import total_rewards
+    from text2grad.optim import Optimizers
+    from text2grad.rollout import sample, step_uniforms
+    from text2grad.types import Example, Rollout
+    from text2grad.update import Learning, Updater
+
+    model, reference = PolicyWithValue(policy, value="trunk"), Reference(policy)
+    optimizers = Optimizers(model.policy_parameters(), model.value_parameters(), OptimConfig(lr=1e-5), total_steps=9)
+    optimizers.begin(0)
+    config = PPOConfig(epochs=EPOCHS, micro_batch_tokens=4096)
+    updater = Updater(
+        model, Accelerator(cpu=True), config, temperature=1.0, optimizers=optimizers, half_precision=False
+    )
+    prompts = torch.randint(0, vocab, (BATCH, PROMPT), generator=torch.Generator().manual_seed(1)).tolist()
+    phases: dict[str, list[float]] = {"rollout": [], "critic": [], "logprobs": [], "update": []}
+
+    def step(number: int, *, timed: bool = True) -> None:
+        clock = [time.perf_counter()]
+        uniforms = step_uniforms(seed=0, step=number, rows=BATCH, tokens=RESPONSE)
+        responses = sample(policy, prompts, uniforms, eos_ids=(vocab,), pad_id=0)
+        clock.append(time.perf_counter())
+        rollouts = [
+            Rollout(Example("x"), tuple(p), tuple(r), "", truncated=True)
+            for p, r in zip(prompts, responses, strict=True)
+        ]
+        batch = collate(rollouts, pad_id=0)
+        delta = (batch.response_ids % 3 - 1).float()  # a critic that costs nothing
+        clock.append(time.perf_counter())
+        scores = model.score(batch, reference, temperature=1.0, kl=kl)
+        rewards = total_rewards(delta, scores.kl, batch.response_mask, beta=0.05)
+        advantages, returns = gae(rewards, scores.values, batch.response_mask, gamma=1.0, lam=0.95)
+        advantages = whiten(advantages, batch.response_mask)
+        clock.append(time.perf_counter())
+        updater(Learning(batch, scores, advantages, returns), seed=number)
+        clock.append(time.perf_counter())
+        if timed:
+            for name, begin, end in zip(phases, clock, clock[1:], strict=False):
+                phases[name].append(end - begin)
+
+    step(0, timed=False)
+    for number in range(repeats):
+        step(number + 1)
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    with FlopCounterMode(display=False) as counter:
+        uniforms = step_uniforms(seed=0, step=0, rows=BATCH, tokens=1)
+        sample(policy, prompts, uniforms, eos_ids=(vocab,), pad_id=0)
+    before = counter.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        rollouts = [
+            Rollout(Example("x"), tuple(p), tuple(range(RESPONSE)), "", truncated=True) for p in prompts
+        ]
+        batch = collate(rollouts, pad_id=0)
+        scores = model.score(batch, reference, temperature=1.0, kl=kl)
+        advantages = torch.randn(batch.response_mask.shape)
+        updater(Learning(batch, scores, advantages, advantages), seed=0)
+    assert before > 0
+    return {"seconds": {k: statistics.median(v) for k, v in phases.items()}, "peak_gb": peak_gb,
+            "flop": counter.get_total_flops()}
+
+
+def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
+    """Measure the same passes with logits of the whole sequence, as trainers without tiles do it."""
+    import torch
+
+    head = torch.nn.Linear(256, 1)
+    parameters = [p for p in policy.parameters() if p.requires_grad] + list(head.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=1e-5)
+    ids = torch.randint(0, vocab, (BATCH, PROMPT + RESPONSE), generator=torch.Generator().manual_seed(1))
+
+    def passes(*, entropy: bool) -> tuple[Any, ...]:
+        out = policy(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True, use_cache=False)
+        logp = out.logits[:, :-1].log_softmax(-1)
+        chosen = logp.gather(-1, ids[:, 1:, None])[..., 0][:, PROMPT - 1 :]
+        spread = -(logp.exp() * logp).sum(-1) if entropy else None
+        return logp, chosen, spread, head(out.hidden_states[-1])[:, PROMPT - 1 : -1, 0]
+
+    def step() -> tuple[float, float]:
+        start = time.perf_counter()
+        with torch.no_grad():
+            logp, old, _, _ = passes(entropy=True)
+            with policy.disable_adapter():
+                logp_ref, ref, _, _ = passes(entropy=False)
+            divergence = (logp.exp() * (logp - logp_ref)).sum(-1) if kl == "full" else old - ref
+            del logp, logp_ref, divergence
+            advantages = torch.randn(old.shape)
+        middle = time.perf_counter()
+        for _ in range(EPOCHS):
+            _, new, _, values = passes(entropy=False)
+            ratio = (new - old).exp()
+            surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+            (0.05 * (values - advantages).square().mean() - surrogate).backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return middle - start, time.perf_counter() - middle
+
+    step()
+    found = [step() for _ in range(repeats)]
+    seconds = {"logprobs": statistics.median(f[0] for f in found), "update": statistics.median(f[1] for f in found)}
+    return {"seconds": seconds, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, "flop": None}
+
+
+def one(args: argparse.Namespace) -> None:
+    """Measure one setting in this process and print it as JSON."""
+    import torch
+
+    torch.set_num_threads(1)
+    policy = build(args.vocab[0], ["q_proj", "v_proj"] if args.targets == "qv" else args.targets)
+    loaded_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    rate = matrix_rate()
+    found = (ours if args.who == "text2grad" else textbook)(policy, args.vocab[0], args.kl, args.repeats)
+    without_rollout = found["seconds"]["logprobs"] + found["seconds"]["update"]
+    share = found["flop"] / without_rollout / rate if found["flop"] else None
+    print(
+        json.dumps(
+            {
+                "who": args.who,
+                "vocab": args.vocab[0],
+                "kl": args.kl,
+                "lora_targets": args.targets,
+                "seconds_without_rollout": without_rollout,
+                **found,
+                "loaded_gb": loaded_gb,
+                "matrix_gflops": rate / 1e9,
+                "matrix_rate_share": share,
+            }
+        )
+    )
+
+
+def main() -> None:
+    """Measure every setting, each in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocab", type=int, nargs="+", default=[8_192, 128_256])
+    parser.add_argument("--kl", choices=["k1", "full"], default="k1")
+    parser.add_argument("--targets", default="qv", help='"qv" (the published reference) or "all-linear"')
+    parser.add_argument("--who", choices=["text2grad", "textbook"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.who:
+        one(args)
+        return
+    results = []
+    for vocab in args.vocab:
+        for who in ("text2grad", "textbook"):
+            command = [sys.executable, __file__, "--who", who, "--vocab", str(vocab), "--kl", args.kl]
+            command += ["--targets", args.targets, "--repeats", str(args.repeats)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+            results.append(json.loads(output.splitlines()[-1]))
+            print(json.dumps(results[-1], indent=1), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""A language model made on the spot for an embedded task: ordinary Hugging Face classes, no download, no pretraining.
+
+The tokenizer has one token for each word of the task with the space before it, so decoding gives the text back as it
+was. The model is a Llama with about 0.1 million parameters.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
+
+
+def word_tokenizer(texts: Iterable[str]) -> Any:
+    r"""Return a tokenizer with one token for each word, mark and line break that occurs in `texts`.
+
+    Example:
+        >>> tokenizer = word_tokenizer(["Ann sold a bike.\nTL;DR: Ann sold."])
+        >>> ids = tokenizer("Ann sold a bike.").input_ids
+        >>> tokenizer.convert_ids_to_tokens(ids), tokenizer.decode(ids)
+        (['Ann', ' sold', ' a', ' bike', '.'], 'Ann sold a bike.')
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+| ?[^\w\s]|\s"), behavior="isolated")
+    core.decoder = decoders.Fuse()
+    core.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=[PAD, EOS, UNKNOWN], show_progress=False))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
+    )
+
+
+def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, context: int = 512) -> Any:
+    """Return a Llama of random weights for this tokenizer.
+
+    Args:
+        tokenizer: names the vocabulary size and the special ids.
+        seed: of the weights.
+        width: hidden size, a multiple of 16.
+        layers: transformer blocks.
+        context: longest sequence in tokens.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=width * 8 // 3 // 4 * 4,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 16,
+        max_position_embeddings=context,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=True,
+    )
+    return LlamaForCausalLM(config)
