@@ -89,7 +89,7 @@ def _trained(texts: list[str], size: int, **parts: Any) -> PreTrainedTokenizerFa
         vocab_size=size + 256,
         special_tokens=["<unk>", "<|eot_id|>", *spelled],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if byte_level else [],
-        limit_alphabet=None if byte_level else 70,
+        **({} if byte_level else {"limit_alphabet": 70}),
         show_progress=False,
     )
     core.train_from_iterator(texts, trainer)

@@ -392,6 +392,21 @@ def test_a_decoder_that_takes_characters_back_never_makes_ranges_run_backwards()
     assert token_offsets(tokenizer, ids) == [(0, 1), (1, 2), (2, 2), (2, 2), (2, 3)]
 
 
+class ClosingTokenizer(PreTrainedTokenizerFast):
+    """A tokenizer whose text tells of a special token that it does not show."""
+
+    def _decode(self, token_ids: Any, **settings: Any) -> str:
+        text = super()._decode(token_ids, **settings).upper()
+        return text + "." if text and self.eos_token_id in token_ids else text
+
+
+def test_a_decoder_that_looks_at_special_tokens_is_followed_to_the_end_of_its_text() -> None:
+    plain, ids = words("a", "b", special="<end>")
+    tokenizer = ClosingTokenizer(tokenizer_object=plain.backend_tokenizer, unk_token="<unk>", eos_token="<end>")
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "AB."
+    assert token_offsets(tokenizer, ids) == [(0, 1), (1, 3), (3, 3)]
+
+
 def test_ids_that_only_make_sense_together_share_their_characters() -> None:
     tokenizer, ids = shouting("a", {"bytes": "f09f"}, {"bytes": "9880"}, "b")
     assert token_offsets(tokenizer, ids) == [(0, 1), (1, 2), (1, 2), (2, 3)]

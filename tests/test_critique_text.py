@@ -205,12 +205,13 @@ def test_library_is_asked_up_to_its_limit_and_not_beyond():
     assert parse_critique(text + " " * (MAX_REPAIR_CHARS - len(text) + 1)).status == "unparsable"
 
 
-def test_objects_nest_sixteen_deep_and_no_deeper():
+def test_objects_nest_sixteen_deep_and_reading_starts_again_below():
     def nested(depth):
         return '{"x": ' * (depth - 1) + '{"good_spans": "a"}' + "}" * (depth - 1)
 
-    assert parse_critique(nested(16)).status == "ok"
-    assert parse_critique(nested(17)).positive == ("a",), "reading starts again inside"
+    assert parse_critique(nested(16)) == ParsedCritique("", ("a",), (), "ok")
+    below = parse_critique(nested(17))
+    assert (below.positive, below.feedback) == (("a",), ('{"x": ' * 16).strip())
 
 
 def test_what_is_no_text_is_refused():

@@ -5,6 +5,7 @@ with adapters off. No second copy of the weights is loaded for any of them.
 """
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +40,9 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | list[str], value
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
-    model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
+    with warnings.catch_warnings():  # peft asks transformers for a name that it is about to retire
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     if value_adapter:
         model.add_adapter(VALUE_ADAPTER, config)
         for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
@@ -90,6 +93,15 @@ def disable_dropout(model: nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if isinstance(value, float) and ("drop" in name or "jitter" in name):
                 setattr(module, name, 0.0)
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Recompute activations in the backward pass, whatever this release of transformers calls it."""
+    base = base_of(model)
+    if hasattr(base, "activation_checkpointing_enable"):
+        base.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    else:
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def half_precision(model: nn.Module) -> bool:

@@ -38,7 +38,7 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     Raises:
         CriticError: if the critic raises, or breaks its contract in number or type.
     """
-    name = getattr(critic, "__qualname__", type(critic).__qualname__)
+    name = getattr(critic, "__name__", type(critic).__name__)
     try:
         answers = critic(examples, responses)
     except Exception as error:

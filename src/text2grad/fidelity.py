@@ -144,8 +144,7 @@ class Tally:
     def report(self) -> Fidelity:
         """Return the counts so far."""
         counts = (
-            "aligned respaced not_aligned skipped tokens contested_tokens clean_spans spans_without_token "
-            "unmatched"
+            "aligned respaced not_aligned skipped tokens contested_tokens clean_spans spans_without_token unmatched"
         )
         quartiles = [float(q) for q in np.quantile(self.lengths, [0.25, 0.5, 0.75])] if self.lengths else None
         return Fidelity(

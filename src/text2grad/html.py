@@ -71,15 +71,15 @@ def rollouts_page(
     """
     everything = [record for _, group in groups for record in group] + list(records)
     columns = [column for column in COLUMNS if any(column in record for record in everything)]
+    named = [(f"group-{n}", name) for n, (name, _) in enumerate(groups, start=1)]
     parts = [
-        _header(title, intro, summary),
+        _header(title, intro, summary, named),
         _gallery(images, tables),
         _legend(columns),
         *(_group("", records, columns, 0) if records else ()),
         *(part for n, (name, group) in enumerate(groups, start=1) for part in _group(name, group, columns, n)),
     ]
-    named = [(f"group-{n}", name) for n, (name, _) in enumerate(groups, start=1)]
-    return _document(title, _links(named) + "".join(parts))
+    return _document(title, "".join(parts))
 
 
 def response_html(record: Record, columns: Sequence[str]) -> str:
@@ -153,13 +153,14 @@ def _hash(content: str) -> str:
     return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
 
 
-def _header(title: str, intro: str, summary: Sequence[tuple[str, str]]) -> str:
+def _header(title: str, intro: str, summary: Sequence[tuple[str, str]], named: Sequence[tuple[str, str]]) -> str:
     """Return the title, the introduction and the figures of the whole page."""
     paragraphs = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in intro.split("\n\n") if paragraph.strip())
     tiles = "".join(_tile(name, value) for name, value in summary)
     figures = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
     return (
-        f'<header class="top"><p class="brand" aria-hidden="true"><i></i><i></i><i></i>text2grad</p>'
+        '<header><div class="bar"><p class="brand"><i></i><i></i><i></i>text2grad</p>'
+        f"{_links(named)}</div>"
         f'<h1>{escape(title)}</h1><div class="intro">{paragraphs}</div>'
         f"{figures}</header>\n"
     )
@@ -186,7 +187,7 @@ def _legend(columns: Sequence[str]) -> str:
         f'<section class="legend" data-names="{names}" aria-label="Legend"><p class="key">'
         '<span><span class="t n4">negative</span> <span class="t n2">weaker</span></span>'
         '<span><span class="t p4">positive</span> <span class="t p2">weaker</span></span>'
-        '<span class="how">Point at a token, tap it, or step through a response with the arrow keys.</span></p>'
+        '<span class="how">Point at a token, tap it, or use the arrow keys.</span></p>'
         f'<div class="by"{"" if len(columns) > 1 else " hidden"} role="group" aria-label="Colour tokens by">'
         f"<span>Colour by</span>{buttons}</div>"
         f"<details><summary>What the numbers mean</summary><dl>{glossary}</dl></details></section>\n"
@@ -196,7 +197,7 @@ def _legend(columns: Sequence[str]) -> str:
 def _links(named: Sequence[tuple[str, str]]) -> str:
     """Return links to the groups, where there are several."""
     links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named)
-    return f'<nav aria-label="Groups">{links}</nav>\n' if len(named) > 1 else ""
+    return f'<nav aria-label="Groups">{links}</nav>' if len(named) > 1 else ""
 
 
 def _gallery(images: Iterable[tuple[str, bytes]], tables: Iterable[tuple[str, Any, Any]]) -> str:

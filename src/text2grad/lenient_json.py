@@ -64,6 +64,8 @@ def read_objects(text: str, *, lenient_ends: bool = False) -> Iterator[Reading]:
         reader = _Reader(text, start, lenient_ends)
         try:
             value = reader.mapping(0)
+        except _TooDeepError:
+            position = reader.position
         except _UnreadableError:
             position = start + 1
         else:
@@ -114,6 +116,10 @@ class _UnreadableError(Exception):
     """What starts here is no object."""
 
 
+class _TooDeepError(_UnreadableError):
+    """What starts here goes deeper than `MAX_DEPTH`."""
+
+
 class _Reader:
     """Reads one object by recursive descent. `cut` turns True when the text stops inside it."""
 
@@ -147,7 +153,7 @@ class _Reader:
     def _enter(self, closer: str, depth: int) -> None:
         """Step over an opening bracket."""
         if depth >= MAX_DEPTH:
-            raise _UnreadableError
+            raise _TooDeepError
         self.position += 1
         self._open.append(closer)
 

@@ -23,7 +23,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from text2grad.adapters import half_precision
+from text2grad.adapters import enable_checkpointing, half_precision
 from text2grad.advantages import Advantages, Moments, gae, moments, whiten
 from text2grad.batch import TokenBatch, collate
 from text2grad.checkpoint import (
@@ -115,7 +115,7 @@ class Text2GradTrainer:
             policy, value=self.recipe.model.value, detach_trunk=self.recipe.model.detach_trunk
         ).to(self.accelerator.device)
         if self.recipe.model.gradient_checkpointing:
-            policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            enable_checkpointing(policy)
         self.model.train(self.recipe.model.gradient_checkpointing)
         self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.optimizers = Optimizers(

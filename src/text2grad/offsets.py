@@ -67,7 +67,7 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
         table = _new_table(tokenizer)
         ranges = _locate(table, plain, table.pieces(tokenizer, plain), text, skip_special_tokens)
     if ranges is None:
-        return _by_prefixes(tokenizer, plain, text, table.special if skip_special_tokens else set())
+        return _by_prefixes(tokenizer, plain, text, table.special, skip_special_tokens)
     return ranges
 
 
@@ -193,18 +193,19 @@ def _without_spaces(raw: str, text: str) -> list[int] | None:
     return where if where[-1] == len(text) else None
 
 
-def _by_prefixes(tokenizer: Tokenizer, ids: list[int], text: str, hidden: set[int]) -> list[Range]:
+def _by_prefixes(tokenizer: Tokenizer, ids: list[int], text: str, special: set[int], skip_special: bool) -> list[Range]:
     """Follow any decoder by decoding every prefix.
 
     Ids between two prefixes that the text begins with share the characters between them.
     """
-    visible = [k for k, i in enumerate(ids) if i not in hidden]
+    visible = [k for k, i in enumerate(ids) if not (skip_special and i in special)]
     found: list[Range] = []
     at = waiting = 0
     for stop in range(1, len(visible) + 1):
         waiting += 1
-        last = stop == len(visible)
-        prefix = text if last else tokenizer.decode([ids[k] for k in visible[:stop]])
+        prefix = tokenizer.decode([ids[k] for k in visible[:stop]], skip_special_tokens=skip_special)
+        if stop == len(visible):
+            prefix = text
         if len(prefix) >= at and text.startswith(prefix):
             found += [(at, len(prefix))] * waiting
             at, waiting = len(prefix), 0

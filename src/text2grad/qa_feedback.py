@@ -40,9 +40,7 @@ def qa_critique(record: Mapping[str, Any], response: str) -> Critique:
                 f"error [{start!r}, {end!r}] does not lie in the prediction, which has {len(response)} characters"
             )
         spans.add(Span(start, end, "negative"))
-        lines.append(
-            f'{error["error type"]}: "{_short(response[start:end])}"{_reason(error["explanation"], passages)}'
-        )
+        lines.append(f'{error["error type"]}: "{_short(response[start:end])}"{_reason(error["explanation"], passages)}')
     lines += [f"{missing['error type']}: {_cited(missing, passages)}" for missing in feedback["missing-info"]]
     return Critique("\n".join(lines) or "No errors marked.", tuple(sorted(spans)))
 

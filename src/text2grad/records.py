@@ -123,11 +123,11 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     try:
-        entries = json.loads(data)
+        entries = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
+        raise DataError(f"{path}: {_why(error)}") from error
     if not isinstance(entries, list):
-        raise DataError(f"{path} is no JSON list of records, got {type(entries).__name__}")
+        raise DataError(f"{path}: no JSON list of records, got {type(entries).__name__}")
     for number, entry in enumerate(entries, start=1):
         yield number, f"{path}: record {number}", entry
 
@@ -135,9 +135,16 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
 def _json(line: bytes, where: str) -> Any:
     """Read one line."""
     try:
-        return json.loads(line)
+        return json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise _bad(where, f"not JSON: {error}") from error
+        raise _bad(where, _why(error)) from error
+
+
+def _why(error: Exception) -> str:
+    """Return why something could not be read as JSON."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at character {error.pos + 1}"
+    return "nested too deeply" if isinstance(error, RecursionError) else f"not UTF-8: {error}"
 
 
 def _qa(record: Object, response: str, where: str) -> Critique:

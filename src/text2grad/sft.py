@@ -2,39 +2,46 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.types import Example
 
 
-def fine_tune(
-    model: Any,
-    tokenizer: Any,
-    examples: Sequence[Example],
-    answers: Sequence[str],
-    *,
-    steps: int,
-    batch_size: int = 32,
-    learning_rate: float = 1e-5,
-    max_tokens: int = 1_024,
-    seed: int = 0,
-) -> Any:
+@dataclass(frozen=True, slots=True)
+class FineTuning:
+    """How a policy is fine-tuned.
+
+    Attributes:
+        steps: optimizer steps.
+        batch_size: examples of a step.
+        learning_rate: AdamW's peak.
+        max_tokens: longest prompt + answer; the rest is cut.
+        answer_only: put the loss on the answer and its end-of-sequence alone; else on the prompt too, which teaches an
+            untrained model to read.
+        seed: orders the examples.
+    """
+
+    steps: int
+    batch_size: int = 32
+    learning_rate: float = 1e-5
+    max_tokens: int = 1_024
+    answer_only: bool = True
+    seed: int = 0
+
+
+def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: Sequence[str], how: FineTuning) -> Any:
     """Train a model to give these answers to these prompts and return it.
 
-    The loss is on the answer and its end-of-sequence alone. The learning rate decays to zero along a cosine after a
-    rise over 5 % of the steps.
+    The learning rate decays to zero along a cosine after a rise over 5 % of the steps.
 
     Args:
         model: a Hugging Face causal language model, trained in place.
         tokenizer: its tokenizer, with an end-of-sequence token.
         examples: the task instances; their prompts are used as they stand.
         answers: one demonstration each.
-        steps: optimizer steps.
-        batch_size: examples of a step.
-        learning_rate: AdamW's peak.
-        max_tokens: longest prompt + answer.
-        seed: orders the examples.
+        how: steps, batch size, learning rate and the rest.
 
     Raises:
         DataError: if there are no demonstrations, or not one for each prompt.
@@ -45,27 +52,35 @@ def fine_tune(
 
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
-    rows = [{"prompt": e.prompt_text, "completion": a} for e, a in zip(examples, answers, strict=True)]
+    rows = [_row(tokenizer, e.prompt_text, a, how) for e, a in zip(examples, answers, strict=True)]
     with tempfile.TemporaryDirectory() as scratch:
         settings = SFTConfig(
             output_dir=scratch,
-            max_steps=steps,
-            per_device_train_batch_size=batch_size,
-            learning_rate=learning_rate,
+            max_steps=how.steps,
+            per_device_train_batch_size=how.batch_size,
+            learning_rate=how.learning_rate,
             lr_scheduler_type="cosine",
-            warmup_steps=max(1, steps // 20),
-            max_length=max_tokens,
-            completion_only_loss=True,
+            warmup_steps=max(1, how.steps // 20),
+            max_length=how.max_tokens,
+            dataset_kwargs={"skip_prepare_dataset": True},
             save_strategy="no",
             report_to="none",
-            logging_steps=max(1, steps // 4),
-            disable_tqdm=False,
+            logging_strategy="no",
+            disable_tqdm=True,
             gradient_checkpointing=False,
             bf16=False,
-            seed=seed,
-            data_seed=seed,
+            seed=how.seed,
+            data_seed=how.seed,
         )
         trainer = SFTTrainer(model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
         trainer.train()
     model.zero_grad(set_to_none=True)
     return model.eval()
+
+
+def _row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:
+    """Return one example as ids and labels; −100 carries no loss."""
+    asked = tokenizer(prompt)["input_ids"]
+    given = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    labels = [-100] * len(asked) if how.answer_only else list(asked)
+    return {"input_ids": [*asked, *given][: how.max_tokens], "labels": [*labels, *given][: how.max_tokens]}

@@ -7,7 +7,7 @@
   const names = legend.dataset.names.split(" ");
   const wide = matchMedia("(min-width: 721px)");
   const numbers = token => token.dataset.v.split(" ").map(Number);
-  const shown = x => Number.isNaN(x) ? "–" : (Number.isInteger(x) ? String(x) : x.toPrecision(3)).replace("-", "−");
+  const shown = x => Number.isNaN(x) ? "–" : String(Number(x.toPrecision(3))).replace("-", "−");
   let at = null;
   let held = false;
 
@@ -38,7 +38,7 @@
     at = token;
     token.classList.add("at");
     const tokens = [...token.parentNode.querySelectorAll(".t")];
-    const text = token.textContent ? JSON.stringify(token.textContent).slice(1, -1) : "no text of its own";
+    const text = token.textContent ? JSON.stringify(token.textContent) : "no text of its own";
     const values = numbers(token).map((value, n) => {
       const row = document.createElement("div");
       row.append(line("span", names[n]), line("span", shown(value)));
@@ -83,11 +83,12 @@
   });
 
   const colour = column => {
+    const sign = names[column] === "KL" ? -1 : 1; // distance from the start costs
     const tokens = [...document.querySelectorAll(".text .t")];
     const sizes = tokens.map(token => Math.abs(numbers(token)[column] || 0)).sort((a, b) => a - b);
     const top = column === 0 ? 1 : sizes[Math.floor(0.98 * (sizes.length - 1))] || 1;
     for (const token of tokens) {
-      const value = numbers(token)[column] || 0;
+      const value = sign * numbers(token)[column] || 0;
       const level = Math.min(4, Math.ceil(4 * Math.abs(value) / top - (column === 0 ? 0 : 0.5)));
       token.className = token.className.replace(/ [pn][1-4]/g, "");
       if (level > 0) token.className += ` ${value > 0 ? "p" : "n"}${level}`;

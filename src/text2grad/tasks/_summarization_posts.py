@@ -18,6 +18,7 @@ from text2grad.tasks._summarization_world import (
     VALUES,
     Facts,
     Split,
+    combinations,
 )
 
 MAIN = {
@@ -105,8 +106,25 @@ def write_post(facts: Facts, split: Split, distractors: tuple[int, int], rng: Ra
     telling = _fact_templates(split, rng)
     fewest = max(distractors[0], SHORTEST - len(telling))
     others = _distractor_templates(split, rng.randint(fewest, max(fewest, distractors[1])), rng)
-    fresh = _fresh_values(facts, split, rng)
-    return _render(_interleave(telling, others, rng), set(telling), facts, fresh)
+    return _render(_interleave(telling, others, rng), set(telling), facts, Strangers(facts, split, rng))
+
+
+class Strangers:
+    """Draws values that a post has not used yet: never a fact, never one value twice."""
+
+    def __init__(self, facts: Facts, split: Split, rng: Random) -> None:
+        """Start with the event as all that is used."""
+        self._used = set(facts.values()) | set(facts["who"].split())
+        self._people = combinations(NAMES, "train") + (combinations(NAMES, "held_out") if split == "held_out" else ())
+        self._rng = rng
+
+    def draw(self, slot: str) -> str:
+        """Return a fresh value; a person shares neither the first nor the last name with anyone."""
+        while True:
+            new = self._rng.choice(self._people) if slot == "who" else (self._rng.choice(VALUES[slot]),)
+            if self._used.isdisjoint(new):
+                self._used.update(new)
+                return " ".join(new)
 
 
 def _known(templates: dict[str, tuple[str, ...]], split: Split) -> list[str]:
@@ -144,45 +162,18 @@ def _interleave(telling: list[str], others: list[str], rng: Random) -> list[str]
     return [next(facts if i in places else rest) for i in range(len(telling) + len(others))]
 
 
-def _render(templates: list[str], telling: set[str], facts: Facts, fresh: dict[str, list[str]]) -> Post:
+def _render(templates: list[str], telling: set[str], facts: Facts, strangers: Strangers) -> Post:
     """Fill the templates: those in `telling` with the facts, the others with fresh values."""
     sentences: list[str] = []
     mentions: dict[str, list[str]] = {slot: [] for slot in SLOTS}
     for template in templates:
         slots = slots_of(template)
-        values = {slot: facts[slot] if template in telling else fresh[slot].pop() for slot in slots}
+        values = {slot: facts[slot] if template in telling else strangers.draw(slot) for slot in slots}
         for slot in slots:
             mentions[slot].append(values[slot])
         sentences.append(template.format(**values, do=BASE_FORMS[values.get("did", facts["did"])]))
     others = {slot: [value for value in mentions[slot] if value != facts[slot]] for slot in SLOTS}
     return Post(" ".join(sentences), others, mentions)
-
-
-def _fresh_values(facts: Facts, split: Split, rng: Random) -> dict[str, list[str]]:
-    """Return values other than the facts, in random order."""
-    fresh = {slot: [value for value in pool if value != facts[slot]] for slot, pool in VALUES.items()}
-    for pool in fresh.values():
-        rng.shuffle(pool)
-    return {**fresh, "who": _strangers(facts["who"], split, rng)}
-
-
-def _strangers(who: str, split: Split, rng: Random) -> list[str]:
-    """Return at least five people of the split who share no first or last name with each other or `who`.
-
-    Each first name is barred from two of eight last names, so while three last names are left one fits.
-    """
-    allowed = set(NAMES.allowed("train")) | (set(NAMES.allowed("held_out")) if split == "held_out" else set())
-    firsts = [name for name in NAMES.left if name not in who.split()]
-    lasts = [name for name in NAMES.right if name not in who.split()]
-    rng.shuffle(firsts)
-    rng.shuffle(lasts)
-    people = []
-    for first in firsts:
-        last = next((name for name in lasts if (first, name) in allowed), None)
-        if last is not None:
-            lasts.remove(last)
-            people.append(f"{first} {last}")
-    return people
 
 
 def words() -> list[str]:

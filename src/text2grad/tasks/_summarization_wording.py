@@ -19,12 +19,12 @@ PRAISE_MANY = ("{quotes} are right.", "{quotes} match the post.")
 PERFECT = ("Everything is right: {quotes} match the post.", "All of it is right: {quotes}.")
 IN_POST = (
     "{quote} is the wrong {noun}.",
-    "The post says {truth}, not {quote}.",
+    "The {noun} is {truth}, not {quote}.",
     "{quote} is in the post, but not as the {noun}.",
 )
 NOT_IN_POST = (
     "{quote} is the wrong {noun}.",
-    "The post says {truth}, not {quote}.",
+    "The {noun} is {truth}, not {quote}.",
     "The post never names {quote}.",
 )
 FAULTS = {
@@ -99,8 +99,8 @@ def _fault(finding: Finding, response: str, meta: Mapping[str, Any], rng: Random
     """Return the sentence on one fault."""
     slot = finding.slot
     if finding.kind == "wrong":
-        choices = IN_POST if finding.value in meta["distractors"][slot] else NOT_IN_POST
-        wording = rng.choice(choices[:2] if slot == "did" else choices)  # a verb "is" nothing
+        in_post = finding.value in meta["distractors"][slot]  # a verb perhaps in another form
+        wording = rng.choice((IN_POST if in_post else NOT_IN_POST)[: 2 if in_post and slot == "did" else 3])
     else:
         wording = rng.choice(FAULTS[finding.kind])
     truth = with_article(slot, meta["facts"][slot]) if slot else ""

@@ -6,12 +6,13 @@ index sum is divisible by eight occur only in held-out posts, such pairs of verb
 the deed that is told, and sentence templates of its own mark each held-out post.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from random import Random
 from typing import Literal, NamedTuple
 
 Split = Literal["train", "held_out"]
-Facts = dict[str, str]
+Facts = Mapping[str, str]
 
 SLOTS = ("who", "did", "what", "where", "when", "why")
 
@@ -48,30 +49,31 @@ ANSWER_WORDS = (*FILLERS.values(), *CHATTER, EXTRA_LINE, "at the on because of."
 
 
 class Pair(NamedTuple):
-    """Two word lists that are combined, and which of their combinations a split may use."""
+    """Two word lists that are combined."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
-
-    @cache
-    def allowed(self, split: Split) -> tuple[tuple[str, str], ...]:
-        """Return the combinations of this split; the two splits share none and leave none out."""
-        return tuple(
-            (left, right)
-            for i, left in enumerate(self.left)
-            for j, right in enumerate(self.right)
-            if ((i + j) % 8 == 0) == (split == "held_out")
-        )
 
 
 NAMES = Pair(FIRST_NAMES, LAST_NAMES)
 DEEDS = Pair(VERBS, OBJECTS)
 
 
+@cache
+def combinations(pair: Pair, split: Split) -> tuple[tuple[str, str], ...]:
+    """Return the combinations of one split; the two splits share none and leave none out."""
+    return tuple(
+        (left, right)
+        for i, left in enumerate(pair.left)
+        for j, right in enumerate(pair.right)
+        if ((i + j) % 8 == 0) == (split == "held_out")
+    )
+
+
 def draw_facts(split: Split, rng: Random) -> Facts:
     """Draw one event of the split."""
-    first, last = rng.choice(NAMES.allowed(split))
-    did, what = rng.choice(DEEDS.allowed(split))
+    first, last = rng.choice(combinations(NAMES, split))
+    did, what = rng.choice(combinations(DEEDS, split))
     rest = (rng.choice(VALUES[slot]) for slot in ("where", "when", "why"))
     return dict(zip(SLOTS, (f"{first} {last}", did, what, *rest), strict=True))
 

@@ -5,13 +5,11 @@ type that its posts, answers and critiques can contain, so that a word-level tok
 """
 
 import re
-from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from text2grad.types import Critique, Example
-
-Critic = Callable[[Sequence[Example], Sequence[str]], list[Critique]]
+from text2grad.critics import Critic
+from text2grad.types import Example
 
 WORD = re.compile(r"\w+|[^\w\s]")
 

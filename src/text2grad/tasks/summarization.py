@@ -11,11 +11,12 @@ Example:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
 from typing import Any, get_args
 
+from text2grad.critics import Critic
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks import _summarization_metric as metric
 from text2grad.tasks import _summarization_posts as posts
@@ -26,15 +27,16 @@ from text2grad.tasks._summarization_world import (
     EXTRA_LINE,
     FILLERS,
     SLOTS,
+    Facts,
     Split,
     draw_facts,
     phrase,
     summary_of,
 )
-from text2grad.tasks.base import Critic, split_words
+from text2grad.tasks.base import split_words
 from text2grad.types import Critique, Example, Span
 
-DEEDS = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # what a hasty reader mistakes together
+TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # believed or mistaken as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,8 @@ class SummarizationTask:
     split: Split = "train"
     difficulty: str = "normal"
     seed: int = 0
-    name: str = "summarization"
-    metric: str = "fact_f1"
+    name: str = field(default="summarization", init=False)
+    metric: str = field(default="fact_f1", init=False)
 
     def __post_init__(self) -> None:
         """Refuse unknown settings."""
@@ -140,7 +142,7 @@ class SummarizationTask:
         """Return a hasty reader's summary: it believes what it read first, hedges, and chats."""
         level = DIFFICULTIES[self.difficulty]
         parts = []
-        for slots in DEEDS:
+        for slots in TOGETHER:
             skims, vague, drops = (rng.random() < p for p in (level.skim, level.vague, level.drop))
             for slot in slots:
                 value = example.meta["mentions" if skims else "facts"][slot]
@@ -175,7 +177,7 @@ class SummarizationTask:
         rng = _generator("texts", self.split, self.difficulty, self.seed, seed)
         examples = self.examples(n, seed)
         answers = [self.demonstration(example, rng) for example in examples]
-        critiques = self.critic()(examples, answers)
+        critiques = SummaryCritic()(examples, answers)
         return [
             f"{example.prompt_text} {answer}\n{critique.feedback}"
             for example, answer, critique in zip(examples, answers, critiques, strict=True)
@@ -187,7 +189,7 @@ def fact_f1(example: Example, response: str) -> float:
     return metric.fact_f1(facts_of(example), response)
 
 
-def facts_of(example: Example) -> Mapping[str, str]:
+def facts_of(example: Example) -> Facts:
     """Return the event behind an example.
 
     Raises:

@@ -26,7 +26,7 @@ def word_tokenizer(texts: Iterable[str]) -> Any:
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+| ?[^\w\s]|\s"), behavior="isolated")
     core.decoder = decoders.Fuse()
     core.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=[PAD, EOS, UNKNOWN], show_progress=False))
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
     )
 
