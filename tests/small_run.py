@@ -60,10 +60,10 @@ def recipe(out: Path, **sections: dict[str, Any]) -> Recipe:
     return make_recipe({name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}})
 
 
-def trainer(out: Path, critic: Any = None, *, resume: bool = False, **sections: dict[str, Any]) -> Text2GradTrainer:
+def trainer(out: Path, judge: Any = None, *, resume: bool = False, **sections: dict[str, Any]) -> Text2GradTrainer:
     tokenizer, model = tokenizer_and_model()
     settings = recipe(out, **sections)
-    return Text2GradTrainer(model, critic or ColourCritic(), tokenizer, EXAMPLES, settings, resume=resume)
+    return Text2GradTrainer(model, judge or ColourCritic(), tokenizer, EXAMPLES, settings, resume=resume)
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 from transformers.models.llama import LlamaForCausalLM
 
 from text2grad.adapters import VALUE_ADAPTER, adapter_active, with_lora
@@ -18,6 +21,7 @@ from text2grad.models import (
     head_of,
     last_hidden,
     load_policy,
+    load_tokenizer,
     response_logprobs,
 )
 from text2grad.ppo import policy_loss, value_loss
@@ -632,6 +636,16 @@ def test_a_path_that_holds_no_model_is_refused(tmp_path: Any) -> None:
     with pytest.raises(ModelError) as error:
         load_policy(str(tmp_path))
     assert str(error.value) == f"cannot load a causal language model from {str(tmp_path)!r}: {error.value.__cause__}"
+
+
+def test_a_saved_tokenizer_is_loaded_and_a_path_without_one_is_refused(tmp_path: Any) -> None:
+    words = Tokenizer(WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="b").save_pretrained(tmp_path / "there")
+    assert load_tokenizer(str(tmp_path / "there")).convert_tokens_to_ids(["b", "a"]) == [2, 1]
+    nowhere = str(tmp_path / "nowhere")
+    with pytest.raises(ModelError) as error:
+        load_tokenizer(nowhere)
+    assert str(error.value) == f"cannot load a tokenizer from {nowhere!r}: {error.value.__cause__}"
 
 
 def test_weights_as_a_pickle_are_refused(tmp_path: Any) -> None:

@@ -97,6 +97,12 @@ def test_interval_is_exact_and_never_inside_a_unit():
     assert normalized.interval(0, 10) == (0, 10)
 
 
+def test_run_with_something_dropped_inside_is_one_unit():
+    normalized = normalize("a \u200b b-\ufe0f—")
+    assert normalized.form == "a b-"
+    assert (normalized.starts, normalized.ends) == ([0, 1, 4, 5], [1, 4, 5, 8])
+
+
 def test_marks_beyond_the_longest_unit_stand_alone():
     normalized = normalize("a" + "\u0301" * MAX_UNIT)
     assert set(normalized.ends) == {MAX_UNIT, MAX_UNIT + 1}

@@ -27,7 +27,8 @@ POST = (
     "The day was Tuesday. The reason was the race."
 )
 EXAMPLE = Example(POST + "\nTL;DR:", meta={"facts": FACTS, "distractors": DISTRACTORS})
-RECAP = r"^(The post says that|In short,|What happened:) Maria Lopez fixed the bike at the park on Tuesday because of the race\. "
+GOLD = r"Maria Lopez fixed the bike at the park on Tuesday because of the race\."
+RECAP = rf"^(The post says that|In short,|What happened:) {GOLD} "
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
@@ -132,7 +133,7 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     assert words == HELD_OUT.vocabulary() == sorted(set(words))
     assert 140 <= len(words) <= 250
     for task in (TRAIN, HELD_OUT):
-        assert {word for text in task.texts(3000) for word in split_words(text)} <= set(words)
+        assert {word for text in task.texts(1000) for word in split_words(text)} <= set(words)
     odd = [critique_of(response).feedback for response in ("", "Maria", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("Maria Lopez at the fixed the bike Tom Chen at").feedback, critique_of("What a " * 30).feedback]
     assert {word for text in odd for word in split_words(text)} <= set(words)
@@ -259,8 +260,8 @@ def test_scores_of_a_good_and_of_a_poor_answer() -> None:
 # The critic
 
 
-def build(example: Example, rng: Random) -> tuple[str, list[tuple[int, int, str]], set[str]]:
-    """Write a summary with known errors; return it, its true spans and the slots it leaves out."""
+def build(example: Example, rng: Random) -> tuple[str, list[tuple[int, int, str]], int]:
+    """Write a summary with known errors; return it, its true spans and how many facts it leaves out."""
     text, spans, missing = "", [], set()
 
     def add(lead: str, quote: str, label: str) -> None:
@@ -269,30 +270,29 @@ def build(example: Example, rng: Random) -> tuple[str, list[tuple[int, int, str]
         spans.append((len(text), len(text) + len(quote), label))
         text += quote
 
-    def noise() -> None:
-        if rng.random() < 0.12:
-            add("", rng.choice(["and the", "because of", "at the on", "zebra", "because at the"]), "negative")
-
     for slot in world.SLOTS:
         value, choice = example.meta["facts"][slot], rng.random()
         lead = {"where": "at ", "when": "on ", "why": "because of "}.get(slot, "")
+        stray = slot == "what" and "did" in missing and "who" not in missing  # a thing right after a person
         if choice < 0.4:
-            add(lead, world.with_article(slot, value), "positive")
+            add(lead, world.with_article(slot, value), "negative" if stray else "positive")
         elif choice < 0.7 or (slot == "did" and choice < 0.9):
             add(lead, world.with_article(slot, _other(slot, value, rng)), "negative")
         elif choice < 0.9:
             add("", world.FILLERS[slot], "negative")
         else:
             missing.add(slot)
-        if slot not in missing and rng.random() < 0.1 and slot in ("where", "when", "why"):
+            continue
+        if rng.random() < 0.1 and slot in ("where", "when", "why"):
             add(lead, world.with_article(slot, rng.choice([value, _other(slot, value, rng)])), "negative")
-        noise()
+        if rng.random() < 0.15:
+            add("", rng.choice(["and the", "because of", "at the on", "zebra", "because at the"]), "negative")
     if rng.random() < 0.2:
         add("", rng.choice(world.CHATTER), "negative")
     text += rng.choice([".", " .", "!"])
     if rng.random() < 0.2:
         add("", rng.choice(["What a week.", "Maria Lopez fixed the bike.", "."]), "negative")
-    return text, spans, missing
+    return text, spans, len(missing)
 
 
 def _other(slot: str, value: str, rng: Random) -> str:
@@ -304,20 +304,15 @@ def test_the_critic_finds_exactly_the_injected_errors() -> None:
     rng = Random(4)
     for example in TRAIN.examples(700) + HELD_OUT.examples(300):
         response, expected, missing = build(example, rng)
-        faults = sum(label == "negative" for *_, label in expected)
-        if faults > 6:
-            continue
         critique = critique_of(response, example)
+        if sum(label == "negative" for *_, label in expected) > 6:
+            assert "There is more like this." in critique.feedback
+            continue
         assert [(s.start, s.end, s.label) for s in critique.spans] == expected, response
-        for start, end, _ in expected:
-            assert f'"{response[start:end]}"' in critique.feedback
-        said = re.search(
-            r"The (\w+) is missing|names the (\w+)[:.]|((?:[tT]he \w+,? ?(?:and )?)+) are missing", critique.feedback
-        )
-        assert bool(missing) == ("missing" in critique.feedback or "Nothing names" in critique.feedback), (
-            said,
-            response,
-        )
+        assert all(f'"{response[start:end]}"' in critique.feedback for start, end, _ in expected)
+        telling = {0: "", 1: r"(The \w+ is missing|Nothing names the \w+:)"}.get(missing, "(are missing|Nothing names)")
+        assert re.search(telling, critique.feedback)
+        assert bool(missing) == bool(re.search("missing|Nothing", critique.feedback))
 
 
 def test_a_perfect_summary_gets_praise_only() -> None:

@@ -21,7 +21,7 @@ from text2grad.errors import AlignmentError, ConfigError
 from text2grad.offsets import Range, id_list, token_offsets
 from text2grad.pieces import Tokenizer
 from text2grad.types import Span
-from text2grad.weighting import Weigh, Weighting, check_known, linear_decay, resolve, uniform
+from text2grad.weighting import POSITIONAL, Weigh, Weighting, check_known, resolve
 
 Mode = Literal["strict", "contract", "expand"]
 Overlap = Literal["cancel", "negative_wins", "last_wins"]
@@ -84,9 +84,12 @@ def pseudo_rewards(
             "token_offsets(tokenizer, response_ids) returns, or leave offsets out"
         )
     tokens = span_tokens(ranges, spans, mode=mode)
-    # Weightings that look at positions alone are not worth decoding for.
-    text = "" if weigh in (uniform, linear_decay) else tokenizer.decode(ids, skip_special_tokens=True)
-    weights = [_weights(weigh, _texts(text, ranges, touched), span_mass, len(ids)) for touched in tokens]
+    if weigh in POSITIONAL:  # not worth decoding for
+        texts = [[""] * len(touched) for touched in tokens]
+    else:
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        texts = [_texts(text, ranges, touched) for touched in tokens]
+    weights = [_weights(weigh, seen, span_mass, len(ids)) for seen in texts]
     return _merge(len(ids), spans, tokens, weights, overlap)
 
 
@@ -123,8 +126,12 @@ def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode =
 def _solid(offsets: Sequence[Range]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """Return the indices, starts and ends of the tokens that have text."""
     starts, ends = zip(*offsets, strict=True) if offsets else ((), ())
+    stop = len(starts)
+    while stop and starts[stop - 1] == ends[stop - 1]:  # most often one end-of-sequence, and nothing else
+        stop -= 1
+    starts, ends = starts[:stop], ends[:stop]
     if not any(map(eq, starts, ends)):
-        return range(len(starts)), starts, ends
+        return range(stop), starts, ends
     solid = [k for k, (start, end) in enumerate(offsets) if start < end]
     return solid, [starts[k] for k in solid], [ends[k] for k in solid]
 
@@ -143,10 +150,10 @@ def _bounds(starts: Sequence[int], ends: Sequence[int], span: Span, mode: Mode) 
     """Return the half-open range of the tokens that a span means, among tokens with text."""
     if span.start == span.end:
         return 0, 0
-    inside = bisect_left(starts, span.start), bisect_right(ends, span.end)
     touched = bisect_right(ends, span.start), bisect_left(starts, span.end)
     if mode == "expand":
         return touched
+    inside = bisect_left(starts, span.start), bisect_right(ends, span.end)
     return inside if mode == "contract" or inside == touched else (0, 0)
 
 
@@ -159,36 +166,45 @@ def _texts(text: str, ranges: Sequence[Range], tokens: Sequence[int]) -> list[st
     return texts
 
 
-def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) -> list[float]:
+def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) -> Sequence[float]:
     """Return the weights of one span's tokens, scaled to the mass a span may have."""
-    if not texts:
-        return []
-    weights = [float(weight) for weight in weigh(texts)]
-    if len(weights) != len(texts):
-        raise ConfigError(f"the weighting gave {len(weights)} weights for {len(texts)} tokens; give one per token")
-    wrong = [(weight, text) for weight, text in zip(weights, texts, strict=True) if not 0 <= weight <= 1]
-    if wrong:
-        raise ConfigError(f"the weighting gave {wrong[0][0]} for the token {wrong[0][1]!r}; weights lie in [0, 1]")
-    mass = {"token": 1.0, "span": sum(weights) or 1.0, "response": float(total)}[span_mass]
+    weights = weigh(texts) if texts else []
+    if weigh not in POSITIONAL:
+        weights = _checked([float(weight) for weight in weights], texts)
+    if span_mass == "token":
+        return weights
+    mass = total if span_mass == "response" else sum(weights) or 1.0
     return [weight / mass for weight in weights]
 
 
+def _checked(weights: list[float], texts: list[str]) -> list[float]:
+    """Refuse weights that do not fit their tokens."""
+    if len(weights) != len(texts):
+        raise ConfigError(f"the weighting gave {len(weights)} weights for {len(texts)} tokens; give one per token")
+    for weight, text in zip(weights, texts, strict=True):
+        if not 0 <= weight <= 1:
+            raise ConfigError(f"the weighting gave {weight} for the token {text!r}; weights lie in [0, 1]")
+    return weights
+
+
 def _merge(
-    total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[list[float]], overlap: Overlap
+    total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[Sequence[float]], overlap: Overlap
 ) -> list[float]:
     """Return δ [T] of all spans together."""
-    sign = [0] * total
-    size = [0.0] * total
-    cancelled = set()
+    positive: dict[int, float] = {}
+    negative: dict[int, float] = {}
     for span, touched, weight in zip(spans, tokens, weights, strict=True):
-        label = 1 if span.label == "positive" else -1
-        for t, w in zip(touched, weight, strict=True):
-            if sign[t] in (0, label):
-                sign[t], size[t] = label, max(size[t], w)
-            elif overlap == "cancel":
-                cancelled.add(t)
-            elif overlap == "last_wins" or label < 0:
-                sign[t], size[t] = label, w
-    for t in cancelled:
-        sign[t] = 0
-    return [s * w + 0.0 for s, w in zip(sign, size, strict=True)]  # + 0.0 turns −0.0 into 0.0
+        own, other = (positive, negative) if span.label == "positive" else (negative, positive)
+        if overlap == "last_wins":
+            for t in touched:
+                other.pop(t, None)
+        marked: Iterable[tuple[int, float]] = zip(touched, weight, strict=True)
+        if not own.keys().isdisjoint(touched):
+            marked = [(t, max(w, own.get(t, w))) for t, w in marked]
+        own.update(marked)
+    delta = [0.0] * total
+    for t, w in positive.items():
+        delta[t] = w
+    for t, w in negative.items():
+        delta[t] = 0.0 if overlap == "cancel" and t in positive else 0.0 - w
+    return delta

@@ -25,7 +25,7 @@ COLUMNS = {"delta": "δ", "reward": "reward", "kl": "KL", "value": "value", "adv
 
 GLOSSARY = {
     "delta": "what the critic's words say of the token",
-    "reward": "δ in the recipe's scale, the outcome and the KL term together",
+    "reward": "δ in the recipe's scale, and the outcome on the last token",
     "kl": "distance from the start model, nats",
     "value": "what the value function expected from here on",
     "advantage": "how much better than expected: what moves the policy",

@@ -53,7 +53,7 @@ from text2grad.rollout import (
     stop_ids,
 )
 from text2grad.run_state import open_run
-from text2grad.runlog import RunLog
+from text2grad.runlog import BEGINNING, RunLog
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 from text2grad.update import Learning, Updater
 
@@ -106,7 +106,10 @@ class Text2GradTrainer:
             too_long=self.recipe.data.too_long,
         )
 
-        self.directory = open_run(self.recipe, resume=resume, processes=self.accelerator.num_processes)
+        self.directory = Path(self.recipe.run.out)
+        if self.accelerator.is_main_process:
+            open_run(self.directory, self.recipe, resume=resume, processes=self.accelerator.num_processes)
+        self.accelerator.wait_for_everyone()
         self.log = RunLog(self.directory, rollout_file_bytes=self.recipe.run.rollout_file_mb * 2**20)
         policy = policy.to(self.accelerator.device)
         check_model(policy)
@@ -295,11 +298,11 @@ class Text2GradTrainer:
     def _restore(self) -> None:
         """Take up the newest checkpoint, or the beginning; what was written after it is cut off."""
         found = latest_checkpoint(self.directory / "checkpoints")
-        if found is None:
-            self.log.rewind({"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0})
-            return
-        state = load_checkpoint(found, trainable=self.trainable, optimizers=self.optimizers)
-        self.step, self.kl.beta = state["step"], state["beta"]
-        self.statuses.extend(state["statuses"])
-        self.log.rewind(state["log"])
-        restore_random_states(state["random"])
+        written = BEGINNING
+        if found is not None:
+            state = load_checkpoint(found, trainable=self.trainable, optimizers=self.optimizers)
+            self.step, self.kl.beta, written = state["step"], state["beta"], state["log"]
+            self.statuses.extend(state["statuses"])
+            restore_random_states(state["random"])
+        if self.accelerator.is_main_process:
+            self.log.rewind(written)

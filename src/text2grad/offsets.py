@@ -14,14 +14,13 @@ bytes of one character together all have that character's range. An id that adds
 space that was taken away) has an empty range where the id before it ends.
 """
 
-from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 from operator import index
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from text2grad.errors import AlignmentError
-from text2grad.pieces import Piece, PieceTable, Tokenizer, begins_character
+from text2grad.pieces import HIDDEN, Piece, PieceTable, Tokenizer, begins_character
 
 Range = tuple[int, int]
 
@@ -60,14 +59,16 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     if not plain:
         return []
     table = _TABLES.get(tokenizer) or _new_table(tokenizer)
-    pieces = table.pieces(tokenizer, plain)
+    pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
     text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
-    ranges = _locate(table, plain, pieces, text, skip_special_tokens)
+    ranges = _locate(table, plain, pieces, text)
     if ranges is None:  # tokens may have been added since the table was learned
         table = _new_table(tokenizer)
-        ranges = _locate(table, plain, table.pieces(tokenizer, plain), text, skip_special_tokens)
+        pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
+        ranges = _locate(table, plain, pieces, text)
     if ranges is None:
-        return _by_prefixes(tokenizer, plain, text, table.special, skip_special_tokens)
+        visible = [k for k, piece in enumerate(pieces) if piece is not HIDDEN]
+        return _by_prefixes(tokenizer, plain, text, visible, skip_special_tokens)
     return ranges
 
 
@@ -95,21 +96,23 @@ def _new_table(tokenizer: Tokenizer) -> PieceTable:
     return table
 
 
-def _locate(
-    table: PieceTable, ids: list[int], pieces: list[Piece], text: str, skip_special: bool
-) -> list[Range] | None:
+def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -> list[Range] | None:
     """Return the range of each id in `text`, or None where the pieces do not make this text."""
-    if skip_special and not table.special.isdisjoint(ids):
-        visible = [k for k, i in enumerate(ids) if i not in table.special]
-        found = _locate(table, [ids[k] for k in visible], [pieces[k] for k in visible], text, False)
-        return None if found is None else _with_empty(found, visible, len(ids))
-    if ids and ids[0] in table.first:
-        pieces = [table.first[ids[0]], *pieces[1:]]
+    if table.first:
+        pieces = _with_first(table, ids, pieces)
     layout = _lay(table, ids, pieces)
     if layout.text == text:
         return layout.ranges
     moved = _without_spaces(layout.text, text)
     return None if moved is None else [(moved[start], moved[end]) for start, end in layout.ranges]
+
+
+def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[Piece]:
+    """Put in the piece that the first id in sight has at the beginning of a text."""
+    for k, (i, piece) in enumerate(zip(ids, pieces, strict=True)):
+        if piece is not HIDDEN:
+            return [*pieces[:k], table.first.get(i, piece), *pieces[k + 1 :]]
+    return pieces
 
 
 def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> _Layout:
@@ -122,7 +125,7 @@ def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> _Layout:
     ends = list(accumulate([piece[1] for piece in pieces]))
     starts = [0, *ends]
     if not table.tails.isdisjoint(ids):
-        starts = [start - (i in table.tails) for start, i in zip(starts, ids, strict=False)]
+        starts = [start - piece[2] for start, piece in zip(starts, pieces, strict=False)]
     return _Layout(text, list(zip(starts, ends, strict=False)))
 
 
@@ -134,14 +137,14 @@ def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: by
         text, begins = _join_runs(table, ids, pieces)
     count = [0, *accumulate(begins)]
     stops = accumulate([len(piece.data) for piece in pieces], initial=0)
-    ranges = [(count[at] - (at < stop and not begins[at]), count[stop]) for at, stop in pairwise(stops)]
-    return _Layout(text, ranges)
+    return _Layout(text, [(count[at] - (at < stop and not begins[at]), count[stop]) for at, stop in pairwise(stops)])
 
 
 def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, bytearray]:
     """Decode byte tokens run by run: one bad byte makes every byte of its run a U+FFFD."""
     text, begins = [], bytearray()
-    for _, run in groupby(zip(ids, pieces, strict=True), key=lambda pair: pair[0] in table.raw):
+    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not HIDDEN]
+    for _, run in groupby(visible, key=lambda pair: pair[0] in table.raw):
         data = b"".join([piece.data for _, piece in run])
         try:
             text.append(data.decode())
@@ -166,16 +169,6 @@ def _beginnings(data: bytes) -> bytearray:
             return begins
 
 
-def _with_empty(found: Sequence[Range], visible: list[int], total: int) -> list[Range]:
-    """Give the ids that are not visible an empty range where the id before them ends."""
-    ranges = dict(zip(visible, found, strict=True))
-    filled, end = [], 0
-    for k in range(total):
-        filled.append(ranges.get(k, (end, end)))
-        end = filled[-1][1]
-    return filled
-
-
 def _without_spaces(raw: str, text: str) -> list[int] | None:
     """Return where each position of `raw` went in `text`, which lacks only spaces of it; None if not so."""
     lost = len(raw) - len(text)
@@ -193,12 +186,13 @@ def _without_spaces(raw: str, text: str) -> list[int] | None:
     return where if where[-1] == len(text) else None
 
 
-def _by_prefixes(tokenizer: Tokenizer, ids: list[int], text: str, special: set[int], skip_special: bool) -> list[Range]:
+def _by_prefixes(
+    tokenizer: Tokenizer, ids: list[int], text: str, visible: list[int], skip_special: bool
+) -> list[Range]:
     """Follow any decoder by decoding every prefix.
 
     Ids between two prefixes that the text begins with share the characters between them.
     """
-    visible = [k for k, i in enumerate(ids) if not (skip_special and i in special)]
     found: list[Range] = []
     at = waiting = 0
     for stop in range(1, len(visible) + 1):
@@ -209,4 +203,13 @@ def _by_prefixes(tokenizer: Tokenizer, ids: list[int], text: str, special: set[i
         if len(prefix) >= at and text.startswith(prefix):
             found += [(at, len(prefix))] * waiting
             at, waiting = len(prefix), 0
-    return _with_empty(found, visible, len(ids))
+    return _with_empty(dict(zip(visible, found, strict=True)), len(ids))
+
+
+def _with_empty(found: dict[int, Range], total: int) -> list[Range]:
+    """Give the ids of which nothing was found an empty range where the id before them ends."""
+    ranges, end = [], 0
+    for k in range(total):
+        ranges.append(found.get(k, (end, end)))
+        end = ranges[-1][1]
+    return ranges

@@ -39,21 +39,31 @@ class Tokenizer(Protocol):
 
 
 class Piece(NamedTuple):
-    """What one id adds to a text: its UTF-8 bytes, and how many characters begin in them."""
+    """What one id adds to a text.
+
+    Attributes:
+        data: its UTF-8 bytes.
+        characters: how many characters begin in them.
+        tail: 1 if the first byte goes on with a character begun before, else 0.
+    """
 
     data: bytes
     characters: int
+    tail: int
+
+
+HIDDEN = Piece(b"", 0, 0)  # of an id that decoding skips
 
 
 class PieceTable:
     """What the ids of one tokenizer add to a text, learned as they are met.
 
     Attributes:
-        inner: the piece of an id that follows others.
+        shown: the piece of an id that follows others.
+        skipped: the same, and `HIDDEN` for the ids that `skip_special_tokens` hides.
         first: the piece of an id that begins the text, for decoders where that can differ.
-        tails: ids whose first byte goes on with a character begun before.
+        tails: ids whose piece has a tail.
         raw: ids that stand for one byte (byte fallback).
-        special: ids that `skip_special_tokens` hides.
         byte_level: True when the vocabulary spells bytes in GPT-2's alphabet.
         byte_fallback: True when the vocabulary spells bytes as `<0xE2>`.
     """
@@ -61,37 +71,36 @@ class PieceTable:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Find out how this tokenizer joins tokens."""
         join = tokenizer.convert_tokens_to_string
-        self.inner: dict[int, Piece] = {}
+        self.shown: dict[int, Piece] = {}
+        self.skipped: dict[int, Piece] = {}
         self.first: dict[int, Piece] = {}
         self.tails: set[int] = set()
         self.raw: set[int] = set()
-        self.special: set[int] = set()
         self.byte_level = join([_ANCHOR, "âĤ", "¬Ġ"]).endswith("€ ")
         self.byte_fallback = join([_ANCHOR, "<0xE2>", "<0x82>", "<0xAC>"]).endswith("€")
         self._anchor_width = len(join([_ANCHOR, _ANCHOR])) - len(_ANCHOR)  # of an anchor behind another token
 
-    def pieces(self, tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
-        """Return the inner piece of each id, learning the ids not met before.
+    def pieces(self, tokenizer: Tokenizer, ids: list[int], *, skip_special: bool) -> list[Piece]:
+        """Return the piece of each id where others stand before it, learning the ids not met before.
 
         Raises:
             AlignmentError: if an id is not in the vocabulary.
         """
+        known = self.skipped if skip_special else self.shown
         try:
-            return [self.inner[i] for i in ids]
+            return [known[i] for i in ids]
         except KeyError:
-            self._learn(tokenizer, set(ids) - self.inner.keys())
-            return [self.inner[i] for i in ids]
+            self._learn(tokenizer, set(ids) - known.keys())
+            return [known[i] for i in ids]
 
     def _learn(self, tokenizer: Tokenizer, ids: set[int]) -> None:
         """Learn what these ids add to a text."""
         candidates = ids & {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
         for i in sorted(ids):
-            token = _spelling(tokenizer, i)
-            if i in candidates and tokenizer.decode([i, i], skip_special_tokens=True) == "":
-                self.special.add(i)
-            data = self._bytes(tokenizer, i, token)
-            self.inner[i] = Piece(data, sum(map(begins_character, data)))
-            if data and not begins_character(data[0]):
+            piece = _piece(self._bytes(tokenizer, i, _spelling(tokenizer, i)))
+            special = i in candidates and tokenizer.decode([i, i], skip_special_tokens=True) == ""
+            self.shown[i], self.skipped[i] = piece, HIDDEN if special else piece
+            if piece.tail:
                 self.tails.add(i)
 
     def _bytes(self, tokenizer: Tokenizer, i: int, token: str) -> bytes:
@@ -104,14 +113,19 @@ class PieceTable:
             self.raw.add(i)
             return bytes([int(byte[1], 16)])
         join, width = tokenizer.convert_tokens_to_string, self._anchor_width
-        beginning = join([token, _ANCHOR])[:-width]
-        self.first[i] = Piece(_utf8(beginning), len(beginning))
+        self.first[i] = _piece(_utf8(join([token, _ANCHOR])[:-width]))
         return _utf8(join([_ANCHOR, token, _ANCHOR])[len(_ANCHOR) : -width])
 
 
 def begins_character(byte: int) -> bool:
     """Tell whether a byte of UTF-8 begins a character."""
     return byte & 0xC0 != 0x80
+
+
+def _piece(data: bytes) -> Piece:
+    """Count the characters of a piece."""
+    tail = data != b"" and not begins_character(data[0])
+    return Piece(data, sum(map(begins_character, data)), int(tail))
 
 
 def _byte_alphabet() -> dict[str, int]:

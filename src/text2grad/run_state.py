@@ -21,14 +21,13 @@ FREE = {
 }
 
 
-def open_run(recipe: Recipe, *, resume: bool, processes: int) -> Path:
-    """Return the run's directory, made and marked with the recipe and what it runs on.
+def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -> None:
+    """Make a run's directory and mark it with the recipe and what it runs on; one process does this for all.
 
     Raises:
         ConfigError: if it already holds a run and `resume` is False.
         CheckpointError: if it holds a run of another recipe.
     """
-    directory = Path(recipe.run.out)
     mark = directory / "run.json"
     settings = recipe.model_dump(mode="json")
     if mark.exists():
@@ -54,7 +53,6 @@ def open_run(recipe: Recipe, *, resume: bool, processes: int) -> Path:
             }
         ),
     )
-    return directory
 
 
 def _refuse_other_recipe(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 from text2grad.errors import DataError
 from text2grad.types import Critique, Rollout, Span
 
+BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole, or not at all."""

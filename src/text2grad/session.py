@@ -1,6 +1,5 @@
 """A recipe from beginning to end: evaluate, train, evaluate, report."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,6 @@ class _Evaluator:
         return {"step": trainer.step, "metrics": found.metrics, "records": records}
 
 
-def read_evaluations(directory: Path) -> list[dict[str, Any]]:
-    """Return the evaluations of a run, first to last: step, metrics and the records shown."""
-    return [json.loads(path.read_bytes()) for path in sorted((directory / EVALUATIONS).glob("*.json"))]
-
-
-def read_metrics(directory: Path) -> list[dict[str, float]]:
-    """Return the metrics of a run, one mapping per step."""
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+def main_metric(recipe: Recipe) -> str:
+    """Return the name of the task's main metric, or "" where the run has no built-in task."""
+    return built_in(recipe.data.task).metric if recipe.data.task else ""

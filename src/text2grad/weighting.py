@@ -76,6 +76,9 @@ def linear_decay(texts: list[str]) -> list[float]:
     return [1.0 - 0.9 * i / steps for i in range(len(texts))]
 
 
+POSITIONAL: tuple[Weigh, ...] = (uniform, linear_decay)  # weightings that look only at how many tokens there are
+
+
 def token_importance(tagger: Tagger | None = None) -> Weigh:
     """Return a weighting that pays nouns and verbs in full and everything else a fifth.
 

@@ -1,9 +1,12 @@
 """`text2grad train RECIPE.toml`: the policy learns from what a critic writes."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from text2grad.errors import ConfigError
 
@@ -46,9 +49,15 @@ def run(args: argparse.Namespace) -> int:
     if not recipe.data.task and not recipe.critic.use:
         raise ConfigError(f"{args.recipe}: nobody judges the responses; set [critic] use or give --critic MODULE:NAME")
 
-    from text2grad.session import run_recipe
+    from text2grad.report import print_table, read_run, write_report
+    from text2grad.session import main_metric, run_recipe
 
-    run_recipe(recipe, resume=args.resume)
+    policy = run_recipe(recipe, resume=args.resume)
+    if int(os.environ.get("RANK", "0")) == 0:
+        out, console = Path(recipe.run.out), Console()
+        results = write_report([read_run(out)], out, metric=main_metric(recipe), title=f"Text2Grad: {out.name}")
+        print_table(console, results, "Held-out examples before and after")
+        console.print(f"policy   {policy}\nreport   {out / 'report.html'}\ncurves   {out / 'curves.png'}", markup=False)
     return 0
 
 

@@ -1,0 +1,100 @@
+"""Curves of runs as PNG: the task's metric on held-out examples, reward, faults and KL over the steps."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+COLOURS = ("#0b7a75", "#8a8d91", "#c8553d", "#6c5b9e", "#b08900")
+INK, GRID = "#24292f", "#e3e6ea"
+
+PANELS = (
+    ("reward/per_response", "reward per response"),
+    ("delta/negative_share", "share of tokens in negative spans"),
+    ("kl/per_token", "KL from the start, nats per token"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCurves:
+    """What is drawn of one run.
+
+    Attributes:
+        name: its label.
+        metrics: one mapping per training step.
+        evaluations: (step, value of the task's metric) on held-out examples.
+    """
+
+    name: str
+    metrics: Sequence[Mapping[str, float]]
+    evaluations: Sequence[tuple[int, float]] = ()
+
+
+def curves_png(runs: Sequence[RunCurves], *, metric: str = "") -> bytes:
+    """Return the curves of some runs side by side as a PNG file.
+
+    Args:
+        runs: at most five.
+        metric: name of the task's metric; without evaluations its panel is left out.
+    """
+    from matplotlib.figure import Figure
+
+    with_metric = any(run.evaluations for run in runs)
+    figure = Figure(figsize=(4.4 * (len(PANELS) + with_metric), 3.5), dpi=110, layout="constrained", facecolor="white")
+    axes = figure.subplots(1, len(PANELS) + with_metric)
+    if with_metric:
+        for colour, run in zip(COLOURS, runs, strict=False):
+            points = list(run.evaluations)
+            axes[0].plot(
+                [p[0] for p in points],
+                [p[1] for p in points],
+                color=colour,
+                marker="o",
+                markersize=3.5,
+                linewidth=2,
+                label=run.name,
+            )
+        _finish(axes[0], f"{metric}, held-out")
+        if len(runs) > 1:
+            axes[0].legend(frameon=False, labelcolor=INK)
+    for axis, (key, label) in zip(axes[with_metric:], PANELS, strict=True):
+        for colour, run in zip(COLOURS, runs, strict=False):
+            steps = [line["step"] for line in run.metrics]
+            values = [line[key] for line in run.metrics]
+            axis.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35)
+            axis.plot(steps, smoothed(values), color=colour, linewidth=2, label=run.name)
+        _finish(axis, label)
+    if not with_metric and len(runs) > 1:
+        axes[0].legend(frameon=False, labelcolor=INK)
+    return to_png(figure)
+
+
+def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
+    """Return an exponential moving average that starts at the first value.
+
+    Example:
+        >>> smoothed([0.0, 1.0], weight=0.5)
+        [0.0, 0.5]
+    """
+    result: list[float] = []
+    for value in values:
+        result.append(weight * result[-1] + (1 - weight) * value if result else value)
+    return result
+
+
+def to_png(figure: Any) -> bytes:
+    """Return a matplotlib figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _finish(axis: Any, title: str) -> None:
+    axis.set_title(title, loc="left", fontsize=10.5, color=INK)
+    axis.set_xlabel("step", color=INK, fontsize=9)
+    axis.grid(axis="y", color=GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(colors=INK, labelsize=9)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.spines["bottom"].set_color(GRID)
