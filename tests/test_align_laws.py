@@ -21,7 +21,7 @@ LABELS = st.sampled_from(["positive", "negative"])
 law = settings(
     deadline=None,
     derandomize=True,
-    max_examples=50,
+    max_examples=35,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

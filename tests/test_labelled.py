@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from text2grad.errors import AlignmentError
 from text2grad.labelled import AlignSettings, Labelled, encode, label_tokens, move_spans
 from text2grad.records import Judged, read_judged
 from text2grad.types import Critique, Label, Span
-from tokenizers_made_here import made, of_tokens
+from tokenizers_made_here import gpt2, made, of_tokens
 
 DEFAULT = AlignSettings()
 
@@ -105,7 +106,10 @@ def test_ids_of_another_tokenizer_are_refused() -> None:
 
 
 def test_encoding_keeps_no_special_token_and_adds_none() -> None:
-    tokenizer = made("gpt2")
+    tokenizer = gpt2()
+    begin = [("<start>", tokenizer.convert_tokens_to_ids("<start>"))]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<start> $A", special_tokens=begin)
+    assert tokenizer.decode(tokenizer("a")["input_ids"]) == "<start>a"
     assert tokenizer.decode(list(encode(tokenizer, "<start>a<end>"))) == "<start>a<end>"
 
 

@@ -201,7 +201,9 @@ def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(Accelerator, "num_processes", 3)
     with pytest.raises(ConfigError) as caught:
         make_accelerator(make_recipe({"rollout": {"batch_size": 8}, "run": {"tracker": "none"}}))
-    assert str(caught.value) == "rollout.batch_size = 8 cannot be shared evenly by 3 processes"
+    assert str(caught.value) == (
+        "rollout.batch_size = 8 cannot be shared evenly by 3 processes × ppo.minibatches = 1; choose a multiple of 3"
+    )
 
 
 def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:

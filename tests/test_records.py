@@ -192,7 +192,7 @@ def test_an_unknown_format_is_refused() -> None:
 QA_RECORD: dict[str, Any] = {
     "question": "Who sang it?",
     "prediction 1": "Ann sang it. Ann sang it twice.",
-    "passages": [["Songs", "Bob sang it.", "It was long."]],
+    "passages": [["Songs", "Bob sang it.", "It was long."], ["Bob", "A singer."]],
     "feedback": {
         "errors": [
             {"error type": "Redundant", "start": 13, "end": 31, "explanation": "Ann sang it. "},
@@ -205,7 +205,9 @@ QA_RECORD: dict[str, Any] = {
         ],
         "missing-info": [
             {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1, 2]},
+            {"error type": "Missing-Major-Auxiliary", "passage_id": 2, "sentence_id": [1]},
             {"error type": "Missing-Answer", "passage_id": 2, "sentence_id": [4]},
+            {"error type": "Missing-Answer", "passage_id": 0, "sentence_id": [1]},
         ],
     },
 }
@@ -227,7 +229,9 @@ def test_human_errors_become_negative_spans_and_what_is_missing_stays_in_words(t
         'Redundant: "Ann sang it twice." – said before: "Ann sang it."',
         'Wrong-Grounding: "Ann" – see "Bob sang it." (Songs)',
         'Missing-Answer: "Bob sang it. It was long." (Songs)',
+        'Missing-Major-Auxiliary: "A singer." (Bob)',
         "Missing-Answer: passage 2, sentence 4",
+        "Missing-Answer: passage 0, sentence 1",
     ]
 
 

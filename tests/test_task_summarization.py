@@ -67,6 +67,12 @@ def test_a_hundred_thousand_items_are_distinct() -> None:
     assert len({example.prompt for example in TRAIN.examples(100_000)}) == 100_000
 
 
+def test_a_post_that_comes_up_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([Example("a"), Example("b"), Example("a"), Example("c")])
+    monkeypatch.setattr(SummarizationTask, "_example", lambda self, rng: next(drawn))
+    assert [example.prompt for example in TRAIN.examples(3)] == ["a", "b", "c"]
+
+
 def test_the_splits_share_no_name_no_deed_and_no_post() -> None:
     train, held_out = TRAIN.examples(3000), HELD_OUT.examples(3000)
 
@@ -411,6 +417,12 @@ def test_empty_and_broken_off_summaries_are_named_as_such() -> None:
     assert quotes(broken, "negative") == ["at the"]
     assert "The sentence breaks off." in critique_of(broken).feedback
     assert "breaks off" not in critique_of("Maria Lopez fixed the bike.").feedback
+
+
+def test_quotes_stay_within_a_line_and_commas_between_phrases_are_no_fault() -> None:
+    response = "Maria Lopez fixed the bike, at the park, on Tuesday, because of the race.\nWhat a\nweek."
+    assert quotes(response, "negative") == ["What a", "week."]
+    assert len(quotes(response, "positive")) == 6
 
 
 def test_a_long_mess_is_quoted_in_part_and_the_critique_says_so() -> None:

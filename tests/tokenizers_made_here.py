@@ -63,6 +63,11 @@ def of_tokens(family: str, tokens: Sequence[str | dict[str, str]]) -> tuple[PreT
     return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"), [vocabulary[t] for t in spelled]
 
 
+def words(*tokens: str, special: str | None = None) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    """Return a byte-level tokenizer of these tokens and their ids."""
+    return of_tokens("byte_level", [*tokens, *([{"special": special}] if special else [])])
+
+
 def spell(family: str, token: str | dict[str, str]) -> list[str]:
     """Return the vocabulary's spelling of a token; more than one for bytes of a family with byte tokens."""
     if isinstance(token, dict) and "bytes" in token:

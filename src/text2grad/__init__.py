@@ -1,25 +1,77 @@
 """Reinforcement learning from feedback in words (Text2Grad, arXiv 2505.22338).
 
-Public names load on first use, so that `import text2grad` stays light: reading critiques and aligning them
-needs no torch.
+    critique in words  →  spans of the response  →  δ_t per sampled token  →  Σ δ_t ∇ log π(y_t)
+      parse_critique        locate_spans             pseudo_rewards            nl_gradient_loss, Text2GradTrainer
+
+Public names load on first use, so that `import text2grad` stays light: reading critiques and aligning them needs no
+torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from text2grad.advantages import gae, whiten
+    from text2grad.align import pseudo_rewards
+    from text2grad.config import Recipe, load_recipe
+    from text2grad.critics import Critic
+    from text2grad.critique_text import parse_critique
+    from text2grad.errors import Text2GradError
+    from text2grad.loop import Text2GradTrainer
+    from text2grad.nl_gradient import nl_gradient_loss
+    from text2grad.offsets import token_offsets
+    from text2grad.ppo import policy_loss, value_loss
+    from text2grad.spans import critique_from_text, locate_spans
     from text2grad.types import Critique, Example, Rollout, Span
+    from text2grad.weighting import token_importance
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Critic": "critics",
     "Critique": "types",
     "Example": "types",
+    "Recipe": "config",
     "Rollout": "types",
     "Span": "types",
+    "Text2GradError": "errors",
+    "Text2GradTrainer": "loop",
+    "critique_from_text": "spans",
+    "gae": "advantages",
+    "load_recipe": "config",
+    "locate_spans": "spans",
+    "nl_gradient_loss": "nl_gradient",
+    "parse_critique": "critique_text",
+    "policy_loss": "ppo",
+    "pseudo_rewards": "align",
+    "token_importance": "weighting",
+    "token_offsets": "offsets",
+    "value_loss": "ppo",
+    "whiten": "advantages",
 }
 
-__all__ = ["Critique", "Example", "Rollout", "Span"]
+__all__ = [
+    "Critic",
+    "Critique",
+    "Example",
+    "Recipe",
+    "Rollout",
+    "Span",
+    "Text2GradError",
+    "Text2GradTrainer",
+    "critique_from_text",
+    "gae",
+    "load_recipe",
+    "locate_spans",
+    "nl_gradient_loss",
+    "parse_critique",
+    "policy_loss",
+    "pseudo_rewards",
+    "token_importance",
+    "token_offsets",
+    "value_loss",
+    "whiten",
+]
 
 
 def __getattr__(name: str) -> Any:

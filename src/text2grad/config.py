@@ -19,6 +19,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
+Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
 
 NOT_THE_POLICY = (
     "top_p top_k min_p typical_p repetition_penalty no_repeat_ngram_size min_length min_new_tokens num_beams"
@@ -28,7 +29,9 @@ NOT_THE_POLICY = (
 class Section(BaseModel):
     """A section of a recipe: frozen, its field docstrings are its help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True, allow_inf_nan=False
+    )
 
 
 class ModelConfig(Section):
@@ -42,7 +45,7 @@ class ModelConfig(Section):
     """Rank of the policy's LoRA adapter; 0 trains all weights and keeps a frozen copy as reference."""
     lora_alpha: Count = 32
     """LoRA's alpha; the adapter's update is alpha / r · BA."""
-    lora_targets: str | tuple[str, ...] = "all-linear"
+    lora_targets: str | Annotated[tuple[str, ...], Listed] = "all-linear"
     """Modules to adapt."""
     value: Literal["none", "trunk", "adapter", "model"] = "trunk"
     """Where the value head reads: the policy's trunk, its own adapter, its own model, or no value function."""
@@ -80,7 +83,7 @@ class RolloutConfig(Section):
     """Length limit of a response, in tokens."""
     temperature: Positive = 1.0
     """Divides the logits here and in every pass of the update."""
-    eos_token_ids: tuple[int, ...] = ()
+    eos_token_ids: Annotated[tuple[int, ...], Listed] = ()
     """Ids that end a response; empty takes those of the tokenizer and the model's generation config."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """"chat" applies the chat template, "plain" does not, "auto" does where there is one."""
@@ -144,8 +147,8 @@ class PPOConfig(Section):
     """GAE's λ."""
     clip_range: Positive = 0.2
     """ε of the clipped surrogate."""
-    value_clip_range: Positive | None = 0.2
-    """Clip of the value loss, in units of reward; leave out for none."""
+    value_clip_range: NonNegative = 0.2
+    """Clip of the value loss, in units of reward; 0 leaves it unclipped."""
     vf_coef: NonNegative = 0.1
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.0
@@ -196,7 +199,7 @@ class RunConfig(Section):
 
     steps: Count = 100
     """Batches of rollouts."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Everything random follows from it."""
     out: str = "runs/text2grad"
     """Directory of metrics, rollouts, checkpoints and the trained policy."""
@@ -233,9 +236,9 @@ class Recipe(Section):
                 'model.value = "adapter" and model.gradient_checkpointing do not go together: the recomputation would '
                 'run with the wrong adapter. Choose model.value = "trunk" or "model"'
             )
-        if self.rollout.batch_size < self.ppo.minibatches:
+        if self.rollout.batch_size % self.ppo.minibatches:
             raise ValueError(
-                f"rollout.batch_size = {self.rollout.batch_size} cannot be split into "
+                f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of "
                 f"ppo.minibatches = {self.ppo.minibatches}"
             )
         if self.data.task and self.data.train:
@@ -315,16 +318,18 @@ def _apply(data: dict[str, Any], override: str) -> None:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
-    data.setdefault(section, {})[key.strip()] = value
+        value = text.strip()
+    settings = data.setdefault(section, {})
+    if isinstance(settings, dict):  # what else it is will be refused with the rest of the recipe
+        settings[key.strip()] = value
 
 
 def describe() -> str:
-    """Return a commented recipe of all sections, keys, defaults and their documentation."""
+    """Return a recipe of all sections, keys, defaults and their documentation; what is not set is commented out."""
     lines = []
     for section, field in Recipe.model_fields.items():
         lines += ["", f"[{section}]  # {type(field.default).__doc__}"]
         for key, setting in type(field.default).model_fields.items():
-            default = "# not set" if setting.default is None else json.dumps(setting.default)
-            lines.append(f"{key} = {default}  # {(setting.description or '').strip()}")
+            line = f"# {key} =" if setting.default is None else f"{key} = {json.dumps(setting.default)}"
+            lines.append(f"{line}  # {(setting.description or '').strip()}")
     return "\n".join(lines[1:]) + "\n"

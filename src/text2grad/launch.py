@@ -31,10 +31,11 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
             f"accelerate was launched with {accelerator.distributed_type}, which shards weights; checkpoints here are "
             "written whole. Launch plain data parallelism (torchrun), with model.lora_r > 0 for large models."
         )
-    if recipe.rollout.batch_size % accelerator.num_processes:
+    shares = accelerator.num_processes * recipe.ppo.minibatches
+    if recipe.rollout.batch_size % shares:
         raise ConfigError(
-            f"rollout.batch_size = {recipe.rollout.batch_size} cannot be shared evenly by "
-            f"{accelerator.num_processes} processes"
+            f"rollout.batch_size = {recipe.rollout.batch_size} cannot be shared evenly by {accelerator.num_processes} "
+            f"processes × ppo.minibatches = {recipe.ppo.minibatches}; choose a multiple of {shares}"
         )
     return accelerator
 

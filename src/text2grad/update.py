@@ -92,11 +92,17 @@ class Updater:
         return {**means, **counted, "update/epochs": float(epoch + 1)}
 
     def _minibatches(self, rows: int, seed: int) -> Iterator[Tensor]:
-        if self.config.minibatches == 1:
-            yield torch.arange(rows)
-            return
-        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
-        yield from order.tensor_split(self.config.minibatches)
+        """Yield this process's rows of each minibatch.
+
+        Of every `minibatches` neighbouring rows of the global batch each goes to another minibatch, at random. So a
+        row's minibatch does not depend on how many processes there are, and each has as many rows.
+        """
+        count, processes = self.config.minibatches, self.accelerator.num_processes
+        generator = torch.Generator().manual_seed(seed)
+        assigned = torch.rand(rows * processes // count, count, generator=generator).argsort(dim=1).flatten()
+        mine = assigned[self.accelerator.process_index * rows :][:rows]
+        for number in range(count):
+            yield (mine == number).nonzero()[:, 0]
 
     def _minibatch(self, learning: Learning, *, first: bool) -> dict[str, float]:
         tokens = float(self._sum(learning.batch.response_mask.sum().double()))
@@ -129,7 +135,7 @@ class Updater:
             scores.values,
             part.returns,
             mask,
-            clip_range=config.value_clip_range,
+            clip_range=config.value_clip_range or None,
             token_count=token_count,
         )
         loss = surrogate.loss + config.vf_coef * value

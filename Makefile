@@ -1,0 +1,36 @@
+# Everything runs in .venv, made here. Only Python >= 3.11, pip and make are assumed.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests, checks and small models run one thread per process: two would fight over two cores.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: setup test test-slow check quickstart benchmarks clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	touch $@
+
+quickstart: setup            ## a language model learns from words, in about three minutes without a GPU
+	$(BIN)/text2grad quickstart
+
+check: setup                 ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check                  ## what CI runs
+	$(ONE_THREAD) $(BIN)/pytest -n 2 -q -m 'not slow'
+
+test-slow: setup             ## the tests that take more than half a minute each
+	$(ONE_THREAD) $(BIN)/pytest -q -m slow
+
+benchmarks: setup            ## speed and memory, as JSON in docs/results
+	$(BIN)/python benchmarks/align.py --json docs/results/align.json
+	$(BIN)/python benchmarks/step.py --json docs/results/step.json
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
