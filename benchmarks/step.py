@@ -66,7 +66,7 @@ def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
 
     from text2grad.advantages import gae, whiten
     from text2grad.batch import collate
-    from text2grad.config import OptimConfig, PPOConfig
+    from text2grad.sections import OptimConfig, PPOConfig
     from text2grad.models import PolicyWithValue, Reference
     from text2grad.nl_gradient import total_rewards
     from text2grad.optim import Optimizers

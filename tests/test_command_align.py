@@ -191,6 +191,17 @@ def test_what_the_command_writes_it_reads_again_with_the_same_rewards(
     assert {**again, "input": report["input"]} == report
 
 
+def test_spans_move_along_where_white_space_changes_on_paper_and_on_screen(
+    tmp_path: Path, tokenizers: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path, {"response": "the  dog ", "poor_spans": ["dog "]})
+    assert command(path, "--tokenizer", tokenizers["bert"], "--out", tmp_path) == 0
+    (reward,), report, _ = written(tmp_path)
+    assert (reward["response"], reward["critique"]["spans"]) == ("the dog", [[4, 7, "negative"]])
+    assert report["respaced"] == 1
+    assert "  − dog\n" in capsys.readouterr().out
+
+
 def test_the_page_shows_the_first_responses_and_says_so(tmp_path: Path, tokenizers: dict[str, Path]) -> None:
     records = [{**LYON, "prompt": f"question {n}"} for n in range(align.HTML_RESPONSES + 1)]
     command(lines(tmp_path, *records), "--tokenizer", tokenizers["gpt2"], "--out", tmp_path, "--show", 0)
@@ -219,6 +230,12 @@ def test_errors_say_what_is_wrong_and_the_way_out(tmp_path: Path, tokenizers: di
         command(good, "--tokenizer", empty)
     assert str(no_tokenizer.value).startswith(f"cannot load a tokenizer from {empty}: ")
     assert str(no_tokenizer.value).endswith(". Give the directory of a model, with its tokenizer.json")
+    with pytest.raises(ModelError) as no_directory:
+        command(good, "--tokenizer", "models/nowhere")
+    assert str(no_directory.value) == (
+        "cannot load a tokenizer from models/nowhere: no such directory, and no model of that name in Hugging Face's "
+        "local cache. Give the directory of a model, with its tokenizer.json"
+    )
 
 
 @pytest.mark.parametrize("name", ["rewards.jsonl", "report.json", "report.html"])

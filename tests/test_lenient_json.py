@@ -84,6 +84,15 @@ def test_numbers_and_constants():
     }
 
 
+def test_triple_quoted_text_ends_at_three_delimiters():
+    assert values_of("""{'a': '''x'y''z''', "b": \"\"\"w\"\"\"}""") == [{"a": "x'y''z", "b": "w"}]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b"', '{"a": 1, "b" ', "{'a': 1, b", '{"a": 1, "b', '{"a": 1, '])
+def test_key_without_its_colon_is_dropped(text):
+    assert values_of(text) == [{"a": 1.0}]
+
+
 def test_outer_bracket_closes_inner_ones():
     assert values_of('{"a": [(1, 2], "b": [3}') == [{"a": [[1.0, 2.0]], "b": [3.0]}]
 

@@ -17,6 +17,7 @@ from text2grad.errors import ConfigError, ModelError
 from text2grad.models import (
     PolicyWithValue,
     Reference,
+    Scores,
     check_model,
     head_of,
     last_hidden,
@@ -508,6 +509,14 @@ def test_scores_against_brute_force(family: str, temperature: float) -> None:
                 assert not got[n:].any()
     assert torch.equal(full.bootstrap, torch.zeros(5))
     assert not any(x.requires_grad for scores in (full, sampled) for x in scores)
+
+
+def test_scores_of_zero_are_separate_tensors_of_the_right_shape() -> None:
+    scores = Scores.zeros(torch.Size([2, 3]), torch.device("cpu"))
+    assert [list(x.shape) for x in scores] == [[2, 3]] * 5 + [[2]]
+    assert all(x.dtype == torch.float32 for x in scores)
+    scores.logp.fill_(1.0)
+    assert not any(x.any() for x in scores[1:])
 
 
 @pytest.mark.parametrize("kl", ["k1", "full"])

@@ -138,14 +138,14 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     words = TRAIN.vocabulary()
     assert words == HELD_OUT.vocabulary() == sorted(set(words))
     assert 140 <= len(words) <= 250
-    for task in (TRAIN, HELD_OUT):
-        assert {word for text in task.texts(1000) for word in split_words(text)} <= set(words)
+    assert {word for text in TRAIN.texts(1500) for word in split_words(text)} == set(words)
+    assert {word for text in HELD_OUT.texts(1000) for word in split_words(text)} <= set(words)
     odd = [critique_of(response).feedback for response in ("", "Maria", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("Maria Lopez at the fixed the bike Tom Chen at").feedback, critique_of("What a " * 30).feedback]
     assert {word for text in odd for word in split_words(text)} <= set(words)
 
 
-def test_texts_are_distinct_and_hold_a_post_an_answer_and_its_critique() -> None:
+def test_a_text_holds_a_post_an_answer_and_its_critique() -> None:
     texts = TRAIN.texts(20, seed=5)
     for text, example in zip(texts, TRAIN.examples(20, seed=5), strict=True):
         answer, feedback = text.removeprefix(example.prompt_text + " ").split("\n")
@@ -202,6 +202,18 @@ def test_demonstrations_take_wrong_facts_from_the_post_and_depend_on_the_generat
         mentioned = {(slot, v.lower()) for slot, values in example.meta["mentions"].items() for v in values}
         assert set(claims(answer)) <= mentioned
         assert len(split_words(answer)) <= 30
+
+
+def test_corruptions_use_the_words_of_a_demonstration_and_the_critic_finds_fault() -> None:
+    examples = TRAIN.examples(300)
+    pairs = [(e, TRAIN.demonstration(e, Random(i)), TRAIN.corruption(e, Random(i))) for i, e in enumerate(examples)]
+    assert all(set(corrupt.split()) <= set(clean.split()) for _, clean, corrupt in pairs)
+    assert fmean(corrupt != clean for _, clean, corrupt in pairs) > 0.8
+    assert any(len(corrupt) > len(clean) for _, clean, corrupt in pairs)
+    assert any(sorted(corrupt) == sorted(clean) and corrupt != clean for _, clean, corrupt in pairs)
+    assert min(len(corrupt) for *_, corrupt in pairs) == 0
+    clean, corrupt = (fmean(fact_f1(pair[0], pair[i]) for pair in pairs) for i in (1, 2))
+    assert corrupt < clean - 0.15
 
 
 # The metric

@@ -5,14 +5,19 @@ the text of a critique (JSON with quotes), which is then read and its quotes loc
 """
 
 import importlib
+import math
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.spans import Match, critique_from_text
-from text2grad.types import Critique, Example
+from text2grad.types import FAILED_STATUSES, Critique, Example
+
+FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged, at least, Span
 
 
 @runtime_checkable
@@ -27,7 +32,8 @@ class Critic(Protocol):
 def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match) -> list[Critique]:
     """Return the critic's critiques, checked against the responses they are about.
 
-    A critique whose spans leave the response is no error but an outcome: it counts as `unparsable` and gives δ = 0.
+    A critique whose spans leave the response, or whose outcome is no finite number, is no error but an outcome: it
+    counts as `unparsable` and gives δ = 0.
 
     Args:
         critic: the critic.
@@ -46,10 +52,11 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
             f"critic {name} raised {type(error).__name__} on a batch of {len(responses)} responses: {error}. Every "
             "finished step is saved; mend the critic and go on with --resume."
         ) from error
-    if not isinstance(answers, Sequence) or len(answers) != len(responses):
-        count = len(answers) if isinstance(answers, Sequence) else type(answers).__name__
+    if not isinstance(answers, Sequence) or isinstance(answers, str):
+        raise CriticError(f"critic {name} returned a {type(answers).__name__}; a list of critiques is needed")
+    if len(answers) != len(responses):
         raise CriticError(
-            f"critic {name} returned {count} critiques for {len(responses)} responses; one each is needed"
+            f"critic {name} returned {len(answers)} critiques for {len(responses)} responses; one each is needed"
         )
     return [
         _checked(answer, response, match=match, name=name) for answer, response in zip(answers, responses, strict=True)
@@ -63,19 +70,51 @@ def _checked(answer: object, response: str, *, match: Match, name: str) -> Criti
         raise CriticError(
             f"critic {name} returned a {type(answer).__name__}; a text2grad.Critique or a critique's text is needed"
         )
-    if any(span.end > len(response) for span in answer.spans):
+    if any(span.end > len(response) for span in answer.spans) or not math.isfinite(answer.outcome or 0.0):
         return Critique(answer.feedback, status="unparsable")
-    return answer
+    spans = tuple(Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # numpy's numbers, say
+    return replace(answer, spans=spans, outcome=None if answer.outcome is None else float(answer.outcome))
+
+
+class FailureRate:
+    """The share of a critic's last 100 critiques (or last batch, if that is more) that could not be read."""
+
+    def __init__(self, limit: float, batch_size: int) -> None:
+        """Take the share above which a run should stop, and how many critiques come at a time."""
+        self.limit = limit
+        self.statuses: deque[str] = deque(maxlen=max(FAILURE_WINDOW, batch_size))
+
+    def count(self, statuses: Iterable[str]) -> None:
+        """Take the statuses of some critiques."""
+        self.statuses.extend(statuses)
+
+    @property
+    def rate(self) -> float:
+        """The share of failures, 0 before the first critique."""
+        return sum(status in FAILED_STATUSES for status in self.statuses) / max(len(self.statuses), 1)
+
+    @property
+    def too_many(self) -> bool:
+        """True when enough critiques were seen, and more than the limit failed."""
+        return len(self.statuses) >= FAILURE_WINDOW and self.rate > self.limit
+
+    def error(self, rollouts: Path) -> CriticError:
+        """Return the error that stops the run; `rollouts` is where the critiques can be read."""
+        return CriticError(
+            f"{self.rate:.0%} of the last {len(self.statuses)} critiques could not be read (critic.max_failure_rate is "
+            f"{self.limit:.0%}); their responses were kept with δ = 0. Look at critique.status in {rollouts}, mend the "
+            "critic, and go on with --resume."
+        )
 
 
 def load_critic(path: str) -> Critic:
     """Return the critic that `module:name` names; a class is called without arguments first.
 
     Raises:
-        ConfigError: if there is no such module or name, or it cannot be called.
+        ConfigError: if there is no such module or name, or it cannot be made or called.
     """
     module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
+    if not module_name or not attribute or module_name.startswith("."):
         raise ConfigError(f'a critic is given as "module:name", got {path!r}')
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -83,7 +122,10 @@ def load_critic(path: str) -> Critic:
         found: Any = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"critic {path!r} cannot be loaded: {error}") from error
-    found = found() if isinstance(found, type) else found
+    try:
+        found = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise ConfigError(f"critic {path!r} is a class that cannot be called without arguments: {error}") from error
     if not callable(found):
         raise ConfigError(f"critic {path!r} is a {type(found).__name__}, which cannot be called")
     return found  # type: ignore[no-any-return]

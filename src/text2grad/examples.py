@@ -41,6 +41,10 @@ def _example(line: str, where: str) -> Example:
         raise DataError(
             f'{where}: "prompt" is a text or a list of {{"role", "content"}} messages, got {str(prompt)[:80]!r}'
         )
+    for key, kind in (("reference", str), ("tests", str), ("meta", dict)):
+        if not isinstance(record.get(key), kind | None):
+            wanted = "a text" if kind is str else "an object"
+            raise DataError(f'{where}: "{key}" is {wanted}, got {str(record[key])[:80]!r}')
     extra = {key: value for key, value in record.items() if key not in FIELDS}
     return Example(
         prompt=prompt,

@@ -116,7 +116,7 @@ def move_spans(spans: Iterable[Span], response: str, text: str) -> list[Span] | 
         None where the two differ in anything else.
 
     Example:
-        >>> move_spans([Span(0, 3, "positive"), Span(4, 9, "negative")], " Hi, Lyon", "Hi , Lyon")
+        >>> move_spans([Span(0, 3, "positive"), Span(3, 9, "negative")], " Hi, Lyon", "Hi , Lyon")
         [Span(start=0, end=2, label='positive'), Span(start=3, end=9, label='negative')]
     """
     if response == text:

@@ -80,13 +80,7 @@ class PairStats(NamedTuple):
 
 @torch.no_grad()
 def pair_logprobs(
-    hidden: Tensor,
-    head: Head,
-    hidden_ref: Tensor,
-    head_ref: Head,
-    targets: Tensor,
-    *,
-    temperature: float = 1.0,
+    hidden: Tensor, head: Head, hidden_ref: Tensor, head_ref: Head, targets: Tensor, *, temperature: float = 1.0
 ) -> PairStats:
     """Return log-probs of policy and reference and the exact KL over the vocabulary (`kl = "full"`), no gradient.
 
@@ -118,13 +112,7 @@ def pair_logprobs(
 
 @torch.no_grad()
 def sampled_pair(
-    hidden: Tensor,
-    head: Head,
-    hidden_ref: Tensor,
-    head_ref: Head,
-    targets: Tensor,
-    *,
-    temperature: float = 1.0,
+    hidden: Tensor, head: Head, hidden_ref: Tensor, head_ref: Head, targets: Tensor, *, temperature: float = 1.0
 ) -> PairStats:
     """Return the same with the sampled KL of `kl = "k1"`: log π(y) − log π_ref(y). Arguments as `pair_logprobs`."""
     logp, entropy = token_logprobs(hidden, head, targets, temperature=temperature, with_entropy=True)

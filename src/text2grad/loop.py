@@ -13,7 +13,6 @@ Everything random in step n follows from (seed, n) alone, so a run that was kill
 weights, bit for bit (same machine, same number of threads and processes).
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from text2grad.checkpoint import (
     save_checkpoint,
 )
 from text2grad.config import Recipe
-from text2grad.critics import Critic, ask
+from text2grad.critics import Critic, FailureRate, ask
 from text2grad.errors import CriticError
 from text2grad.launch import make_accelerator, prepare_policy
 from text2grad.metrics import Clock, Record, response_records, step_metrics
@@ -54,10 +53,8 @@ from text2grad.rollout import (
 )
 from text2grad.run_state import open_run
 from text2grad.runlog import BEGINNING, RunLog
-from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
+from text2grad.types import Critique, Example, Rollout
 from text2grad.update import Learning, Updater
-
-FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged
 
 
 class Text2GradTrainer:
@@ -128,7 +125,7 @@ class Text2GradTrainer:
             total_steps=self.recipe.run.steps,
         )
         self.kl = KLController(self.recipe.ppo.beta, self.recipe.ppo.target_kl, self.recipe.ppo.kl_horizon)
-        self.statuses: deque[str] = deque(maxlen=max(FAILURE_WINDOW, self.recipe.rollout.batch_size))
+        self.failures = FailureRate(self.recipe.critic.max_failure_rate, self.recipe.rollout.batch_size)
         self.step = 0
         self._restore()
         self.updater = Updater(
@@ -193,7 +190,10 @@ class Text2GradTrainer:
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._write_down(records, metrics)
         self.step += 1
-        self._stop_if_the_critic_fails(records)
+        self.failures.count(record["critique"]["status"] for record in records)
+        if self.failures.too_many:
+            self.save()
+            raise self.failures.error(self.directory / "rollouts")
         return metrics
 
     def save(self) -> None:
@@ -208,7 +208,7 @@ class Text2GradTrainer:
                 state={
                     "step": self.step,
                     "beta": self.kl.beta,
-                    "statuses": list(self.statuses),
+                    "statuses": list(self.failures.statuses),
                     "log": self.log.position(),
                     "random": random_states(),
                 },
@@ -283,18 +283,6 @@ class Text2GradTrainer:
             self.log.write_metrics({"step": self.step, **metrics})
         self.accelerator.log(metrics, step=self.step)
 
-    def _stop_if_the_critic_fails(self, records: Sequence[Record]) -> None:
-        self.statuses.extend(record["critique"]["status"] for record in records)
-        rate = sum(status in FAILED_STATUSES for status in self.statuses) / len(self.statuses)
-        limit = self.recipe.critic.max_failure_rate
-        if rate > limit and len(self.statuses) >= FAILURE_WINDOW:
-            self.save()
-            raise CriticError(
-                f"{rate:.0%} of the last {len(self.statuses)} critiques could not be read (critic.max_failure_rate is "
-                f"{limit:.0%}); their responses were kept with δ = 0. Look at critique.status in "
-                f"{self.directory / 'rollouts'}, mend the critic, and go on with --resume."
-            )
-
     def _restore(self) -> None:
         """Take up the newest checkpoint, or the beginning; what was written after it is cut off."""
         found = latest_checkpoint(self.directory / "checkpoints")
@@ -302,7 +290,7 @@ class Text2GradTrainer:
         if found is not None:
             state = load_checkpoint(found, trainable=self.trainable, optimizers=self.optimizers)
             self.step, self.kl.beta, written = state["step"], state["beta"], state["log"]
-            self.statuses.extend(state["statuses"])
+            self.failures.count(state["statuses"])
             restore_random_states(state["random"])
         if self.accelerator.is_main_process:
             self.log.rewind(written)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from text2grad.config import OptimConfig
 from text2grad.errors import TrainingError
+from text2grad.sections import OptimConfig
 
 ADAM_EPS = 1e-5
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from text2grad.align import pseudo_rewards
-from text2grad.config import RewardConfig
 from text2grad.nl_gradient import at_last_token, is_last_token
 from text2grad.offsets import token_offsets
+from text2grad.sections import RewardConfig
 from text2grad.types import Critique, Rollout
 
 Offsets = list[tuple[int, int]]
@@ -62,7 +62,7 @@ def reward_tensor(
 
     Args:
         deltas: δ of each response, one number per sampled token.
-        critiques: one per response; a failed one earns nothing anywhere.
+        critiques: one per response; a failed one earns nothing anywhere, but a cut response is still a cut one.
         response_mask: True on response tokens, bool [B, T].
         truncated: True where the length limit ended the response, bool [B].
         config: the values of labels, outcome and truncation, and where the reward stands.

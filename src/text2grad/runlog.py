@@ -24,11 +24,14 @@ BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole, or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def to_json(value: Any) -> bytes:
@@ -128,7 +131,7 @@ def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _truncate(path: Path, size: int) -> None:
-    if path.exists():
+    if path.exists() and path.stat().st_size > size:  # a shorter one would be filled up with NULs
         os.truncate(path, size)
 
 

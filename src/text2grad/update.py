@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from text2grad.batch import TokenBatch
-from text2grad.config import PPOConfig
 from text2grad.errors import TrainingError
 from text2grad.models import Scores
 from text2grad.optim import Optimizers
 from text2grad.ppo import masked_token_mean, policy_loss, value_loss
+from text2grad.sections import PPOConfig
 
 RATIO_TOLERANCE = 1e-4  # before the first optimizer step the policy is π_old: ratio 1 up to fp32 noise
 RATIO_TOLERANCE_HALF = 0.05

@@ -30,6 +30,7 @@ NOT_ALL_ALIGNED = 3
 HTML_RESPONSES = 50
 NAMED_PROBLEMS = 20
 
+_NO_SUCH_MODEL = "no such directory, and no model of that name in Hugging Face's local cache"
 _DEFAULTS = {
     "--format": "jsonl",
     "--match": "exact",
@@ -79,7 +80,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("input", metavar="INPUT", type=Path, help="responses with their critiques")
-    add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: a model's directory or name")
+    add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
     add("--out", type=Path, metavar="DIR", help="where to write rewards and reports; without it, only print")
     add("--limit", type=_at_least(1), metavar="N", help="read only the first N records")
     _choice(parser, "--format", Form, "form of INPUT")
@@ -116,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load_tokenizer(path: str) -> Any:
-    """Return the tokenizer of a directory or a name.
+    """Return the tokenizer of a directory, or of a name in Hugging Face's local cache; nothing is downloaded.
 
     Raises:
         ConfigError: if transformers is not installed.
@@ -127,11 +128,11 @@ def load_tokenizer(path: str) -> Any:
     except ImportError as error:
         raise ConfigError('tokenizers need transformers: pip install "text2grad[train]"') from error
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].rstrip(".") if Path(path).exists() else _NO_SUCH_MODEL
         raise ModelError(
-            f"cannot load a tokenizer from {path}: {first}. Give the directory of a model, with its tokenizer.json"
+            f"cannot load a tokenizer from {path}: {reason}. Give the directory of a model, with its tokenizer.json"
         ) from error
 
 

@@ -29,10 +29,10 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "quickstart",
         help="see a language model learn from words, in about three minutes without a GPU",
-        description="Make a small Llama on the spot, fine-tune it on hasty summaries of made-up posts, and let it learn "
-        "from a critic who quotes what is right and wrong. Beside it, scalar PPO gets the same judgement as one number. "
-        "Nothing is downloaded. Ends with a table, curves.png, and report.html with every word of feedback. A run that "
-        "was stopped goes on where it was.",
+        description="Make a small Llama on the spot, fine-tune it on hasty summaries of made-up posts, and let it "
+        "learn from a critic who quotes what is right and wrong. Beside it, scalar PPO gets the same judgement as one "
+        "number. Nothing is downloaded. Ends with a table, curves.png, and report.html with every word of feedback. A "
+        "run that was stopped goes on where it was.",
         epilog="example:\n  text2grad quickstart --out runs/quickstart --seed 1",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -125,9 +125,9 @@ def report(console: Console, out: Path) -> None:
     before, *after = (runs[0].evaluations[0], *(one.evaluations[-1] for one in runs))
     learned, scalar = (one["metrics"][metric] for one in after)
     intro = (
-        f"A Llama of 0.1 million parameters, fine-tuned on hasty summaries, gets {before['metrics'][metric]:.0%} of the "
-        f"facts right (F1) on posts it has never seen. After {len(runs[0].metrics)} steps of 64 rollouts on a critic's "
-        f"words it gets {learned:.0%}; the same judgement given as one number per summary brings it to {scalar:.0%}. "
+        f"A Llama of 0.1 million parameters, fine-tuned on hasty summaries, gets {before['metrics'][metric]:.0%} of "
+        f"the facts right (F1) on posts it has never seen. After {len(runs[0].metrics)} steps of 64 rollouts on a "
+        f"critic's words it gets {learned:.0%}; the same judgement given as one number per summary brings it to {scalar:.0%}. "
         "Below: the same posts before and after, what the critic said, and what each word of it was worth."
     )
     results = write_report(runs, out, metric=metric, title="Text2Grad quickstart", intro=intro)

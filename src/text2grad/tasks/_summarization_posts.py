@@ -28,16 +28,17 @@ MAIN = {
         "It was {who} who {did} the {what}.",
         "{who} {did} the {what} at the {where}.",
         "{who} {did} the {what} on {when}.",
+        "The {what} was {did} by {who} at the {where}.",
         "The {what} was {did} by {who} because of the {why}.",
         "On {when} {who} {did} the {what}.",
         "At the {where} the {what} was {did} by {who}.",
         "Because of the {why} {who} {did} the {what}.",
     ),
     "held_out": (
+        "The {what} was {did} by {who} on {when}.",
+        "{who} {did} the {what} because of the {why}.",
         "On {when} the {what} was {did} by {who}.",
         "At the {where} {who} {did} the {what}.",
-        "{who} {did} the {what} because of the {why}.",
-        "The {what} was {did} by {who} at the {where}.",
     ),
 }
 DETAILS = {
@@ -65,13 +66,14 @@ DISTRACTORS = {
         "{who} talked about the {why}.",
         "The first plan was {when}.",
         "The {where} was closed.",
+        "The {where} was closed on {when}.",
         "The {why} was not the reason.",
         "Nobody {did} the {what}.",
     ),
     "held_out": (
         "{who} was at the {where}.",
+        "{who} stayed at the {where} on {when}.",
         "{who} talked about the {why} on {when}.",
-        "The {where} was closed on {when}.",
         "Nobody wanted to {do} the {what}.",
     ),
 }

@@ -60,7 +60,7 @@ class Difficulty:
 
 DIFFICULTIES = {
     "easy": Difficulty((2, 3), skim=0.4, vague=0.2),
-    "normal": Difficulty((2, 4), skim=0.5, vague=0.3),
+    "normal": Difficulty((2, 4), skim=0.55, vague=0.33),
     "hard": Difficulty((4, 4), skim=0.6, vague=0.3),
 }
 
@@ -155,6 +155,19 @@ class SummarizationTask:
             return _chatty(" ".join(parts), rng)
         return " ".join(parts) + "."
 
+    def corruption(self, example: Example, rng: Random) -> str:
+        """Return a demonstration that came out garbled: cut short, shuffled, or with words lost or doubled."""
+        words = self.demonstration(example, rng).split()
+        i, j = sorted((rng.randrange(len(words)), rng.randrange(len(words))))
+        kinds = (
+            words[:i],
+            words[:i] + words[i + 1 :],
+            words[:j] + words[i:],
+            [*words[:i], words[j], *words[i + 1 : j], words[i], *words[j + 1 :]],
+            rng.sample(words, len(words)),
+        )
+        return " ".join(rng.choice(kinds))
+
     def critic(self) -> Critic:
         """Return the programmatic critic."""
         return SummaryCritic()
@@ -173,10 +186,10 @@ class SummarizationTask:
         return sorted({word for text in (*posts.words(), *wording.words()) for word in split_words(text)})
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
-        """Return n texts, each a post, a demonstration and its critique."""
+        """Return n texts, each a post, an answer and its critique; every second answer is a corruption."""
         rng = _generator("texts", self.split, self.difficulty, self.seed, seed)
         examples = self.examples(n, seed)
-        answers = [self.demonstration(example, rng) for example in examples]
+        answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
         critiques = SummaryCritic()(examples, answers)
         return [
             f"{example.prompt_text} {answer}\n{critique.feedback}"
