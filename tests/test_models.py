@@ -392,10 +392,20 @@ def test_every_trained_weight_belongs_to_the_policy_or_the_value_function_and_to
     assert len(value) == {"none": 0, "trunk": 2, "adapter": 2 + 28, "model": 2 + 20}[mode]
 
 
+def test_what_was_frozen_on_purpose_is_nobodys_to_train() -> None:
+    model = with_value(tiny("llama"), "trunk")
+    model.value_head.bias.requires_grad_(False)
+    model.policy.get_input_embeddings().weight.requires_grad_(False)
+    assert len(model.value_parameters()) == 1
+    assert len(model.policy_parameters()) == 20
+
+
 def test_a_value_model_of_a_policy_with_adapters_is_trained_in_full() -> None:
     policy = lora(value_adapter=False)
     model = with_value(policy, "model")
     losses(model, batch_of(LENGTHS))[1].backward()
+    # a head's weight and bias; the trunk's 20 and, on its 14 maps, its own copies of A and B
+    assert len(model.value_parameters()) == 2 + 20 + 28
     assert all(p.grad is not None and p.grad.any() for p in model.value_parameters())
     assert not any(p.grad is not None for p in policy.parameters())
     assert len(model.policy_parameters()) == 28

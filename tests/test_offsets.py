@@ -14,7 +14,7 @@ from text2grad.align import pseudo_rewards
 from text2grad.errors import AlignmentError
 from text2grad.offsets import _TABLES, token_offsets
 from text2grad.types import Span
-from tokenizers_made_here import of_tokens, words
+from tokenizers_made_here import CORPUS, FAMILIES, made, of_tokens, words
 
 
 def test_special_tokens_have_text_when_they_are_not_skipped() -> None:
@@ -59,6 +59,21 @@ def test_an_id_outside_the_vocabulary_is_refused(maker: Any, outside: int) -> No
         f"id {outside} is not in the tokenizer's vocabulary. Sample from the tokenizer's ids only, or give the "
         "tokenizer that belongs to this policy"
     )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("text", CORPUS[:5])
+def test_a_response_of_a_known_kind_is_decoded_only_once(
+    family: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = made(family)
+    ids = [tokenizer.bos_token_id, *tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    expected = token_offsets(tokenizer, ids)  # learns the ids
+    decoded = []
+    decode = tokenizer.decode
+    monkeypatch.setattr(tokenizer, "decode", lambda *args, **more: decoded.append(args) or decode(*args, **more))
+    assert token_offsets(tokenizer, ids) == expected
+    assert len(decoded) == 1
 
 
 def test_a_token_added_after_the_first_use_is_seen() -> None:
@@ -141,10 +156,11 @@ def test_a_tokenizer_without_a_rust_core_is_followed() -> None:
 
 
 class ShoutingTokenizer(PreTrainedTokenizerFast):
-    """A tokenizer whose text is not what its decoder says."""
+    """A tokenizer whose text is not what its decoder says, and another where special tokens are shown."""
 
     def _decode(self, *args: Any, **settings: Any) -> str:
-        return super()._decode(*args, **settings).upper().replace("X", "")
+        text = super()._decode(*args, **settings).upper().replace("X", "")
+        return text if settings.get("skip_special_tokens") else text.replace("S", "$")
 
 
 def shouting(*tokens: str | dict[str, str]) -> tuple[ShoutingTokenizer, list[int]]:

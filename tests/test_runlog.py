@@ -157,10 +157,10 @@ def test_a_write_that_fails_leaves_the_old_file(
     with pytest.raises(OSError, match="No space left on device"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path], "and no half-written one"
     monkeypatch.undo()
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

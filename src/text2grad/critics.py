@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.spans import Match, critique_from_text
-from text2grad.types import FAILED_STATUSES, Critique, Example
+from text2grad.types import FAILED_STATUSES, Critique, Example, Span
 
 FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged, at least, Span
 

@@ -21,6 +21,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "Text2Grad": (),
     "scalar PPO": ("reward.placement=last_token", "ppo.gamma=1.0"),
 }
+SFT_STEPS, SFT_BATCH = 800, 32  # every demonstration is seen once
 POLL_SECONDS = 0.5
 
 
@@ -41,9 +42,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="training steps (default: the recipe's)")
     parser.add_argument("--sft-steps", type=int, default=SFT_STEPS, metavar="N", help="fine-tuning steps before")
     parser.set_defaults(run=run)
-
-
-SFT_STEPS = 600
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,11 +69,11 @@ def make_start(directory: Path, *, seed: int, steps: int) -> None:
     from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
     task = SummarizationTask("train")
-    examples, rng = task.examples(6_000, seed), Random(seed)
+    examples, rng = task.examples(steps * SFT_BATCH, seed), Random(seed)
     answers = [" " + task.demonstration(example, rng) for example in examples]
     tokenizer = word_tokenizer(task.texts(2_000))
     model = tiny_llama(tokenizer, seed=seed)
-    how = FineTuning(steps=steps, batch_size=32, learning_rate=4e-3, answer_only=False, seed=seed)
+    how = FineTuning(steps=steps, batch_size=SFT_BATCH, learning_rate=4e-3, seed=seed)
     model = fine_tune(model, tokenizer, examples, answers, how)
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
@@ -126,9 +124,9 @@ def report(console: Console, out: Path) -> None:
     learned, scalar = (one["metrics"][metric] for one in after)
     intro = (
         f"A Llama of 0.1 million parameters, fine-tuned on hasty summaries, gets {before['metrics'][metric]:.0%} of "
-        f"the facts right (F1) on posts it has never seen. After {len(runs[0].metrics)} steps of 64 rollouts on a "
-        f"critic's words it gets {learned:.0%}; the same judgement given as one number per summary brings it to {scalar:.0%}. "
-        "Below: the same posts before and after, what the critic said, and what each word of it was worth."
+        f"the facts right (F1) on posts it has never seen. After {len(runs[0].metrics)} steps of 64 rollouts on the "
+        f"words of a critic it gets {learned:.0%}; the same judgement given as one number per summary brings it to "
+        f"{scalar:.0%}. Below: the same posts before and after, what the critic said, and what each word was worth."
     )
     results = write_report(runs, out, metric=metric, title="Text2Grad quickstart", intro=intro)
     print_table(console, results, "Held-out posts, one summary each at temperature 1")

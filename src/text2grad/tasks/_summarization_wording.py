@@ -1,7 +1,8 @@
 """The critic's pen: findings become English sentences that quote each span word for word.
 
-The choice among wordings is drawn from the given generator, which the critic seeds with the post and the
-response: the same answer always gets the same critique.
+A critique first says what happened and then goes through the response in its order: a model that learns to
+write such critiques has the truth before it when it judges. The choice among wordings is drawn from the given
+generator, which the critic seeds with the post and the response: the same answer always gets the same words.
 """
 
 import re

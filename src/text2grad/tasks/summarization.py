@@ -1,13 +1,24 @@
-"""The embedded summarization task: who did what, where, when and why, in one sentence.
+r"""The embedded summarization task: who did what, where, when and why, in one sentence.
+
+A post of five to eight sentences tells one event among sentences about other people, places and days.
+Demonstrations are those of a hasty reader: where the post names another day before the true one, more than
+half take it, so that imitation alone, even greedy, stays wrong; and what the reader did not catch becomes
+"somewhere" or "at some point", so that an omission is words that a critique can quote.
 
 Example:
     >>> task = SummarizationTask("held_out")
     >>> example = task.examples(1)[0]
-    >>> print(example.reference)
-    ???
-    >>> critique = SummaryCritic()([example], [example.reference])[0]
-    >>> print(critique.feedback)
-    ???
+    >>> print(example.prompt_text[:107])
+    Tom Weber moved the lamp because of the flood. It happened at the beach. The school was closed on Saturday.
+    >>> critique = SummaryCritic()([example], ["Tom Weber moved the lamp somewhere on Thursday."])[0]
+    >>> print(critique.feedback.replace(". ", ".\n"))
+    In short, Tom Weber moved the lamp at the beach on Wednesday because of the flood.
+    "Tom Weber", "moved" and "the lamp" match the post.
+    "somewhere" hides the place.
+    "Thursday" is the wrong day.
+    Nothing names the reason: the post says the flood.
+    >>> round(task.score(example, "Tom Weber moved the lamp somewhere on Thursday.")["fact_f1"], 2)
+    0.6
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,9 +70,9 @@ class Difficulty:
 
 
 DIFFICULTIES = {
-    "easy": Difficulty((2, 3), skim=0.4, vague=0.2),
-    "normal": Difficulty((2, 4), skim=0.55, vague=0.33),
-    "hard": Difficulty((4, 4), skim=0.6, vague=0.3),
+    "easy": Difficulty((2, 3), skim=0.5, vague=0.3),
+    "normal": Difficulty((2, 4), skim=0.6, vague=0.35),
+    "hard": Difficulty((4, 4), skim=0.65, vague=0.4),
 }
 
 
@@ -156,11 +167,13 @@ class SummarizationTask:
         return " ".join(parts) + "."
 
     def corruption(self, example: Example, rng: Random) -> str:
-        """Return a demonstration that came out garbled: cut short, shuffled, or with words lost or doubled."""
+        """Return a demonstration that came out garbled: cut, shuffled, doubled, or spliced with another event."""
         words = self.demonstration(example, rng).split()
+        others = summary_of(draw_facts(self.split, rng)).split()
         i, j = sorted((rng.randrange(len(words)), rng.randrange(len(words))))
         kinds = (
             words[:i],
+            words[:i] + others[i:],
             words[:i] + words[i + 1 :],
             words[:j] + words[i:],
             [*words[:i], words[j], *words[i + 1 : j], words[i], *words[j + 1 :]],
