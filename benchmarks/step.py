@@ -66,11 +66,11 @@ def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
 
     from text2grad.advantages import gae, whiten
     from text2grad.batch import collate
-    from text2grad.sections import OptimConfig, PPOConfig
     from text2grad.models import PolicyWithValue, Reference
     from text2grad.nl_gradient import total_rewards
     from text2grad.optim import Optimizers
     from text2grad.rollout import sample, step_uniforms
+    from text2grad.sections import OptimConfig, PPOConfig
     from text2grad.types import Example, Rollout
     from text2grad.update import Learning, Updater
 
@@ -116,16 +116,17 @@ def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
         sample(policy, prompts, uniforms, eos_ids=(vocab,), pad_id=0)
     before = counter.get_total_flops()
     with FlopCounterMode(display=False) as counter:
-        rollouts = [
-            Rollout(Example("x"), tuple(p), tuple(range(RESPONSE)), "", truncated=True) for p in prompts
-        ]
+        rollouts = [Rollout(Example("x"), tuple(p), tuple(range(RESPONSE)), "", truncated=True) for p in prompts]
         batch = collate(rollouts, pad_id=0)
         scores = model.score(batch, reference, temperature=1.0, kl=kl)
         advantages = torch.randn(batch.response_mask.shape)
         updater(Learning(batch, scores, advantages, advantages), seed=0)
     assert before > 0
-    return {"seconds": {k: statistics.median(v) for k, v in phases.items()}, "peak_gb": peak_gb,
-            "flop": counter.get_total_flops()}
+    return {
+        "seconds": {k: statistics.median(v) for k, v in phases.items()},
+        "peak_gb": peak_gb,
+        "flop": counter.get_total_flops(),
+    }
 
 
 def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:

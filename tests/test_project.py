@@ -15,8 +15,25 @@ from text2grad.config import Recipe, load_recipe
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "text2grad"
 
-# Data flows to the right: a module imports from its left alone.
-ORDER = ["__init__", "errors", "types", "shapes", "critique_json", "lenient_json", "critique_text", "normalize", "matching", "spans", "pieces", "offsets", "weighting", "align", "config", "examples", "critics", "tasks/__init__", "tasks/base", "tasks/_story_words", "tasks/_story_reading", "tasks/_story_openings", "tasks/stories", "tasks/_summarization_world", "tasks/_summarization_posts", "tasks/_summarization_metric", "tasks/_summarization_critic", "tasks/_summarization_wording", "tasks/summarization", "tasks/registry", "nl_gradient", "advantages", "ppo", "logprobs", "adapters", "batch", "models", "rollout", "rewards", "optim", "update", "runlog", "run_state", "checkpoint", "metrics", "launch", "loop", "tasks/tiny", "sft", "evaluate", "session", "html", "qa_feedback", "records", "fidelity", "terminal", "plots", "report", "commands/__init__", "commands/align", "commands/recipe", "commands/train", "commands/quickstart", "cli"]
+# Data flows to the right: a module imports from its left alone. Nouns, words, tokens, recipes and critics, tasks,
+# gradient, the loop, whole sessions, evidence, the command line.
+BANDS = """
+    __init__ errors types shapes
+    lenient_json critique_text normalize spans
+    pieces offsets weighting align
+    sections config examples critics
+    tasks/__init__ tasks/base
+    tasks/_story_words tasks/_story_reading tasks/_story_openings tasks/stories
+    tasks/_summarization_world tasks/_summarization_posts tasks/_summarization_metric tasks/_summarization_critic
+    tasks/_summarization_wording tasks/summarization tasks/registry
+    nl_gradient advantages ppo
+    logprobs adapters batch models rollout rewards optim update
+    runlog run_state checkpoint metrics launch loop
+    tasks/tiny sft evaluate session
+    qa_feedback records labelled fidelity html terminal plots report
+    commands/__init__ commands/align commands/recipe commands/train commands/quickstart cli
+"""
+ORDER = BANDS.split()
 
 
 def modules() -> dict[str, ast.Module]:

@@ -34,13 +34,8 @@ def response_and_quote(draw, responses):
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_quotes_stand_where_the_conformance_data_say(case):
-    located = locate_spans(
-        case["response"],
-        case["positive"],
-        case["negative"],
-        match=case["match"],
-        occurrences=case["occurrences"],
-    )
+    options = {"match": case["match"], "occurrences": case["occurrences"]}
+    located = locate_spans(case["response"], case["positive"], case["negative"], **options)
     assert [[span.start, span.end, span.label] for span in located.spans] == case["spans"]
     assert list(located.unmatched) == case["unmatched"]
 
@@ -173,10 +168,7 @@ def test_spans_of_one_label_on_one_place_are_one_span():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"match": "exat"},
-            "match has no value 'exat'. Did you mean 'exact'? Known values: exact, normalized",
-        ),
+        ({"match": "exat"}, "match has no value 'exat'. Did you mean 'exact'? Known values: exact, normalized"),
         ({"match": "fuzzy"}, "match has no value 'fuzzy'. Known values: exact, normalized"),
         (
             {"occurrences": "al"},

@@ -17,7 +17,7 @@ from text2grad.errors import ConfigError, CriticError
 from text2grad.spans import Match, critique_from_text
 from text2grad.types import FAILED_STATUSES, Critique, Example, Span
 
-FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged, at least, Span
+FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged, at least
 
 
 @runtime_checkable

@@ -46,6 +46,7 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
     Raises:
         DataError: if there are no demonstrations, or not one for each prompt.
     """
+    import torch
     from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -53,6 +54,8 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
     rows = [_row(tokenizer, e.prompt_text, a, how) for e, a in zip(examples, answers, strict=True)]
+    # What this release of transformers calls it; TRL turns it on.
+    recompute = next(n for n in ("activation_checkpointing", "gradient_checkpointing") if hasattr(SFTConfig, n))
     with tempfile.TemporaryDirectory() as scratch:
         settings = SFTConfig(
             output_dir=scratch,
@@ -67,10 +70,11 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
             report_to="none",
             logging_strategy="no",
             disable_tqdm=True,
-            gradient_checkpointing=False,
             bf16=False,
+            dataloader_pin_memory=torch.accelerator.is_available(),
             seed=how.seed,
             data_seed=how.seed,
+            **{recompute: False},
         )
         trainer = SFTTrainer(model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
         trainer.train()
