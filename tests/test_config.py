@@ -260,8 +260,9 @@ def test_the_description_names_and_explains_every_key() -> None:
             found = [line for line in lines if line.startswith((f"{key} = ", f"# {key} ="))]
             assert any(setting.description and setting.description.strip() in line for line in found), (section, key)
     assert '# task =  # A built-in task: "stories" or "summarization".' in lines
-    assert "gamma = 1.0  # Discount γ: how far a token answers for what comes after it. The paper's 1; 0.5 is often" in (
-        describe()
+    assert (
+        "gamma = 1.0  # Discount γ: how far a token answers for what comes after it. The paper's 1; 0.5 is often"
+        in (describe())
     )
 
 

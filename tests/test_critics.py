@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from text2grad.critics import Critic, ask, load_critic
+from text2grad.critics import FAILURE_WINDOW, Critic, FailureRate, ask, load_critic
 from text2grad.errors import ConfigError, CriticError
 from text2grad.types import Critique, Example, Span
 
@@ -140,9 +140,40 @@ def test_any_callable_is_a_critic() -> None:
     assert not isinstance("critic", Critic)
 
 
+# How often a critic may fail.
+
+
+def test_the_failure_rate_is_that_of_the_last_hundred_critiques() -> None:
+    failures = FailureRate(limit=0.25, batch_size=8)
+    assert (FAILURE_WINDOW, failures.rate, failures.too_many) == (100, 0.0, False)
+    failures.count(["unparsable"] * 20 + ["timed_out"] * 6 + ["ok"] * 70 + ["repaired"] * 3)
+    assert (failures.rate, failures.too_many) == (26 / 99, False)  # too few to judge
+    failures.count(["ok"])
+    assert (failures.rate, failures.too_many) == (0.26, True)
+    failures.count(["ok"])  # the oldest failure falls out of the window
+    assert (failures.rate, failures.too_many) == (0.25, False)  # the limit itself is allowed
+
+
+def test_a_batch_larger_than_the_window_is_judged_whole() -> None:
+    failures = FailureRate(limit=0.5, batch_size=300)
+    failures.count(["unparsable"] * 200 + ["ok"] * 100)
+    assert (failures.rate, failures.too_many) == (2 / 3, True)
+
+
+def test_a_critic_that_failed_too_often_is_named_with_its_rate() -> None:
+    failures = FailureRate(limit=0.25, batch_size=8)
+    failures.count(["timed_out"] * 40 + ["ok"] * 60)
+    error = failures.error(Path("runs") / "x" / "rollouts")
+    assert isinstance(error, CriticError)
+    assert str(error) == (
+        "40% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
+        "with δ = 0. Look at critique.status in runs/x/rollouts, mend the critic, and go on with --resume."
+    )
+
+
 # Critics named in a recipe.
 
-MODULE = '''
+MODULE = """
 from text2grad.types import Critique
 
 def praise(examples, responses):
@@ -160,7 +191,7 @@ class Strict:
 
 strict_one = Judge("strict")
 number = 7
-'''
+"""
 
 
 @pytest.fixture

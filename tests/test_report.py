@@ -49,7 +49,9 @@ def run_in(directory: Path, *, evaluations: dict[int, dict[str, float]] | None =
     lines = [json.dumps(metrics(step, bend)) for step in range(STEPS)]
     (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     for number, steps in enumerate(([0, 1], [2, 3])):
-        rows = [json.dumps(record(f"{directory.name} says {row} at {step}", step)) for step in steps for row in "abcdefghi"]
+        rows = [
+            json.dumps(record(f"{directory.name} says {row} at {step}", step)) for step in steps for row in "abcdefghi"
+        ]
         (directory / "rollouts" / f"{number:05d}.jsonl").write_text("\n".join(rows) + "\n")
     for step, found in (evaluations or {}).items():
         (directory / "evaluations").mkdir(exist_ok=True)
@@ -85,6 +87,16 @@ def test_a_directory_without_a_step_is_refused(tmp_path: Path, content: str | No
     with pytest.raises(DataError) as caught:
         read_run(tmp_path)
     assert str(caught.value) == f"{tmp_path} holds no run that has made a step: there is nothing in metrics.jsonl"
+
+
+def test_a_line_torn_by_a_kill_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1, "rew')
+    with pytest.raises(DataError) as caught:
+        read_run(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / 'metrics.jsonl'} is damaged (Unterminated string starting at: line 1 column 13 (char 12)); go on "
+        "with the run by --resume, which mends it"
+    )
 
 
 # The table.

@@ -144,9 +144,7 @@ def test_a_real_tokenizer_marks_exactly_the_tokens_that_touch_the_span() -> None
     decoded = tokenizer.decode(ids, skip_special_tokens=True)
     start = decoded.index("nearck")
     span = Span(start, start + len("nearck"), "negative")
-    (delta,), (offsets,) = response_deltas(
-        tokenizer, [rollout(ids, decoded)], [Critique("", (span,))], RewardConfig()
-    )
+    (delta,), (offsets,) = response_deltas(tokenizer, [rollout(ids, decoded)], [Critique("", (span,))], RewardConfig())
     assert len(delta) == len(ids)
     assert delta == [-1.0 if a < span.end and b > span.start else 0.0 for a, b in offsets]
     marked = "".join(decoded[a:b] for (a, b), d in zip(offsets, delta, strict=True) if d)

@@ -1,4 +1,4 @@
-"""Responses come from π_old itself: the drawn token, the loop around it, and the prompts before it, each by an oracle."""
+"""Responses come from π_old itself: the drawn token, the loop around it and the prompts before it, by oracles."""
 
 import copy
 from collections.abc import Sequence
@@ -374,7 +374,9 @@ MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content
 
 
 def words(chat: bool = False) -> Any:
-    tokenizer = word_tokenizer(["<user> red cat <assistant> ", "<system> be brief <user> ", "red cat", "cat", "be brief\n\n"])
+    tokenizer = word_tokenizer(
+        ["<user> red cat <assistant> ", "<system> be brief <user> ", "red cat", "cat", "be brief\n\n"]
+    )
     tokenizer.chat_template = CHAT if chat else None
     return tokenizer
 
@@ -487,9 +489,7 @@ def test_leaving_out_every_prompt_is_refused() -> None:
 def test_a_response_limit_as_long_as_the_context_is_refused(too_long: str) -> None:
     with pytest.raises(DataError) as caught:
         fitting([SHORT], 0, too_long)
-    assert str(caught.value) == (
-        "rollout.max_new_tokens = 16 leaves no room for a prompt in the model's context of 16"
-    )
+    assert str(caught.value) == ("rollout.max_new_tokens = 16 leaves no room for a prompt in the model's context of 16")
 
 
 def test_a_model_without_a_context_length_takes_every_prompt() -> None:

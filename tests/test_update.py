@@ -114,9 +114,7 @@ def test_the_gradient_of_the_first_step_is_that_of_the_losses_written_by_hand() 
     loss = torch.zeros(())
     for row, rollout in enumerate(bench.rollouts):
         length, start = len(rollout.response_ids), len(rollout.prompt_ids) - 1
-        output = policy(
-            input_ids=torch.tensor([rollout.prompt_ids + rollout.response_ids]), output_hidden_states=True
-        )
+        output = policy(input_ids=torch.tensor([rollout.prompt_ids + rollout.response_ids]), output_hidden_states=True)
         logp = (output.logits[0, start : start + length] / 0.7).log_softmax(-1)
         chosen = logp.gather(1, torch.tensor(rollout.response_ids)[:, None])[:, 0]
         values = bench.model.value_head(output.hidden_states[-1][0, start : start + length])[:, 0]
@@ -208,9 +206,7 @@ def test_the_value_function_comes_closer_to_the_returns_and_leaves_the_policy_al
 def test_a_value_clip_of_zero_means_none() -> None:
     # In the second pass V has moved from V_old = 0. A clip of 1e-6 pretends that it has not: the loss stays that of
     # V = 0 and gets no gradient where V came closer.
-    losses = {
-        clip: Bench(vf_coef=1.0, value_clip_range=clip, epochs=2, lr=0.01) for clip in (0.0, 1e-6, 1e6)
-    }
+    losses = {clip: Bench(vf_coef=1.0, value_clip_range=clip, epochs=2, lr=0.01) for clip in (0.0, 1e-6, 1e6)}
     found = {clip: b.updater(b.learning(), seed=0)["update/value_loss"] for clip, b in losses.items()}
     assert found[0.0] == found[1e6]
     assert found[0.0] < found[1e-6]
@@ -285,7 +281,7 @@ def test_each_pass_uses_every_row_once_in_minibatches_of_one_size_and_another_or
     for seed in range(12):
         parts = [part.tolist() for part in updater._minibatches(6, seed)]
         assert [len(part) for part in parts] == [2, 2, 2]
-        assert sorted(sum(parts, [])) == [0, 1, 2, 3, 4, 5]
+        assert sorted(row for part in parts for row in part) == [0, 1, 2, 3, 4, 5]
         orders.append(str(parts))
     assert len(set(orders)) > 6
     bench = Bench(minibatches=3, epochs=4, recorded=True)

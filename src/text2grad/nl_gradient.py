@@ -11,6 +11,7 @@ and `ppo.policy_loss` take it from there. With advantages A = δ and π_θ = π_
 Shapes: B responses, T response tokens. Everything is response-aligned: index t is the token y_t itself.
 """
 
+import torch
 from torch import Tensor
 
 from text2grad.shapes import check_same_shape
@@ -87,7 +88,7 @@ def at_last_token(delta: Tensor, response_mask: Tensor) -> Tensor:
     """
     check_same_shape(delta=delta, response_mask=response_mask)
     total = delta.masked_fill(~response_mask, 0.0).sum(dim=1, keepdim=True)  # [B, 1]
-    return total * is_last_token(response_mask)
+    return torch.where(is_last_token(response_mask), total, 0.0)
 
 
 def is_last_token(response_mask: Tensor) -> Tensor:

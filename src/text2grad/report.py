@@ -34,10 +34,14 @@ def read_run(directory: Path, name: str = "") -> Run:
     """Read a run's metrics and evaluations.
 
     Raises:
-        DataError: if the directory holds no run that has made a step.
+        DataError: if the directory holds no run that has made a step, or one that was killed while it wrote.
     """
     path = directory / "metrics.jsonl"
-    metrics = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    try:
+        metrics = [json.loads(line) for line in lines]
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is damaged ({error}); go on with the run by --resume, which mends it") from error
     if not metrics:
         raise DataError(f"{directory} holds no run that has made a step: there is nothing in {path.name}")
     evaluations = [json.loads(file.read_bytes()) for file in sorted((directory / "evaluations").glob("*.json"))]

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from text2grad.errors import DataError
+from text2grad.errors import DataError, ModelError
 from text2grad.types import Example
+
+NO_LOSS = -100  # the label that transformers leaves out of a loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
         how: steps, batch size, learning rate and the rest.
 
     Raises:
-        DataError: if there are no demonstrations, or not one for each prompt.
+        DataError: if there are no demonstrations, not one for each prompt, or all are beyond the length limit.
+        ModelError: if the tokenizer has no end-of-sequence token.
     """
     import torch
     from datasets import Dataset
@@ -53,9 +56,14 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
 
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
+    if tokenizer.eos_token_id is None:
+        raise ModelError("the tokenizer has no end-of-sequence token, so no answer could be shown to end; give it one")
     rows = [_row(tokenizer, e.prompt_text, a, how) for e, a in zip(examples, answers, strict=True)]
+    if all(set(row["labels"]) == {NO_LOSS} for row in rows):
+        raise DataError(f"max_tokens = {how.max_tokens} cuts every answer off, so nothing could be learned; raise it")
     # What this release of transformers calls it; TRL turns it on.
-    recompute = next(n for n in ("activation_checkpointing", "gradient_checkpointing") if hasattr(SFTConfig, n))
+    new, old = "activation_checkpointing", "gradient_checkpointing"
+    recompute: dict[str, Any] = {new if hasattr(SFTConfig, new) else old: False}
     with tempfile.TemporaryDirectory() as scratch:
         settings = SFTConfig(
             output_dir=scratch,
@@ -74,7 +82,7 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
             dataloader_pin_memory=torch.accelerator.is_available(),
             seed=how.seed,
             data_seed=how.seed,
-            **{recompute: False},
+            **recompute,
         )
         trainer = SFTTrainer(model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
         trainer.train()
@@ -83,8 +91,8 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
 
 
 def _row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:
-    """Return one example as ids and labels; −100 carries no loss."""
+    """Return one example as ids and labels."""
     asked = tokenizer(prompt)["input_ids"]
     given = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    labels = [-100] * len(asked) if how.answer_only else list(asked)
+    labels = [NO_LOSS] * len(asked) if how.answer_only else list(asked)
     return {"input_ids": [*asked, *given][: how.max_tokens], "labels": [*labels, *given][: how.max_tokens]}
