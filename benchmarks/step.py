@@ -3,16 +3,17 @@
     python benchmarks/step.py                         # both vocabularies, ours and the textbook peer, JSON to stdout
     python benchmarks/step.py --vocab 8192 --json step.json
 
-Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on every linear layer but the head (and q, v alone, as
-the published reference has it), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in its
-own process, so that peak memory is its own. The peer does the same passes the textbook way: logits of the whole
-sequence, log_softmax, gather. `matrix_rate_share` is the FLOP of all matrix products in log-probs and update, divided by
-their time and by the rate of a large fp32 product measured in the same process.
+Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the published
+reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in its own process, so that
+peak memory is its own. The peer makes the same passes the textbook way: logits of the whole sequence, log_softmax and
+gather. `matrix_rate_share` is the FLOP of all matrix products in log-probs and update, over their time and over the
+rate of a large fp32 product measured in the same process.
 """
 
 import argparse
 import json
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -58,75 +59,83 @@ def matrix_rate() -> float:
     return 2 * 1024 * 1024 * 8192 / min(times)
 
 
+class Step:
+    """One step of this project's loop, phase by phase."""
+
+    def __init__(self, policy: Any, vocab: int, kl: Any) -> None:
+        """Make models, optimizers and prompts."""
+        from accelerate import Accelerator
+
+        from text2grad.models import PolicyWithValue, Reference
+        from text2grad.optim import Optimizers
+        from text2grad.sections import OptimConfig, PPOConfig
+        from text2grad.update import Updater
+
+        self.policy, self.vocab, self.kl = policy, vocab, kl
+        self.model, self.reference = PolicyWithValue(policy, value="trunk"), Reference(policy)
+        optimizers = Optimizers(
+            self.model.policy_parameters(), self.model.value_parameters(), OptimConfig(lr=1e-5), total_steps=9
+        )
+        optimizers.begin(0)
+        config = PPOConfig(epochs=EPOCHS, micro_batch_tokens=4096)
+        accelerator = Accelerator(cpu=True)
+        self.update = Updater(
+            self.model, accelerator, config, temperature=1.0, optimizers=optimizers, half_precision=False
+        )
+        generator = random.Random(1)
+        self.prompts = [[generator.randrange(vocab) for _ in range(PROMPT)] for _ in range(BATCH)]
+
+    def rollout(self, number: int) -> list[tuple[int, ...]]:
+        """Sample 64 tokens for each prompt; no id ends a response."""
+        from text2grad.rollout import sample, step_uniforms
+
+        uniforms = step_uniforms(seed=0, step=number, rows=BATCH, tokens=RESPONSE)
+        return sample(self.policy, self.prompts, uniforms, eos_ids=(self.vocab,), pad_id=0)
+
+    def criticise(self, responses: list[tuple[int, ...]]) -> Any:
+        """Return the batch; the critic costs nothing here."""
+        from text2grad.batch import collate
+        from text2grad.types import Example, Rollout
+
+        pairs = zip(self.prompts, responses, strict=True)
+        return collate([Rollout(Example("x"), tuple(p), tuple(r), "", truncated=True) for p, r in pairs], pad_id=0)
+
+    def score(self, batch: Any) -> Any:
+        """Return what PPO learns from: log-probs, KL, values, rewards, advantages."""
+        from text2grad.advantages import gae, whiten
+        from text2grad.nl_gradient import total_rewards
+        from text2grad.update import Learning
+
+        mask = batch.response_mask
+        scores = self.model.score(batch, self.reference, temperature=1.0, kl=self.kl)
+        rewards = total_rewards((batch.response_ids % 3 - 1).float(), scores.kl, mask, beta=0.05)
+        advantages, returns = gae(rewards, scores.values, mask, gamma=1.0, lam=0.95)
+        return Learning(batch, scores, whiten(advantages, mask), returns)
+
+
 def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
     """Measure this project's step."""
-    import torch
-    from accelerate import Accelerator
     from torch.utils.flop_counter import FlopCounterMode
 
-    from text2grad.advantages import gae, whiten
-    from text2grad.batch import collate
-    from text2grad.models import PolicyWithValue, Reference
-    from text2grad.nl_gradient import total_rewards
-    from text2grad.optim import Optimizers
-    from text2grad.rollout import sample, step_uniforms
-    from text2grad.sections import OptimConfig, PPOConfig
-    from text2grad.types import Example, Rollout
-    from text2grad.update import Learning, Updater
-
-    model, reference = PolicyWithValue(policy, value="trunk"), Reference(policy)
-    optimizers = Optimizers(model.policy_parameters(), model.value_parameters(), OptimConfig(lr=1e-5), total_steps=9)
-    optimizers.begin(0)
-    config = PPOConfig(epochs=EPOCHS, micro_batch_tokens=4096)
-    updater = Updater(
-        model, Accelerator(cpu=True), config, temperature=1.0, optimizers=optimizers, half_precision=False
-    )
-    prompts = torch.randint(0, vocab, (BATCH, PROMPT), generator=torch.Generator().manual_seed(1)).tolist()
+    step = Step(policy, vocab, kl)
     phases: dict[str, list[float]] = {"rollout": [], "critic": [], "logprobs": [], "update": []}
-
-    def step(number: int, *, timed: bool = True) -> None:
+    for number in range(repeats + 1):
         clock = [time.perf_counter()]
-        uniforms = step_uniforms(seed=0, step=number, rows=BATCH, tokens=RESPONSE)
-        responses = sample(policy, prompts, uniforms, eos_ids=(vocab,), pad_id=0)
+        responses = step.rollout(number)
         clock.append(time.perf_counter())
-        rollouts = [
-            Rollout(Example("x"), tuple(p), tuple(r), "", truncated=True)
-            for p, r in zip(prompts, responses, strict=True)
-        ]
-        batch = collate(rollouts, pad_id=0)
-        delta = (batch.response_ids % 3 - 1).float()  # a critic that costs nothing
+        batch = step.criticise(responses)
         clock.append(time.perf_counter())
-        scores = model.score(batch, reference, temperature=1.0, kl=kl)
-        rewards = total_rewards(delta, scores.kl, batch.response_mask, beta=0.05)
-        advantages, returns = gae(rewards, scores.values, batch.response_mask, gamma=1.0, lam=0.95)
-        advantages = whiten(advantages, batch.response_mask)
+        learning = step.score(batch)
         clock.append(time.perf_counter())
-        updater(Learning(batch, scores, advantages, returns), seed=number)
+        step.update(learning, seed=number)
         clock.append(time.perf_counter())
-        if timed:
-            for name, begin, end in zip(phases, clock, clock[1:], strict=False):
-                phases[name].append(end - begin)
-
-    step(0, timed=False)
-    for number in range(repeats):
-        step(number + 1)
+        for name, begin, end in zip(phases, clock[:-1], clock[1:], strict=True):
+            phases[name] += [end - begin] * (number > 0)  # the first step warms up
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     with FlopCounterMode(display=False) as counter:
-        uniforms = step_uniforms(seed=0, step=0, rows=BATCH, tokens=1)
-        sample(policy, prompts, uniforms, eos_ids=(vocab,), pad_id=0)
-    before = counter.get_total_flops()
-    with FlopCounterMode(display=False) as counter:
-        rollouts = [Rollout(Example("x"), tuple(p), tuple(range(RESPONSE)), "", truncated=True) for p in prompts]
-        batch = collate(rollouts, pad_id=0)
-        scores = model.score(batch, reference, temperature=1.0, kl=kl)
-        advantages = torch.randn(batch.response_mask.shape)
-        updater(Learning(batch, scores, advantages, advantages), seed=0)
-    assert before > 0
-    return {
-        "seconds": {k: statistics.median(v) for k, v in phases.items()},
-        "peak_gb": peak_gb,
-        "flop": counter.get_total_flops(),
-    }
+        step.update(step.score(batch), seed=0)
+    seconds = {name: statistics.median(values) for name, values in phases.items()}
+    return {"seconds": seconds, "peak_gb": peak_gb, "flop": counter.get_total_flops()}
 
 
 def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
@@ -204,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab", type=int, nargs="+", default=[8_192, 128_256])
     parser.add_argument("--kl", choices=["k1", "full"], default="k1")
-    parser.add_argument("--targets", default="qv", help='"qv" (the published reference) or "all-linear"')
+    parser.add_argument("--targets", default="qv", help='"qv" (as the published reference) or "all-linear"')
     parser.add_argument("--who", choices=["text2grad", "textbook"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 from transformers.models.llama import LlamaForCausalLM
 
-from text2grad.adapters import VALUE_ADAPTER, adapter_active, with_lora
+from text2grad.adapters import VALUE_ADAPTER, adapter_active, enable_checkpointing, with_lora
 from text2grad.batch import TokenBatch, collate
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import (
@@ -580,7 +580,7 @@ def test_gradient_checkpointing_changes_no_gradient(mode: str, adapters: bool) -
         model = with_value(policy, mode, detach_trunk=False)
         if checkpointing:
             policy.enable_input_require_grads()
-            policy.activation_checkpointing_enable({"use_reentrant": False})
+            enable_checkpointing(policy)
             assert any(getattr(m, "gradient_checkpointing", False) for m in policy.modules())
         model.train()
         policy_part, value_part = losses(model, batch)
