@@ -211,6 +211,9 @@ def test_an_override_is_checked_like_the_file(empty: Path) -> None:
         load_recipe(empty, ["ppo.betta=1"])
     assert str(caught.value).startswith(f'{empty}: [ppo] has no key "betta". Did you mean "beta"? Known keys: beta, ')
     with pytest.raises(ConfigError) as caught:
+        load_recipe(empty, ["ppo.beta.start=1"])
+    assert str(caught.value).startswith(f'{empty}: [ppo] has no key "beta.start". Did you mean "beta"? Known keys: ')
+    with pytest.raises(ConfigError) as caught:
         load_recipe(empty, ["ppo.beta=much"])
     assert str(caught.value) == f"{empty}: [ppo] beta = 'much': Input should be a valid number"
     with pytest.raises(ConfigError, match="top_p would sample from something other than the policy"):

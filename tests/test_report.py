@@ -231,7 +231,7 @@ def test_the_page_shows_the_same_held_out_prompts_before_and_after(tmp_path: Pat
 def test_a_run_without_held_out_examples_shows_its_first_and_last_rollouts(tmp_path: Path) -> None:
     write_report([read_run(run_in(tmp_path / "a"))], tmp_path / "out", title="One run")
     page = shown(tmp_path / "out")
-    places = [page.index(f"<h2>{text}") for text in ("First step", "Last step")]
+    places = [page.index(f"<h2>{text}") for text in ("Rollouts of the first step", "Rollouts of the last step")]
     places[1:1] = [page.index("prompt of a says a at 0"), page.index("prompt of a says h at 0")]
     assert sorted(places) == places
     assert page.index("prompt of a says b at 3") > places[-1]
@@ -245,7 +245,7 @@ def test_a_run_evaluated_once_has_no_curve_of_its_metric_and_shows_its_rollouts(
     run = read_run(run_in(tmp_path / "a", evaluations={0: EVALUATIONS[0]}))
     write_report([run], tmp_path / "out", metric="fact_f1", title="One run")
     assert (tmp_path / "out" / "curves.png").read_bytes() == curves_png([RunCurves("a", run.metrics)], metric="fact_f1")
-    assert "First step" in shown(tmp_path / "out")
+    assert "Rollouts of the first step" in shown(tmp_path / "out")
 
 
 def test_the_curve_of_the_metric_goes_through_every_evaluation_that_has_it(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
         ConfigError: if weights would be sharded, or the batch cannot be shared evenly.
     """
     tracker = None if recipe.run.tracker == "none" else recipe.run.tracker
-    accelerator = Accelerator(log_with=tracker, project_dir=recipe.run.out)
+    # No autocast: model.dtype alone decides, so that old and new passes of a batch compute the same.
+    accelerator = Accelerator(mixed_precision="no", log_with=tracker, project_dir=recipe.run.out)
     if accelerator.distributed_type not in (
         DistributedType.NO,
         DistributedType.MULTI_CPU,

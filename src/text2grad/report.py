@@ -18,7 +18,7 @@ from text2grad.html import rollouts_page
 from text2grad.plots import RunCurves, curves_png
 from text2grad.runlog import to_json, write_atomically
 
-SHOWN_ROLLOUTS = 8  # of the first and the last step, where a run has no held-out examples
+SHOWN_ROLLOUTS = 6  # of the first and of the last step
 
 
 class Run(NamedTuple):
@@ -117,14 +117,16 @@ def _curves(run: Run, metric: str) -> RunCurves:
 
 
 def _groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return what is shown: the same held-out prompts before and after, or the first and last rollouts."""
+    """Return what is shown: held-out prompts before and after, then rollouts of the run with all their numbers."""
+    groups = []
     if len(run.evaluations) > 1:
         first, last = run.evaluations[0], run.evaluations[-1]
-        return [("Before training", first["records"]), (f"After {last['step']} steps", last["records"])]
+        groups = [("Before training", first["records"]), (f"After {last['step']} steps", last["records"])]
     files = sorted((run.directory / "rollouts").glob("*.jsonl"))
     first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
     last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
-    return [("First step", [json.loads(x) for x in first_lines]), ("Last step", [json.loads(x) for x in last_lines])]
+    groups += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
+    return [*groups, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
 
 
 def _number(value: Any) -> str:
