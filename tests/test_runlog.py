@@ -170,7 +170,7 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatc
 
 # Critiques.
 
-ROLLOUTS = [Rollout(Example("q"), (1,), (2,), text, False) for text in ("see Lyon", ODD_TEXTS[0])]
+ROLLOUTS = [Rollout(Example("q"), (1,), (2,), text, False) for text in (ODD_TEXTS[0], "see Lyon")]
 CRITIQUES = [
     Critique("wrong", (Span(4, 8, "negative"), Span(0, 3, "positive")), -0.1, "repaired", ("Paris", "\udfff")),
     Critique("", status="timed_out"),

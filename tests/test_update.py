@@ -355,6 +355,15 @@ def test_the_first_ratio_may_differ_from_one_by_the_arithmetics_noise(
                 updater(learning, seed=0)
 
 
+@pytest.mark.parametrize("row", range(len(LENGTHS)))
+def test_a_first_ratio_other_than_one_is_found_in_whichever_micro_batch_it_stands(row: int) -> None:
+    bench = Bench(micro_batch_tokens=1, minibatches=1)
+    learning = bench.learning()
+    learning.scores.logp[row, 0] += 0.5
+    with pytest.raises(TrainingError, match=r"log π − log π_old is 0\.5 \(tolerance 1e-04\)"):
+        bench.updater(learning, seed=0)
+
+
 @pytest.mark.parametrize("where", ["advantages", "returns"])
 def test_a_loss_that_is_no_number_changes_no_weight(where: str) -> None:
     bench = Bench(micro_batch_tokens=12)

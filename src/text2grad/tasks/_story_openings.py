@@ -41,8 +41,10 @@ class World:
         fields = sorted({field for _, field, _, _ in string.Formatter().parse(pattern) if field})
         heroes = self.heroes() if _HERO_FIELDS.intersection(fields) else [{}]
         names = [field for field in fields if field not in _HERO_FIELDS]
-        choices = itertools.product(heroes, *(self.slots[name] for name in names))
-        return [pattern.format_map(hero | dict(zip(names, values, strict=True))) for hero, *values in choices]
+        fillings = [
+            dict(zip(names, values, strict=True)) for values in itertools.product(*(self.slots[name] for name in names))
+        ]
+        return [pattern.format_map({**hero, **filling}) for hero in heroes for filling in fillings]
 
     def all_openings(self) -> int:
         """How many different openings this world has."""
