@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup test test-slow check quickstart benchmarks clean
+.PHONY: setup test check quickstart benchmarks clean
 
 setup: .venv/ready
 
@@ -23,10 +23,7 @@ check: setup                 ## format, lint, types
 	$(BIN)/mypy
 
 test: check                  ## what CI runs
-	$(ONE_THREAD) $(BIN)/pytest -n 2 -q -m 'not slow'
-
-test-slow: setup             ## the tests that take more than half a minute each
-	$(ONE_THREAD) $(BIN)/pytest -q -m slow
+	$(ONE_THREAD) $(BIN)/pytest -n 2 -q
 
 benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/align.py --json docs/results/align.json

@@ -124,7 +124,7 @@ def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
 def test_every_command_in_the_readme_exists() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    for target in set(re.findall(r"\bmake ([a-z-]+)", text)):
+    for target in set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     from text2grad.cli import parser
 

@@ -231,8 +231,10 @@ def test_the_size_of_a_micro_batch_changes_no_gradient(tokens: int) -> None:
 def test_the_size_of_a_micro_batch_changes_the_weights_by_fp32_noise_alone() -> None:
     # AdamW's first steps are about lr · g/(|g| + 1e-5): noise of 1e-8 in g moves a weight by at most 1e-3 lr.
     benches = [Bench(micro_batch_tokens=tokens, minibatches=2, epochs=2) for tokens in (1, 20, 16_384)]
-    for bench in benches:
-        bench.updater(bench.learning(), seed=3)
+    found = [bench.updater(bench.learning(), seed=3) for bench in benches]
+    assert found[0]["update/ratio_max"] > 1.01
+    assert found[1] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
+    assert found[2] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
     for bench in benches[1:]:
         for name, weight in bench.weights().items():
             torch.testing.assert_close(weight, benches[0].weights()[name], rtol=0, atol=0.02 * RATE, msg=name)
@@ -353,6 +355,15 @@ def test_the_first_ratio_may_differ_from_one_by_the_arithmetics_noise(
         else:
             with pytest.raises(TrainingError, match="before the first optimizer step the policy is π_old"):
                 updater(learning, seed=0)
+
+
+@pytest.mark.parametrize("row", range(len(LENGTHS)))
+def test_the_largest_ratio_is_found_in_whichever_micro_batch_it_stands(row: int) -> None:
+    bench = Bench(micro_batch_tokens=1)
+    bench.updater.tolerance = 1.0
+    learning = bench.learning()
+    learning.scores.logp[row, 0] -= math.log(1.5)
+    assert bench.updater(learning, seed=0)["update/ratio_max"] == pytest.approx(1.5, rel=1e-5)
 
 
 @pytest.mark.parametrize("row", range(len(LENGTHS)))
