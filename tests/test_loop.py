@@ -136,6 +136,17 @@ def test_a_critic_that_fails_too_often_stops_the_run(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoints" / "step-000013").exists()  # ⌈100 / 8⌉ batches
 
 
+def test_a_run_that_its_critic_stopped_goes_on_with_a_mended_one(tmp_path: Path) -> None:
+    def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        return ["No."] * len(responses)
+
+    settings = {"run": {"steps": 16, "save_every": 100}}
+    with pytest.raises(CriticError):
+        small_run.trainer(tmp_path / "run", mute, **settings).train()
+    small_run.trainer(tmp_path / "run", resume=True, **settings).train()
+    assert [m["step"] for m in metrics(tmp_path / "run")] == list(range(16))
+
+
 def test_spans_beyond_the_response_count_as_unreadable(tmp_path: Path) -> None:
     def wild(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         return [Critique("Off the page.", (Span(0, 10_000, "negative"),)) for _ in responses]

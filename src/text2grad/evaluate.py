@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from text2grad.batch import collate
 from text2grad.models import PolicyWithValue, Reference
-from text2grad.rollout import encode_prompts, make_rollouts, sample, step_uniforms
+from text2grad.rollout import fitting_prompts, make_rollouts, sample, step_uniforms
 from text2grad.types import Example, Rollout
 
 EVALUATION_SEED = 20_250_522  # its random numbers are no training step's
@@ -48,13 +48,20 @@ def evaluate(
         examples: held-out task instances.
         score: (examples, responses) → metrics.
         sampling: how responses are drawn.
-        prompt_format: as in `encode_prompts`.
+        prompt_format: as in `fitting_prompts`.
         seed: of the sampling; the same before and after makes the comparison paired.
 
     Returns:
         The rollouts, and the task's metrics with `kl_per_token` (k1, nats), `mean_tokens` and `truncated_share`.
     """
-    prompts = encode_prompts(tokenizer, examples, prompt_format=prompt_format)
+    examples, prompts = fitting_prompts(
+        model.policy,
+        tokenizer,
+        examples,
+        prompt_format=prompt_format,
+        max_new_tokens=sampling.max_new_tokens,
+        too_long="refuse",
+    )
     uniforms = step_uniforms(seed=seed + EVALUATION_SEED, step=0, rows=len(prompts), tokens=sampling.max_new_tokens)
     responses = sample(
         model.policy,

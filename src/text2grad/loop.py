@@ -192,8 +192,10 @@ class Text2GradTrainer:
         self.step += 1
         self.failures.count(record["critique"]["status"] for record in records)
         if self.failures.too_many:
+            error = self.failures.error(self.directory / "rollouts")
+            self.failures.statuses.clear()  # a mended critic starts anew
             self.save()
-            raise self.failures.error(self.directory / "rollouts")
+            raise error
         return metrics
 
     def save(self) -> None:
