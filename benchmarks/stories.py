@@ -77,7 +77,8 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
                 axis.plot(xs, ys, color=COLOURS[number], linewidth=1.2, alpha=0.5)
                 named = arm if run["seed"] == 0 else None
                 axis.plot(xs[-1], ys[-1], "o", color=COLOURS[number], markersize=7, label=named)
-        axis.plot([p for p in [results[0]["path"][0][column]]], [100 * results[0]["path"][0][1]], "s", color=INK)
+        for start in (run["path"][0] for run in results):
+            axis.plot(start[column], 100 * start[1], "s", color=INK)
         axis.set_xlabel(label, color=INK)
         axis.grid(color=GRID, linewidth=0.8)
         axis.set_axisbelow(True)
@@ -97,6 +98,8 @@ def table(results: list[dict[str, Any]]) -> str:
     lines = ["| | " + " | ".join(c.replace("_", " ") for c in COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for arm, when in (("before", "before"), *((arm, "after") for arm in ARMS)):
         rows = [r[when] for r in results if arm in ("before", r["arm"])]
+        if not rows:
+            continue
         cells = []
         for column in COLUMNS:
             values = [row[column] for row in rows]
