@@ -6,8 +6,11 @@ Run as a script it trains to the end, resuming where an earlier process was kill
 """
 
 import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,19 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
     last = sorted((out / "checkpoints").glob("step-*"))[-1]
     return load_file(last / "trainable.safetensors")
+
+
+def finish(command: Sequence[str], environment: Mapping[str, str], *, seconds: float = 240) -> None:
+    """Run a command to its end; where it fails or hangs, show what it said and leave none of its processes behind."""
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **options) as process:
+        try:
+            _, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, said = process.communicate()
+            said += f"\nkilled after {seconds} seconds"
+    assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}:\n{said[-4000:]}"
 
 
 if __name__ == "__main__":

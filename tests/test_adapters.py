@@ -1,6 +1,5 @@
 """One base in several roles: adapters on and off, what is trained, and no dropout anywhere."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,14 +26,6 @@ from tiny_models import FAMILIES, VOCAB, tiny
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 IDS = torch.arange(1, 9)[None]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def lora(value_adapter: bool = True, **kwargs: Any) -> Any:

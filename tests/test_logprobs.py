@@ -1,6 +1,6 @@
 """Tiles against plain torch in fp64, against TRL's kernel, and against memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,14 +26,6 @@ SETTINGS = [
     (None, 3.0, 1.7, True),
 ]
 TILES = [1, 7, 36, 37, 1024]  # one column; V not a multiple; one column left over; exact; wider than V
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=TILES)

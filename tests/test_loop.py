@@ -2,7 +2,7 @@
 
 import json
 import os
-import subprocess
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -232,17 +232,17 @@ def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
 
 
 def test_two_processes_make_the_same_run_as_one(tmp_path: Path) -> None:
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    # The loopback by number: a machine whose own name cannot be looked up would otherwise wait for ever.
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     settings = ["run.steps=2", "run.save_every=2"]
     script = str(Path(small_run.__file__))
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    alone = [sys.executable, script, str(tmp_path / "one" / "run"), *settings]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
-    subprocess.run(alone, check=True, env=environment, capture_output=True)
-    subprocess.run(
-        [*launch, str(tmp_path / "two" / "run"), *settings], check=True, env=environment, capture_output=True
-    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launch = ["--master-addr", "127.0.0.1", "--master-port", port, "--nnodes", "1", "--nproc-per-node", "2", script]
+    for name, command in (("one", [script]), ("two", ["-m", "torch.distributed.run", *launch])):
+        (tmp_path / name).mkdir()
+        small_run.finish([sys.executable, *command, str(tmp_path / name / "run"), *settings], environment)
     first, second = small_run.weights(tmp_path / "one" / "run"), small_run.weights(tmp_path / "two" / "run")
     for name in first:  # sums are taken in another order, so the last bits may differ
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=2e-5)

@@ -1,6 +1,5 @@
 """The one place that shifts, against transformers itself; value function and reference in all their forms."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,14 +37,6 @@ pytestmark = [
 
 LENGTHS = ((3, 4), (5, 1), (2, 0), (1, 6), (7, 3))
 MODES = ("none", "trunk", "adapter", "model")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def lora(family: str = "llama", *, value_adapter: bool = True, stirred: bool = True, **overrides: Any) -> Any:

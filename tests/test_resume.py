@@ -40,24 +40,22 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_cri
     (tmp_path / "killed").mkdir()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     calm = [sys.executable, SCRIPT, str(tmp_path / "calm" / "run"), *settings]
-    subprocess.run(calm, check=True, env=environment, capture_output=True)
+    small_run.finish(calm, environment)
 
     rng, kills, steps_at_kill = random.Random(7), 0, []
     killed = tmp_path / "killed" / "run"
     command = [sys.executable, SCRIPT, str(killed), *settings]
     calls = tmp_path / "killed" / "calls.jsonl"
-    while True:
+    for _ in range(4):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         enough = _calls(calls) + rng.randint(1, 3)  # die somewhere in the step after some more critiques
-        while kills < 4 and process.poll() is None and _calls(calls) < enough:
+        while process.poll() is None and _calls(calls) < enough:
             time.sleep(0.002)
-        if kills < 4 and process.poll() is None:
-            time.sleep(rng.random() * 0.15)
-            process.send_signal(signal.SIGKILL)
-            kills += process.wait() == -signal.SIGKILL
-            steps_at_kill.append(_calls(calls))
-        elif process.wait() == 0:
-            break
+        time.sleep(rng.random() * 0.15)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        steps_at_kill.append(_calls(calls))
+    small_run.finish(command, environment)
     assert kills >= 3, steps_at_kill
     assert_same_run(tmp_path / "calm" / "run", killed)
     assert not list((killed / "critiques").glob("*")), "critiques that a checkpoint covers are removed"
