@@ -119,7 +119,8 @@ def main() -> None:
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     args.out.mkdir(parents=True, exist_ok=True)
-    jobs = [(arm, seed, args.model, args.runs) for seed in range(args.seeds) for arm in ARMS]
+    model = args.model.resolve()  # a run is resumed with the settings it was started with
+    jobs = [(arm, seed, model, args.runs) for seed in range(args.seeds) for arm in ARMS]
     with ThreadPoolExecutor(args.at_once) as pool:
         results = list(pool.map(train, jobs))
     (args.out / "stories.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")

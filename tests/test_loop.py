@@ -270,3 +270,12 @@ def test_the_same_seed_makes_the_same_tiny_model() -> None:
     tokenizer, model = small_run.tokenizer_and_model()
     again = tiny_llama(tokenizer, seed=1, width=32, context=64)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_weighting_without_its_tagger_is_refused_before_work_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nltk", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match="text2grad\\[importance\\]"):
+        small_run.trainer(tmp_path / "run", reward={"weighting": "token_importance"})
+    assert not (tmp_path / "run").exists()

@@ -107,6 +107,11 @@ def test_every_recipe_loads(path: Path) -> None:
     assert isinstance(load_recipe(path), Recipe)
 
 
+def test_a_wheel_holds_the_recipes_where_the_quickstart_looks_for_them() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {"recipes": "text2grad/recipes"}
+
+
 def test_version_and_changelog_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)

@@ -8,7 +8,7 @@ import torch
 
 from text2grad.align import pseudo_rewards
 from text2grad.config import RewardConfig
-from text2grad.rewards import response_deltas, reward_tensor
+from text2grad.rewards import policy_offsets, response_deltas, reward_tensor
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
 from tokenizers_made_here import STORIES, stories260k
@@ -150,3 +150,14 @@ def test_a_real_tokenizer_marks_exactly_the_tokens_that_touch_the_span() -> None
     marked = "".join(decoded[a:b] for (a, b), d in zip(offsets, delta, strict=True) if d)
     assert marked.strip() == "nearck"
     assert delta == pseudo_rewards(tokenizer, ids, [span])
+
+
+def test_rows_of_the_embedding_that_no_token_has_add_nothing_to_the_text() -> None:
+    tokenizer = word_tokenizer(["in Lyon now"])
+    a, b = tokenizer("in Lyon").input_ids
+    padded = len(tokenizer) + 5
+    assert policy_offsets(tokenizer, [padded, a, padded, b, padded]) == [(0, 0), (0, 2), (2, 2), (2, 7), (7, 7)]
+    assert tokenizer.decode([padded, a, padded, b, padded]) == "in Lyon"
+    rollout = Rollout(Example("?"), (0,), (a, padded, b), "in Lyon", False)
+    critique = Critique("The town is wrong.", (Span(3, 7, "negative"),))
+    assert response_deltas(tokenizer, [rollout], [critique], RewardConfig())[0] == [[0, 0, -1]]

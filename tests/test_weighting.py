@@ -91,8 +91,9 @@ def test_a_tagger_that_loses_words_is_refused() -> None:
 
 
 WAY_OUT = (
-    'weighting "token_importance" needs nltk and its English tagger: `pip install nltk` and `python -m '
-    "nltk.downloader averaged_perceptron_tagger_eng`, or a tagger of your own: weighting=token_importance(tagger)"
+    'weighting "token_importance" needs nltk and its English tagger: `pip install "text2grad[importance]"` and '
+    "`python -m nltk.downloader averaged_perceptron_tagger_eng`, or a tagger of your own: "
+    "weighting=token_importance(tagger)"
 )
 
 

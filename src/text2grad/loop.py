@@ -55,6 +55,7 @@ from text2grad.run_state import open_run
 from text2grad.runlog import BEGINNING, RunLog
 from text2grad.types import Critique, Example, Rollout
 from text2grad.update import Learning, Updater
+from text2grad.weighting import resolve
 
 
 class Text2GradTrainer:
@@ -87,6 +88,7 @@ class Text2GradTrainer:
         """
         self.recipe = config or Recipe()
         self.critic, self.tokenizer = critic, tokenizer
+        resolve(self.recipe.reward.weighting)  # a missing tagger is missed before work starts
         if self.recipe.run.threads:
             torch.set_num_threads(self.recipe.run.threads)
         torch.manual_seed(self.recipe.run.seed)

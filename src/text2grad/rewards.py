@@ -33,7 +33,7 @@ def response_deltas(
     """
     deltas, all_offsets = [], []
     for rollout, critique in zip(rollouts, critiques, strict=True):
-        offsets = token_offsets(tokenizer, rollout.response_ids)
+        offsets = policy_offsets(tokenizer, rollout.response_ids)
         spans = () if critique.failed else critique.spans
         deltas.append(
             pseudo_rewards(
@@ -49,6 +49,23 @@ def response_deltas(
         )
         all_offsets.append(offsets)
     return deltas, all_offsets
+
+
+def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:
+    """Return the character range of each sampled id.
+
+    Many models have more rows in their embedding than their tokenizer has tokens (padding to a round number). A policy
+    can sample such a row; it adds nothing to the text, so its range is empty.
+    """
+    known = [i < len(tokenizer) for i in ids]
+    if all(known):
+        return token_offsets(tokenizer, ids)
+    found = iter(token_offsets(tokenizer, [i for i, is_known in zip(ids, known, strict=True) if is_known]))
+    offsets: Offsets = []
+    for is_known in known:
+        end = offsets[-1][1] if offsets else 0
+        offsets.append(next(found) if is_known else (end, end))
+    return offsets
 
 
 def reward_tensor(

@@ -107,7 +107,7 @@ class Updater:
     def _minibatch(self, learning: Learning, *, first: bool) -> dict[str, float]:
         tokens = float(self._sum(learning.batch.response_mask.sum().double()))
         token_count = max(tokens, 1.0)
-        sums = torch.zeros(8, dtype=torch.float64, device=learning.batch.ids.device)
+        sums = torch.zeros(7, dtype=torch.float64, device=learning.batch.ids.device)
         deviation = ratio_max = torch.zeros((), device=sums.device)
         micro_batches = [learning.rows(index) for index in learning.batch.groups(self.config.micro_batch_tokens)]
         for number, part in enumerate(micro_batches, start=1):
@@ -154,7 +154,6 @@ class Updater:
                 surrogate.clipped_count.double(),
                 surrogate.approx_kl_sum.double(),
                 (~torch.isfinite(loss.detach())).double(),
-                mask.sum().double(),
             ]
         )
         return sums, log_ratio.max() if log_ratio.numel() else sums.new_zeros(()).float(), surrogate.ratio_max
@@ -162,12 +161,12 @@ class Updater:
     def _finish(
         self, sums: Tensor, deviation: float, ratio_max: float, token_count: float, first: bool
     ) -> dict[str, float]:
-        loss, value, entropy, ratio, clipped, approx_kl, broken, _ = (float(x) for x in sums)
+        loss, value, entropy, ratio, clipped, approx_kl, broken = (float(x) for x in sums)
         if broken or not all(map(torch.isfinite, sums)):
             raise TrainingError(
-                f"the loss is not finite (policy {loss / token_count:.4g}, value {value / token_count:.4g}) before the "
-                "optimizer step; the weights of the last step are untouched. Resume from the last checkpoint with a "
-                "lower optim.lr or a higher ppo.beta, or look at the last rollouts for what was sampled."
+                f"the loss is not finite (policy {loss / token_count:.4g}, value {value / token_count:.4g}) before an "
+                "optimizer step, which was not made. Resume from the last checkpoint with a lower optim.lr or a higher "
+                "ppo.beta, or look at the last rollouts for what was sampled."
             )
         if first and deviation > self.tolerance:
             raise TrainingError(
