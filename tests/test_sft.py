@@ -1,5 +1,6 @@
 """Fine-tuning: where the loss stands, that it falls, and that the model then does what it was shown."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -133,3 +134,14 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
     assert str(caught.value) == (
         "the tokenizer has no end-of-sequence token, so no answer could be shown to end; give it one"
     )
+
+
+def test_a_copy_of_a_fine_tuned_model_is_a_model_of_its_own(trained: tuple[Any, dict[str, torch.Tensor]]) -> None:
+    model, _ = trained
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+        ids = torch.tensor([[3, 4]])
+        assert float(copied(ids).logits.abs().max()) == 0.0
+        assert float(model(ids).logits.abs().max()) > 0.0

@@ -127,6 +127,12 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def checkpoint_critics(directory: Path) -> set[str]:
+    """Return the names of the learned critics that the checkpoints go on with."""
+    states = [json.loads((path / "state.json").read_bytes()) for path in _all_checkpoints(directory)]
+    return {state["critic"]["current"] for state in states if "critic" in state}
+
+
 def random_states() -> dict[str, Any]:
     """Return the states of the random generators a user's critic may draw from, as JSON data."""
     version, internal, gauss = random.getstate()

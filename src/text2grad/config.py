@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from text2grad.errors import ConfigError
+from text2grad.phase_sections import RefreshConfig, RewardModelConfig, SFTConfig
 from text2grad.sections import (
     NOT_THE_POLICY,
     CriticConfig,
@@ -34,7 +35,10 @@ class Recipe(Section):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    sft: SFTConfig = SFTConfig()
+    reward_model: RewardModelConfig = RewardModelConfig()
     critic: CriticConfig = CriticConfig()
+    refresh: RefreshConfig = RefreshConfig()
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
     optim: OptimConfig = OptimConfig()

@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from text2grad.adapters import enable_checkpointing, half_precision
-from text2grad.advantages import Advantages, Moments, gae, moments, whiten
-from text2grad.batch import TokenBatch, collate
+from text2grad.batch import collate
 from text2grad.checkpoint import (
+    checkpoint_critics,
     latest_checkpoint,
     load_checkpoint,
     random_states,
@@ -37,10 +36,11 @@ from text2grad.critics import Critic, FailureRate, ask
 from text2grad.errors import CriticError
 from text2grad.launch import make_accelerator, prepare_policy
 from text2grad.metrics import Clock, Record, response_records, step_metrics
-from text2grad.models import PolicyWithValue, Reference, Scores, check_model
+from text2grad.models import PolicyWithValue, Reference, check_model
 from text2grad.nl_gradient import total_rewards
 from text2grad.optim import Optimizers
 from text2grad.ppo import KLController
+from text2grad.refresh import Refresher
 from text2grad.rewards import response_deltas, reward_tensor
 from text2grad.rollout import (
     batch_indices,
@@ -53,6 +53,7 @@ from text2grad.rollout import (
 )
 from text2grad.run_state import open_run
 from text2grad.runlog import BEGINNING, RunLog
+from text2grad.scoring import estimate_advantages, score_batch
 from text2grad.types import Critique, Example, Rollout
 from text2grad.update import Learning, Updater
 from text2grad.weighting import resolve
@@ -69,6 +70,7 @@ class Text2GradTrainer:
         train_examples: Sequence[Example],
         config: Recipe | None = None,
         *,
+        annotator: Critic | None = None,
         resume: bool = False,
     ) -> None:
         """Check everything that can be checked before work starts.
@@ -79,6 +81,7 @@ class Text2GradTrainer:
             tokenizer: the policy's.
             train_examples: the prompts x.
             config: a recipe; None takes the defaults.
+            annotator: the critic that audits and retrains a learned one, where `config.refresh` asks for it.
             resume: go on with the run in `config.run.out`.
 
         Raises:
@@ -128,6 +131,14 @@ class Text2GradTrainer:
         )
         self.kl = KLController(self.recipe.ppo.beta, self.recipe.ppo.target_kl, self.recipe.ppo.kl_horizon)
         self.failures = FailureRate(self.recipe.critic.max_failure_rate, self.recipe.rollout.batch_size)
+        self.refresher = Refresher(
+            self.recipe.refresh,
+            critic,
+            annotator,
+            self.directory,
+            reward=self.recipe.reward,
+            seed=self.recipe.run.seed,
+        )
         self.step = 0
         self._restore()
         self.updater = Updater(
@@ -177,14 +188,16 @@ class Text2GradTrainer:
         with clock("score"):
             batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
             mask = batch.response_mask
-            scores = self._score(batch)
+            scores = score_batch(self.model, self.reference, batch, self.recipe)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.recipe.reward)
             earned = reward_tensor(deltas, critiques, mask, batch.truncated, self.recipe.reward)
             rewards = total_rewards(earned, scores.kl, mask, beta=self.kl.beta)
-            advantages, returns = self._advantages(rewards, scores, mask)
+            advantages, returns = estimate_advantages(rewards, scores, mask, self.recipe, self.accelerator)
         tokens = {"reward": earned, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
         metrics = step_metrics(records, scores, returns, mask)
+        with clock("audit"):
+            metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
         with clock("update"):
             metrics |= self.optimizers.begin(self.step)
             metrics |= self.updater(Learning(batch, scores, advantages, returns), seed=self.recipe.run.seed + self.step)
@@ -192,6 +205,10 @@ class Text2GradTrainer:
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._write_down(records, metrics)
         self.step += 1
+        with clock("refresh"):
+            asked = [self.examples[i] for i in self._chosen(self.step - 1)]
+            self.refresher.see(asked, [record["response"] for record in records])
+            self.refresher.refresh_if_due(self.step, metrics["kl/per_token"])
         self.failures.count(record["critique"]["status"] for record in records)
         if self.failures.too_many:
             error = self.failures.error(self.directory / "rollouts")
@@ -214,18 +231,20 @@ class Text2GradTrainer:
                     "beta": self.kl.beta,
                     "statuses": list(self.failures.statuses),
                     "log": self.log.position(),
+                    "critic": self.refresher.state(),
                     "random": random_states(),
                 },
                 keep=self.recipe.run.keep_checkpoints,
             )
             self.log.forget_critiques(self.step)
+            self.refresher.forget(checkpoint_critics(self.directory / "checkpoints"))
         self.accelerator.wait_for_everyone()
 
     def _sample(self) -> list[Rollout]:
         rollout, rank = self.recipe.rollout, self.accelerator.process_index
         share = rollout.batch_size // self.accelerator.num_processes
         mine = slice(rank * share, (rank + 1) * share)
-        chosen = batch_indices(len(self.examples), rollout.batch_size, step=self.step, seed=self.recipe.run.seed)[mine]
+        chosen = self._chosen(self.step)[mine]
         uniforms = step_uniforms(
             seed=self.recipe.run.seed, step=self.step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
         )
@@ -256,31 +275,6 @@ class Text2GradTrainer:
         self.log.keep_critiques(self.step, rank, rollouts, critiques)
         return critiques
 
-    def _score(self, batch: TokenBatch) -> Scores:
-        """Score rows of similar length together, so that padding and memory stay small."""
-        shape = batch.response_mask.shape
-        full = Scores.zeros(shape, batch.ids.device)
-        for index in batch.groups(self.recipe.ppo.micro_batch_tokens):
-            part = self.model.score(
-                batch.rows(index), self.reference, temperature=self.recipe.rollout.temperature, kl=self.recipe.ppo.kl
-            )
-            for whole, piece in zip(full, part, strict=True):
-                if piece.ndim == 2:
-                    whole[index, : piece.shape[1]] = piece
-                else:
-                    whole[index] = piece
-        return full
-
-    def _advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
-        ppo = self.recipe.ppo
-        advantages, returns = gae(
-            rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap
-        )
-        if ppo.whiten != "none":
-            over = Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
-            advantages = whiten(advantages, mask, over, center=ppo.whiten == "full")
-        return Advantages(advantages, returns)
-
     def _write_down(self, records: Sequence[Record], metrics: dict[str, float]) -> None:
         if self.accelerator.is_main_process:
             self.log.write_rollouts(records)
@@ -295,6 +289,16 @@ class Text2GradTrainer:
             state = load_checkpoint(found, trainable=self.trainable, optimizers=self.optimizers)
             self.step, self.kl.beta, written = state["step"], state["beta"], state["log"]
             self.failures.count(state["statuses"])
+            self.refresher.restore(state["critic"])
             restore_random_states(state["random"])
         if self.accelerator.is_main_process:
             self.log.rewind(written)
+        self.accelerator.wait_for_everyone()
+        batches = -(-self.recipe.refresh.window // self.recipe.rollout.batch_size)
+        for step, responses in self.log.responses(since=self.step - batches):
+            self.refresher.see([self.examples[i] for i in self._chosen(step)], responses)
+
+    def _chosen(self, step: int) -> list[int]:
+        """Return which examples a step uses, over all processes."""
+        count, seed = self.recipe.rollout.batch_size, self.recipe.run.seed
+        return batch_indices(len(self.examples), count, step=step, seed=seed)

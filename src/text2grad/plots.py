@@ -69,6 +69,32 @@ def curves_png(runs: Sequence[RunCurves], *, metric: str = "") -> bytes:
     return to_png(figure)
 
 
+def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
+    """Return the held-out metric of each task over the steps, one panel each, as a PNG file.
+
+    Args:
+        tasks: as in results.json: of each task its metric, and of each method a curve per seed.
+        names: label of each method that is drawn.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * len(tasks), 3.6), dpi=110, layout="constrained", facecolor="white")
+    for axis, (task, result) in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks.items(), strict=True):
+        sft = result["methods"]["sft"]["final"]
+        axis.axhline(sum(sft) / len(sft), color=INK, linewidth=1, linestyle=":", label="fine-tuned")
+        for colour, (method, label) in zip(COLOURS, names.items(), strict=False):
+            curves = result["methods"].get(method, {"curve": []})["curve"]
+            for curve in curves:
+                axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.8, alpha=0.4)
+            if curves:
+                steps = [point[0] for point in curves[0]]
+                means = [sum(point[1] for point in points) / len(points) for points in zip(*curves, strict=True)]
+                axis.plot(steps, means, color=colour, linewidth=2.2, marker="o", markersize=3.5, label=label)
+        _finish(axis, f"{task}: {result['metric']}, held-out")
+    figure.axes[0].legend(frameon=False, labelcolor=INK, fontsize=9)
+    return to_png(figure)
+
+
 def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
     """Return an exponential moving average that starts at the first value.
 

@@ -64,7 +64,7 @@ def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str
     page = rollouts_page(
         title,
         intro=intro,
-        groups=_groups(runs[0]),
+        groups=groups(runs[0]),
         images=[("Each step's mean over its rollouts; thick lines are smoothed.", picture)],
         tables=[("Held-out examples, sampled at the training temperature", columns, rows)] if rows else [],
     )
@@ -116,17 +116,17 @@ def _curves(run: Run, metric: str) -> RunCurves:
     return RunCurves(run.name, run.metrics, points if len(points) > 1 else ())
 
 
-def _groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
+def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return what is shown: held-out prompts before and after, then rollouts of the run with all their numbers."""
-    groups = []
+    found = []
     if len(run.evaluations) > 1:
         first, last = run.evaluations[0], run.evaluations[-1]
-        groups = [("Before training", first["records"]), (f"After {last['step']} steps", last["records"])]
+        found = [("Before training", first["records"]), (f"After {last['step']} steps", last["records"])]
     files = sorted((run.directory / "rollouts").glob("*.jsonl"))
     first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
     last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
-    groups += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
-    return [*groups, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
+    found += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
+    return [*found, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
 
 
 def _number(value: Any) -> str:

@@ -189,23 +189,60 @@ def sample(
         temperature: divides the logits; above 0.
         rows_at_once: rows of one generate call; changes memory, not results.
     """
-    from transformers import LogitsProcessorList
-
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):
         chunk = prompt_ids[start : start + rows_at_once]
-        ids, attention_mask = _left_padded(chunk, pad_id, model.device)
-        draw = _InverseCdfProcessor(uniforms[start : start + rows_at_once].to(model.device), temperature, ids.shape[1])
-        with _plain_generation(model, eos_ids, pad_id):
-            output = model.generate(
-                input_ids=ids,
-                attention_mask=attention_mask,
-                max_new_tokens=uniforms.shape[1],
-                do_sample=False,
-                logits_processor=LogitsProcessorList([draw]),
-            )
-        responses += [_until_stop(row, eos_ids) for row in output[:, ids.shape[1] :].tolist()]
+        drawn = uniforms[start : start + rows_at_once].to(model.device)
+        draw = _InverseCdfProcessor(drawn, temperature, max(map(len, chunk)))
+        responses += _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, processors=[draw])
     return responses
+
+
+@torch.no_grad()
+def decode_greedily(
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    eos_ids: Sequence[int],
+    pad_id: int,
+    rows_at_once: int = 64,
+) -> list[tuple[int, ...]]:
+    """Return the most likely continuation of each prompt, token by token, end-of-sequence included.
+
+    Prompts of similar length are decoded together; the answers come back in the prompts' order.
+    """
+    order = sorted(range(len(prompt_ids)), key=lambda row: len(prompt_ids[row]))
+    answers: list[tuple[int, ...]] = [()] * len(prompt_ids)
+    for start in range(0, len(order), rows_at_once):
+        rows = order[start : start + rows_at_once]
+        found = _generate(model, [prompt_ids[row] for row in rows], max_new_tokens, eos_ids, pad_id)
+        for row, answer in zip(rows, found, strict=True):
+            answers[row] = answer
+    return answers
+
+
+def _generate(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    eos_ids: Sequence[int],
+    pad_id: int,
+    processors: Sequence[Any] = (),
+) -> list[tuple[int, ...]]:
+    """Decode one batch by transformers' own generate, which the processors may steer."""
+    from transformers import LogitsProcessorList
+
+    ids, attention_mask = _left_padded(prompts, pad_id, model.device)
+    with _plain_generation(model, eos_ids, pad_id):
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=attention_mask,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            logits_processor=LogitsProcessorList(list(processors)),
+        )
+    return [_until_stop(row, eos_ids) for row in output[:, ids.shape[1] :].tolist()]
 
 
 def make_rollouts(

@@ -10,8 +10,10 @@ find their critiques in the third instead of asking (and paying) the critic a se
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,16 @@ class RunLog:
         if current.exists() and current.stat().st_size >= self.rollout_file_bytes:
             current = self._rollout_file(int(current.stem) + 1)
         _append(current, records)
+
+    def responses(self, *, since: int) -> Iterator[tuple[int, list[str]]]:
+        """Yield (step, responses) of the steps from `since` on, in order; only the files that hold them are read."""
+        files, found = self._rollout_files(), deque[tuple[int, str]]()
+        while files and (not found or found[0][0] >= since):
+            records = map(json.loads, files.pop().read_bytes().splitlines())
+            found.extendleft(reversed([(record["step"], record["response"]) for record in records]))
+        for step, pairs in groupby(found, key=lambda pair: pair[0]):
+            if step >= since:
+                yield step, [response for _, response in pairs]
 
     def position(self) -> dict[str, int]:
         """Return how much has been written: bytes of the metrics, files of rollouts, bytes of the last of them."""

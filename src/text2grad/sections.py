@@ -58,6 +58,8 @@ class DataConfig(Section):
     """How many training examples a built-in task makes."""
     eval_examples: Annotated[int, Field(ge=0)] = 200
     """How many held-out examples a built-in task is evaluated on before and after; 0 skips it."""
+    eval_seed: Annotated[int, Field(ge=0)] = 0
+    """Which held-out examples: tune on one seed, report on another."""
     eval_every: Annotated[int, Field(ge=0)] = 0
     """Steps between further evaluations; 0 makes none."""
     too_long: Literal["refuse", "skip"] = "refuse"
@@ -96,7 +98,11 @@ class CriticConfig(Section):
     """Who judges the responses."""
 
     use: str = ""
-    """ "module:name" of a Python critic; empty takes the built-in task's own."""
+    """ "module:name" of a Python critic; empty takes `model`, or else the built-in task's own."""
+    model: str = ""
+    """Directory of a reward model that was trained to judge responses."""
+    kind: Literal["generative", "scalar"] = "generative"
+    """What `model` is: one that writes critiques, or one that gives a number."""
     match: Literal["exact", "normalized"] = "exact"
     """How quotes of critiques in text form are found in the response."""
     max_failure_rate: Fraction = 0.25

@@ -1,16 +1,21 @@
 """A recipe from beginning to end: evaluate, train, evaluate, report."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.critics import Critic, ask, load_critic
+from text2grad.errors import ConfigError
 from text2grad.evaluate import Sampling, evaluate
 from text2grad.examples import read_examples
 from text2grad.loop import Text2GradTrainer
 from text2grad.metrics import response_records
 from text2grad.models import load_tokenizer
+from text2grad.refresh import judge
+from text2grad.reward_head import ScalarRewardModel
+from text2grad.reward_model import GenerativeRewardModel
 from text2grad.rewards import response_deltas
 from text2grad.runlog import to_json, write_atomically
 from text2grad.tasks.registry import BuiltIn, built_in
@@ -37,23 +42,60 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
         examples = task.train(recipe.data.examples, recipe.run.seed)
     else:
         examples = read_examples(str(recipe.data.train))
-    critic = load_critic(recipe.critic.use) if recipe.critic.use or task is None else task.critic()
+    critic, annotator = _critics(recipe, task)
     settings = recipe.model
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
-    trainer = Text2GradTrainer(model or settings.path, critic, tokenizer, examples, recipe, resume=resume)
+    trainer = Text2GradTrainer(
+        model or settings.path, critic, tokenizer, examples, recipe, annotator=annotator, resume=resume
+    )
     if task is None or not recipe.data.eval_examples:
         return trainer.train()
 
-    evaluator = _Evaluator(trainer, task, task.held_out(recipe.data.eval_examples, 0), critic)
+    evaluator = _Evaluator(trainer, task, task.held_out(recipe.data.eval_examples, recipe.data.eval_seed), annotator)
     evaluator(trainer)
     return trainer.train(after_step=evaluator)
 
 
-class _Evaluator:
-    """Evaluates a run at its first and last step, and every `data.eval_every` steps between."""
+def _critics(recipe: Recipe, task: BuiltIn | None) -> tuple[Critic, Critic | None]:
+    """Return the critic of the loop, and the annotator that knows better where that critic was learned."""
+    settings, code = recipe.critic, recipe.model.trust_remote_code
+    named = recipe.refresh.annotator
+    annotator = load_critic(named) if named else task.critic() if task else None
+    if settings.use:
+        return load_critic(settings.use), annotator
+    if not settings.model:
+        if annotator is None:
+            raise ConfigError("nobody judges the responses; set [critic] use or model")
+        return annotator, annotator
+    return _load_learned(settings.kind, settings.model, trust_remote_code=code), annotator
 
-    def __init__(self, trainer: Text2GradTrainer, task: BuiltIn, examples: Sequence[Example], critic: Critic) -> None:
-        self.task, self.examples, self.critic = task, examples, critic
+
+def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
+    """Return a run's learned critic as it was at a checkpoint, or None where its critic was none of that kind."""
+    state = json.loads((checkpoint / "state.json").read_bytes())
+    if not recipe.critic.model:
+        return None
+    current = state["critic"]["current"]
+    path = str(directory / "critic" / current) if current else recipe.critic.model
+    return _load_learned(recipe.critic.kind, path, trust_remote_code=recipe.model.trust_remote_code)
+
+
+def _load_learned(kind: str, path: str, *, trust_remote_code: bool) -> Critic:
+    if kind == "generative":
+        return GenerativeRewardModel.load(path, trust_remote_code=trust_remote_code)
+    return ScalarRewardModel.load(path, trust_remote_code=trust_remote_code)
+
+
+class _Evaluator:
+    """Evaluates a run at its first and last step, and every `data.eval_every` steps between.
+
+    At the first and the last it also asks the annotator how good a learned critic is on these very responses.
+    """
+
+    def __init__(
+        self, trainer: Text2GradTrainer, task: BuiltIn, examples: Sequence[Example], annotator: Critic | None
+    ) -> None:
+        self.task, self.examples, self.critic, self.annotator = task, examples, trainer.critic, annotator
         self.directory = trainer.directory / EVALUATIONS
         self.directory.mkdir(exist_ok=True)
 
@@ -82,7 +124,9 @@ class _Evaluator:
             prompt_format=rollout.prompt_format,
             seed=trainer.recipe.run.seed,
         )
-        shown = found.rollouts[:SHOWN]
+        learned = self.annotator is not None and self.critic is not self.annotator
+        ends = trainer.step in (0, trainer.recipe.run.steps)
+        shown = found.rollouts if learned and ends else found.rollouts[:SHOWN]
         critiques = ask(
             self.critic,
             [r.example for r in shown],
@@ -90,8 +134,13 @@ class _Evaluator:
             match=trainer.recipe.critic.match,
         )
         deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.recipe.reward)
-        records = response_records(trainer.step, shown, critiques, deltas, offsets, {})
-        return {"step": trainer.step, "metrics": found.metrics, "records": records}
+        quality = {}
+        if learned and ends:
+            quality = judge(
+                self.annotator, trainer.tokenizer, shown, deltas, critiques, trainer.recipe.reward
+            ).metrics()
+        records = response_records(trainer.step, shown[:SHOWN], critiques[:SHOWN], deltas[:SHOWN], offsets[:SHOWN], {})
+        return {"step": trainer.step, "metrics": found.metrics, "critic": quality, "records": records}
 
 
 def main_metric(recipe: Recipe) -> str:

@@ -1,7 +1,8 @@
 """Supervised fine-tuning of a policy on demonstrations, by TRL's SFTTrainer: what RL starts from."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,15 @@ class FineTuning:
     seed: int = 0
 
 
-def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: Sequence[str], how: FineTuning) -> Any:
+def fine_tune(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    answers: Sequence[str],
+    how: FineTuning,
+    *,
+    on_step: Callable[[int], None] | None = None,
+) -> Any:
     """Train a model to give these answers to these prompts and return it.
 
     The learning rate decays to zero along a cosine after a rise over 5 % of the steps.
@@ -44,6 +53,7 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
         examples: the task instances; their prompts are used as they stand.
         answers: one demonstration each.
         how: steps, batch size, learning rate and the rest.
+        on_step: called with the number of steps made, after each.
 
     Raises:
         DataError: if there are no demonstrations, not one for each prompt, or all are beyond the length limit.
@@ -64,7 +74,7 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
     # What this release of transformers calls it; TRL turns it on.
     new, old = "activation_checkpointing", "gradient_checkpointing"
     recompute: dict[str, Any] = {new if hasattr(SFTConfig, new) else old: False}
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
         settings = SFTConfig(
             output_dir=scratch,
             max_steps=how.steps,
@@ -84,10 +94,42 @@ def fine_tune(model: Any, tokenizer: Any, examples: Sequence[Example], answers: 
             data_seed=how.seed,
             **recompute,
         )
-        trainer = SFTTrainer(model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+        trainer = SFTTrainer(
+            model,
+            args=settings,
+            train_dataset=Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[progress_callback(on_step)] if on_step else [],
+        )
         trainer.train()
     model.zero_grad(set_to_none=True)
     return model.eval()
+
+
+@contextmanager
+def as_it_was(model: Any) -> Iterator[None]:
+    """Take off what a trainer of transformers hangs on a model.
+
+    The worst of it is a `forward` that is bound to this very model: a copy of the model would go on calling the
+    original, so that a frozen reference, say, would move with its policy.
+    """
+    before = set(vars(model))
+    try:
+        yield
+    finally:
+        for name in set(vars(model)) - before:
+            delattr(model, name)
+
+
+def progress_callback(on_step: Callable[[int], None]) -> Any:
+    """Return a callback of transformers' Trainer that tells how many steps were made."""
+    from transformers import TrainerCallback
+
+    class Progress(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            on_step(state.global_step)
+
+    return Progress()
 
 
 def _row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:

@@ -46,8 +46,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.recipe}: [model] path is not set; give it by --model PATH")
     if not recipe.data.task and not recipe.data.train:
         raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
-    if not recipe.data.task and not recipe.critic.use:
-        raise ConfigError(f"{args.recipe}: nobody judges the responses; set [critic] use or give --critic MODULE:NAME")
+    if not recipe.data.task and not recipe.critic.use and not recipe.critic.model:
+        raise ConfigError(
+            f"{args.recipe}: nobody judges the responses; set [critic] use or model, or give --critic MODULE:NAME"
+        )
 
     from text2grad.report import print_table, read_run, write_report
     from text2grad.session import main_metric, run_recipe

@@ -41,6 +41,9 @@ class Task(Protocol):
     def demonstration(self, example: Example, rng: Random) -> str:
         """Return one noisy answer as a person might have written it, for supervised fine-tuning."""
 
+    def corruption(self, example: Example, rng: Random) -> str:
+        """Return a garbled answer, for a reward model to learn what garbled answers look like."""
+
     def critic(self) -> Critic:
         """Return the programmatic critic."""
 

@@ -3,12 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 from text2grad.critics import Critic
 from text2grad.errors import ConfigError
+from text2grad.tasks.base import Task
 from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
 from text2grad.tasks.summarization import SummarizationTask
 from text2grad.types import Example
+
+PROCEDURAL: dict[str, Callable[[Literal["train", "held_out"]], Task]] = {"summarization": SummarizationTask}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,17 @@ def _summarization() -> BuiltIn:
         return {key: fmean(one[key] for one in each) for key in each[0]}
 
     return BuiltIn(train.examples, held_out.examples, train.critic, score, held_out.metric)
+
+
+def procedural(name: str, split: Literal["train", "held_out"]) -> Task:
+    """Return a task that makes its own items, with demonstrations and a critic.
+
+    Raises:
+        ConfigError: if there is none of that name.
+    """
+    if name not in PROCEDURAL:
+        raise ConfigError(f"there is no procedural task {name!r}; tasks: {', '.join(PROCEDURAL)}")
+    return PROCEDURAL[name](split)
 
 
 _TASKS: dict[str, Callable[[], BuiltIn]] = {"stories": _stories, "summarization": _summarization}

@@ -4,14 +4,18 @@ The tokenizer has one token for each word of the task with the space before it, 
 was. The model is a Llama with about 0.1 million parameters.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
 
 
-def word_tokenizer(texts: Iterable[str]) -> Any:
+def word_tokenizer(texts: Iterable[str], symbols: Sequence[str] = ()) -> Any:
     r"""Return a tokenizer with one token for each word, mark and line break that occurs in `texts`.
+
+    Args:
+        texts: what the tokenizer must be able to say.
+        symbols: texts that become one token each wherever they stand, the longest first.
 
     Example:
         >>> tokenizer = word_tokenizer(["Ann sold a bike.\nTL;DR: Ann sold."])
@@ -19,13 +23,14 @@ def word_tokenizer(texts: Iterable[str]) -> Any:
         >>> tokenizer.convert_ids_to_tokens(ids), tokenizer.decode(ids)
         (['Ann', ' sold', ' a', ' bike', '.'], 'Ann sold a bike.')
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+| ?[^\w\s]|\s"), behavior="isolated")
     core.decoder = decoders.Fuse()
     core.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=[PAD, EOS, UNKNOWN], show_progress=False))
+    core.add_tokens([AddedToken(symbol, normalized=False, special=False) for symbol in symbols])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
     )

@@ -1,0 +1,68 @@
+"""Responses with what a critic says of them: what phase 1 makes and phase 2 learns from (section 3.3).
+
+On disk an annotation is a line of JSON, which `text2grad align` reads, too:
+
+    {"prompt": ..., "response": ..., "critique": {"feedback": ..., "spans": [[start, end, label], ...], ...}}
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.critics import Critic, ask
+from text2grad.records import read_judged
+from text2grad.runlog import to_json, write_atomically
+from text2grad.spans import Match
+from text2grad.types import Critique, Example
+
+
+class Annotation(NamedTuple):
+    """One response and its critique."""
+
+    prompt: str
+    response: str
+    critique: Critique
+
+
+def annotate(
+    critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match = "exact"
+) -> list[Annotation]:
+    """Return a critic's annotations of some responses, one each.
+
+    Raises:
+        CriticError: if the critic fails.
+    """
+    critiques = ask(critic, examples, responses, match=match)
+    return [
+        Annotation(example.prompt_text, response, critique)
+        for example, response, critique in zip(examples, responses, critiques, strict=True)
+    ]
+
+
+def critique_record(critique: Critique) -> dict[str, Any]:
+    """Return a critique as JSON data."""
+    return {
+        "feedback": critique.feedback,
+        "spans": [[span.start, span.end, span.label] for span in critique.spans],
+        "outcome": critique.outcome,
+        "status": critique.status,
+        "unmatched": list(critique.unmatched),
+    }
+
+
+def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
+    """Write annotations, whole or not at all."""
+    lines = [
+        to_json({"prompt": one.prompt, "response": one.response, "critique": critique_record(one.critique)})
+        for one in annotations
+    ]
+    write_atomically(path, b"\n".join(lines) + b"\n")
+
+
+def read_annotations(path: str | Path) -> list[Annotation]:
+    """Return the annotations of a file.
+
+    Raises:
+        DataError: if it cannot be read, or a line is no annotation.
+    """
+    return [Annotation(one.prompt, one.response, one.critique) for one in read_judged(path)]

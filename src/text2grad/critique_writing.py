@@ -1,0 +1,43 @@
+"""A critique as the generative reward model reads and writes it: z = [c; A(y)] after [x; y] (section 3.4).
+
+The prompt holds the task's own prompt first, so that its cache is shared between the responses to it. The target is
+JSON, always valid and always in this order: the words first, since the spans must follow from them.
+
+    {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...]}
+"""
+
+import json
+
+from text2grad.types import Critique, Example
+
+OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
+SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"')
+"""What JSON puts between the words; a word-level tokenizer gets one token for each."""
+
+
+def critique_prompt(example: Example, response: str) -> str:
+    """Return what a reward model reads, where it has no chat template: the task's prompt and the response."""
+    return f"{example.prompt_text}{response}\n"
+
+
+def critique_target(critique: Critique, response: str, *, words: bool = True) -> str:
+    r"""Return what a reward model learns to write about a response.
+
+    Args:
+        critique: the annotation.
+        response: what its spans are offsets into; each is quoted once for each time it is marked.
+        words: False leaves the critique empty: the ablation without reasoning (section 5.3).
+
+    Example:
+        >>> from text2grad.types import Span
+        >>> critique_target(Critique('"Lyon" is wrong.', (Span(3, 7, "negative"),)), "in Lyon")
+        '{"textual_feedback": "\\"Lyon\\" is wrong.", "good_spans": [], "poor_spans": ["Lyon"]}'
+    """
+    spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
+    quotes = {
+        label: [response[span.start : span.end] for span in spans if span.label == label]
+        for label in ("positive", "negative")
+    }
+    feedback = critique.feedback if words else ""
+    record = {"textual_feedback": feedback, "good_spans": quotes["positive"], "poor_spans": quotes["negative"]}
+    return json.dumps(record, ensure_ascii=False)

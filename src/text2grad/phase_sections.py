@@ -1,0 +1,75 @@
+"""The sections of a recipe for the phases before the policy learns, and for keeping the reward model honest."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from text2grad.sections import Count, Fraction, Listed, Positive, Section
+
+
+class SFTConfig(Section):
+    """Supervised fine-tuning of the policy on demonstrations: what everything else starts from."""
+
+    steps: Count = 800
+    """Optimizer steps."""
+    batch_size: Count = 32
+    """Demonstrations of a step."""
+    lr: Positive = 1e-5
+    """AdamW's peak learning rate."""
+    answer_only: bool = True
+    """Put the loss on the answer alone; an untrained model learns to read from the prompt too."""
+    after_reward_model: Annotated[int, Field(ge=0)] = 0
+    """Steps of fine-tuning on top of the reward model's weights, where the policy starts from those; 0: it does not."""
+
+
+class RewardModelConfig(Section):
+    """Phase 2: a language model learns to write critiques and quotes (section 3.4)."""
+
+    responses: Count = 20_000
+    """Responses that are annotated for it: of the fine-tuned policy, of demonstrators, and garbled ones."""
+    steps: Count = 1_000
+    """Optimizer steps."""
+    batch_size: Count = 32
+    """Annotations of a step."""
+    lr: Positive = 1e-5
+    """AdamW's peak learning rate."""
+    max_new_tokens: Count = 512
+    """Length limit of a critique."""
+    words: bool = True
+    """Write the critique before the spans; off is the ablation without reasoning (section 5.3)."""
+
+
+class RefreshConfig(Section):
+    """The reward model is trained again on what the policy says now, so that its mistakes are not learned."""
+
+    steps: Annotated[tuple[int, ...], Listed] = ()
+    """After which steps; empty never."""
+    drift: Positive | None = None
+    """Also whenever the KL per token (nats) has moved by this much since the last time."""
+    annotator: str = ""
+    """ "module:name" of the critic that annotates; empty takes the built-in task's own."""
+    window: Count = 640
+    """How many of the last responses are annotated."""
+    replay: Fraction = 0.5
+    """Share of older annotations among what it trains on; they come from `replay_from`."""
+    replay_from: str = ""
+    """JSONL file of the annotations of phase 1; empty replays none."""
+    train_steps: Count = 100
+    """Optimizer steps of one refresh."""
+    batch_size: Count = 32
+    """Annotations of a step."""
+    lr: Positive = 1e-5
+    """AdamW's peak learning rate."""
+    audit: Annotated[int, Field(ge=0)] = 0
+    """Responses of each step that the annotator judges too, to measure the gap; 0 measures none."""
+
+    @model_validator(mode="after")
+    def _can_replay(self) -> "RefreshConfig":
+        if self.replay == 1.0:
+            raise ValueError("replay = 1.0 leaves no room for new annotations; choose less")
+        return self
+
+    @property
+    def active(self) -> bool:
+        """True when the reward model is ever trained again."""
+        return bool(self.steps) or self.drift is not None

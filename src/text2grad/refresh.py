@@ -1,0 +1,168 @@
+"""Keeping a learned critic honest while the policy learns from it.
+
+A policy finds the mistakes of a reward model that stands still. So some responses of each step are audited by the
+annotator who taught it, and after chosen steps it is trained again on the policy's own last responses, among older
+annotations so that it does not forget.
+
+    critic/annotations.jsonl     every answer of the annotator: it is never asked twice
+    critic/step-000010/          the reward model since step 10
+"""
+
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from text2grad.annotations import Annotation, annotate, read_annotations
+from text2grad.checkpoint import random_states, restore_random_states
+from text2grad.critics import Critic
+from text2grad.errors import ConfigError
+from text2grad.models import load_policy
+from text2grad.phase_sections import RefreshConfig
+from text2grad.quality import Quality, compare
+from text2grad.remembered import RememberingCritic
+from text2grad.reward_model import GenerativeRewardModel
+from text2grad.reward_training import train_reward_model
+from text2grad.rewards import response_deltas
+from text2grad.sections import RewardConfig
+from text2grad.sft import FineTuning
+from text2grad.types import Example, Rollout
+
+
+class Refresher:
+    """Audits a learned critic, and trains it again when it is time."""
+
+    def __init__(
+        self,
+        config: RefreshConfig,
+        critic: Any,
+        annotator: Critic | None,
+        directory: Path,
+        *,
+        reward: RewardConfig,
+        seed: int,
+    ) -> None:
+        """Check that there is something to refresh and somebody to ask.
+
+        Args:
+            config: when and how.
+            critic: the critic of the loop; to be refreshed it must be a `GenerativeRewardModel`.
+            annotator: the critic that knows better.
+            directory: of the run.
+            reward: how spans become δ.
+            seed: the run's.
+
+        Raises:
+            ConfigError: if the critic cannot be trained, or there is no annotator.
+            DataError: if the old annotations cannot be read.
+        """
+        if config.active and not isinstance(critic, GenerativeRewardModel):
+            raise ConfigError(
+                f"[refresh] trains the critic again, but it is a {type(critic).__name__}, no generative reward model. "
+                "Name one with critic.model, or leave refresh.steps and refresh.drift out."
+            )
+        if (config.active or config.audit) and annotator is None:
+            raise ConfigError('[refresh] needs an annotator; name one with refresh.annotator = "module:name"')
+        self.config, self.critic, self.reward, self.seed = config, critic, reward, seed
+        self.directory = directory / "critic"
+        self.directory.mkdir(exist_ok=True)
+        self.annotator = annotator and RememberingCritic(annotator, self.directory / "annotations.jsonl")
+        self.old = read_annotations(config.replay_from) if config.active and config.replay_from else []
+        self.seen: deque[tuple[Example, str]] = deque(maxlen=config.window)
+        self.current, self.last_kl = "", 0.0
+
+    def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
+        """Return how far the critic is from the annotator on the first responses of a step."""
+        if not self.config.audit:
+            return {}
+        n = self.config.audit
+        quality = judge(self.annotator, tokenizer, rollouts[:n], deltas[:n], critiques[:n], self.reward)
+        return {f"audit/{name}": value for name, value in quality.metrics().items()}
+
+    def see(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
+        """Take a step's responses, those of all processes in the order of the batch."""
+        self.seen.extend(zip(examples, responses, strict=True))
+
+    def refresh_if_due(self, step: int, kl_per_token: float) -> None:
+        """Train the critic on the last responses, or load what a killed run trained at this very step.
+
+        Args:
+            step: how many steps are finished.
+            kl_per_token: of the last of them, nats.
+        """
+        moved = self.config.drift is not None and abs(kl_per_token - self.last_kl) >= self.config.drift
+        if step not in self.config.steps and not moved:
+            return
+        name = f"step-{step:06d}"
+        if not (self.directory / name).exists():
+            before = random_states()
+            self._train(step)
+            restore_random_states(before)
+            temporary = self.directory / f".{name}.tmp"
+            shutil.rmtree(temporary, ignore_errors=True)
+            self.critic.save(temporary)
+            temporary.rename(self.directory / name)
+        self._load(name)
+        self.last_kl = kl_per_token
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: which reward model is in use."""
+        return {"current": self.current, "last_kl": self.last_kl}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Undo `state`."""
+        self.last_kl = state["last_kl"]
+        if state["current"]:
+            self._load(state["current"])
+
+    def forget(self, needed: set[str]) -> None:
+        """Remove reward models that no checkpoint needs."""
+        for path in self.directory.glob("step-*"):
+            if path.name not in {*needed, self.current}:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _train(self, step: int) -> None:
+        examples, responses = zip(*self.seen, strict=True)
+        assert self.annotator is not None  # checked when this was made
+        fresh = annotate(self.annotator, examples, responses)
+        share = self.config.replay
+        count = min(len(self.old), round(len(fresh) * share / (1 - share)))
+        mixed: list[Annotation] = [*fresh, *Random(f"{self.seed} {step}").sample(self.old, count)]
+        how = FineTuning(
+            steps=self.config.train_steps,
+            batch_size=self.config.batch_size,
+            learning_rate=self.config.lr,
+            seed=(self.seed + step) % 2**32,
+        )
+        train_reward_model(self.critic.model, self.critic.tokenizer, mixed, how, words=self.critic.words)
+
+    def _load(self, name: str) -> None:
+        """Take up saved weights; those just trained are loaded too, so that a resumed run has the same bits."""
+        saved = load_policy(str(self.directory / name))
+        self.critic.model.load_state_dict(saved.state_dict())
+        self.current = name
+
+
+def judge(
+    annotator: Any,
+    tokenizer: Any,
+    rollouts: Sequence[Rollout],
+    deltas: Sequence[Sequence[float]],
+    critiques: Sequence[Any],
+    reward: RewardConfig,
+) -> Quality:
+    """Return how a critic's δ on some responses compare with an annotator's.
+
+    Args:
+        annotator: the critic that knows better.
+        tokenizer: the policy's.
+        rollouts: the responses.
+        deltas: δ of each by the critic.
+        critiques: what the critic wrote, as critiques or as records of them.
+        reward: how spans become δ.
+    """
+    true = annotator([r.example for r in rollouts], [r.response for r in rollouts])
+    true_deltas, _ = response_deltas(tokenizer, rollouts, true, reward)
+    return compare(deltas, true_deltas, critiques)

@@ -1,0 +1,68 @@
+"""Phase 2: a language model learns to write what the annotators wrote (section 3.4).
+
+The loss is the negative log-likelihood of z = [c; A(y)] given [x; y]; prompt and response have none.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from text2grad.annotations import Annotation
+from text2grad.critique_writing import critique_prompt, critique_target
+from text2grad.errors import DataError
+from text2grad.reward_model import GenerativeRewardModel
+from text2grad.sft import FineTuning, fine_tune
+from text2grad.types import Example
+
+
+def train_reward_model(
+    model: Any,
+    tokenizer: Any,
+    annotations: Sequence[Annotation],
+    how: FineTuning,
+    *,
+    words: bool = True,
+    max_new_tokens: int = 512,
+    on_step: Callable[[int], None] | None = None,
+) -> tuple[GenerativeRewardModel, int]:
+    """Train a language model on annotations.
+
+    Args:
+        model: a Hugging Face causal language model, trained in place.
+        tokenizer: its tokenizer.
+        annotations: responses with critiques; failed critiques teach nothing and are passed over.
+        how: steps, batch size, learning rate.
+        words: False leaves the critique in words out, and keeps the spans.
+        max_new_tokens: length limit of the critiques it will write.
+        on_step: called with the number of steps made.
+
+    Returns:
+        The reward model, and how many annotations were left out because prompt, response and critique together are
+        longer than `how.max_tokens`: cut, they would teach it to write broken JSON.
+
+    Raises:
+        DataError: if none is left to learn from.
+    """
+    pairs = [
+        (critique_prompt(Example(one.prompt), one.response), critique_target(one.critique, one.response, words=words))
+        for one in annotations
+        if not one.critique.failed
+    ]
+    asked, targets = ([*texts] for texts in zip(*pairs, strict=True)) if pairs else ([], [])
+    lengths = [
+        len(question) + len(answer) + 1  # and the end of the sequence
+        for question, answer in zip(_ids(tokenizer, asked), _ids(tokenizer, targets), strict=True)
+    ]
+    kept = [row for row, length in enumerate(lengths) if length <= how.max_tokens]
+    if not kept:
+        raise DataError(
+            f"none of {len(annotations)} annotations can be learned from: {len(annotations) - len(pairs)} hold no "
+            f"critique that could be read, {len(pairs)} are longer than max_tokens = {how.max_tokens}"
+        )
+    fine_tune(
+        model, tokenizer, [Example(asked[row]) for row in kept], [targets[row] for row in kept], how, on_step=on_step
+    )
+    return GenerativeRewardModel(model, tokenizer, max_new_tokens=max_new_tokens, words=words), len(pairs) - len(kept)
+
+
+def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    return list(tokenizer(list(texts))["input_ids"]) if texts else []

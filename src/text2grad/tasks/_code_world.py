@@ -1,0 +1,193 @@
+"""The world of the code task: its operations on a list of integers, its names, and what each split may combine.
+
+A specification is two to five steps; its program has one line for each, and every line has a name and a loop
+variable of its own, so that an expression of one line is written nowhere else. Every operation and every constant
+can occur in training; what is held out are combinations: ordered pairs of operations that follow each other (those
+whose index sum is divisible by five), ordered pairs of constants that do (a rule of the same kind), and sentence
+templates.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from random import Random
+from typing import Literal, NamedTuple
+
+Split = Literal["train", "held_out"]
+Kind = Literal["filter", "map", "slice", "order", "reduce"]
+Value = list[int] | int
+
+HEADER = "def solve(a):"
+INDENT = " "
+INPUT = "a"
+NAMES = ("b", "c", "d", "e", "f")  # what the lines of the steps assign
+LOOPS = ("i", "j", "k", "m", "n")  # and what each of them calls one value
+ORDINALS = ("one", "two", "three", "four", "five")
+THRESHOLDS, AMOUNTS, LENGTHS = range(2, 10), range(3, 10), range(2, 6)
+MOST_LOOPS = 3  # lines with a comprehension: they are the long ones
+
+
+class Operation(NamedTuple):
+    """One thing that a step can ask for.
+
+    Attributes:
+        kind: what it does to a list.
+        code: its expression; `v` is the loop variable, `s` the source, `k` the constant.
+        run: its meaning, for expected values.
+        constants: the constants that it takes; empty for none.
+        slip: the operation that a hasty programmer writes instead, or "".
+    """
+
+    kind: Kind
+    code: str
+    run: Callable[[list[int], int], Value]
+    constants: range = range(0)
+    slip: str = ""
+
+
+class Step(NamedTuple):
+    """An operation with its constant, 0 for none."""
+
+    operation: str
+    k: int
+
+
+OPERATIONS: dict[str, Operation] = {
+    "above": Operation("filter", "{v} > {k}", lambda v, k: [x for x in v if x > k], THRESHOLDS, "at_least"),
+    "below": Operation("filter", "{v} < {k}", lambda v, k: [x for x in v if x < k], THRESHOLDS, "at_most"),
+    "at_least": Operation("filter", "{v} >= {k}", lambda v, k: [x for x in v if x >= k], THRESHOLDS, "above"),
+    "at_most": Operation("filter", "{v} <= {k}", lambda v, k: [x for x in v if x <= k], THRESHOLDS, "below"),
+    "even": Operation("filter", "{v} % 2 == 0", lambda v, _: [x for x in v if x % 2 == 0]),
+    "odd": Operation("filter", "{v} % 2 == 1", lambda v, _: [x for x in v if x % 2 == 1]),
+    "double": Operation("map", "{v} * 2", lambda v, _: [x * 2 for x in v], slip="square"),
+    "square": Operation("map", "{v} ** 2", lambda v, _: [x**2 for x in v], slip="double"),
+    "add": Operation("map", "{v} + {k}", lambda v, k: [x + k for x in v], AMOUNTS),
+    "subtract": Operation("map", "{v} - {k}", lambda v, k: [x - k for x in v], AMOUNTS, "subtract_from"),
+    "multiply": Operation("map", "{v} * {k}", lambda v, k: [x * k for x in v], AMOUNTS),
+    "first": Operation("slice", "{s}[:{k}]", lambda v, k: v[:k], LENGTHS, "skip"),
+    "skip": Operation("slice", "{s}[{k}:]", lambda v, k: v[k:], LENGTHS, "first"),
+    "last": Operation("slice", "{s}[-{k}:]", lambda v, k: v[-k:], LENGTHS, "drop_last"),
+    "drop_last": Operation("slice", "{s}[:-{k}]", lambda v, k: v[:-k], LENGTHS, "last"),
+    "rising": Operation("order", "sorted({s})", lambda v, _: sorted(v), slip="falling"),
+    "falling": Operation("order", "sorted({s}, reverse=True)", lambda v, _: sorted(v)[::-1], slip="rising"),
+    "reverse": Operation("order", "{s}[::-1]", lambda v, _: v[::-1], slip="falling"),
+    "sum": Operation("reduce", "sum({s})", lambda v, _: sum(v), slip="count"),
+    "count": Operation("reduce", "len({s})", lambda v, _: len(v), slip="sum"),
+    "largest": Operation("reduce", "max({s})", lambda v, _: max(v), slip="smallest"),
+    "smallest": Operation("reduce", "min({s})", lambda v, _: min(v), slip="largest"),
+    "subtract_from": Operation("map", "{k} - {v}", lambda v, k: [k - x for x in v]),  # never asked for
+}
+ASKED = tuple(OPERATIONS)[:-1]
+_REDUCTIONS = tuple(name for name in ASKED if OPERATIONS[name].kind == "reduce")
+_LOOPING = frozenset(name for name in ASKED if OPERATIONS[name].kind in ("filter", "map"))
+_LISTS = ASKED[: -len(_REDUCTIONS)]  # the operations that give a list
+
+
+@cache
+def may_follow(first: str, second: str, split: Split) -> bool:
+    """Tell whether `second` right after `first` belongs to the split; every pair belongs to exactly one."""
+    return ((ASKED.index(first) + ASKED.index(second)) % 5 == 0) == (split == "held_out")
+
+
+def known_constants(steps: Sequence[Step]) -> list[bool]:
+    """Tell for each constant and the next one whether training may show them in this order."""
+    constants = [step.k for step in steps if step.k]
+    return [(first + 2 * second) % 5 != 0 for first, second in pairwise(constants)]
+
+
+def draw_steps(split: Split, size: int, rng: Random) -> tuple[Step, ...]:
+    """Draw steps of distinct operations.
+
+    In training no two neighbours are a held-out pair, of operations or of constants; a held-out specification has at
+    least one pair of operations that is, and one of constants if it has two constants.
+    """
+    while True:
+        names = _draw_operations(size, rng)
+        pairs = [may_follow(first, second, "train") for first, second in pairwise(names)]
+        steps = tuple(Step(name, rng.choice(OPERATIONS[name].constants or (0,))) for name in names)
+        constants = known_constants(steps)
+        if all(pairs + constants) if split == "train" else not all(pairs) and not (constants and all(constants)):
+            return steps
+
+
+def _draw_operations(size: int, rng: Random) -> list[str]:
+    """Draw distinct operations, the last one a reduction in half of the cases."""
+    while True:
+        names = rng.choices(_LISTS, k=size)
+        if rng.random() < 0.5:
+            names[-1] = rng.choice(_REDUCTIONS)
+        if len(set(names)) == size and sum(name in _LOOPING for name in names) <= MOST_LOOPS:
+            return names
+
+
+def expression(step: Step, place: int, source: str) -> str:
+    """Return what a step writes: the condition, the new value, or all that its line assigns.
+
+    Example:
+        >>> expression(Step("above", 3), 0, "a"), expression(Step("first", 3), 1, "b")
+        ('i > 3', 'b[:3]')
+    """
+    return OPERATIONS[step.operation].code.format(v=LOOPS[place], s=source, k=step.k)
+
+
+def right_side(step: Step, place: int, source: str) -> str:
+    """Return what the line of a step assigns.
+
+    Example:
+        >>> right_side(Step("above", 3), 0, "a")
+        '[i for i in a if i > 3]'
+    """
+    kind, loop, code = OPERATIONS[step.operation].kind, LOOPS[place], expression(step, place, source)
+    if kind == "filter":
+        return f"[{loop} for {loop} in {source} if {code}]"
+    return f"[{code} for {loop} in {source}]" if kind == "map" else code
+
+
+def body(steps: Sequence[Step | None]) -> str:
+    r"""Return the body of `solve`, without the indentation of its first line; a None is left out.
+
+    Example:
+        >>> print(HEADER + "\n " + body([Step("above", 3), None, Step("sum", 0)]))
+        def solve(a):
+         b = [i for i in a if i > 3]
+         d = sum(b)
+         return d
+    """
+    lines, source = [], INPUT
+    for place, step in enumerate(steps):
+        if step is not None:
+            lines.append(f"{NAMES[place]} = {right_side(step, place, source)}")
+            source = NAMES[place]
+    return "\n ".join([*lines, f"return {source}"])
+
+
+def slipped(step: Step) -> Step:
+    """Return the step that a hasty programmer writes; the step itself where there is no such habit."""
+    return Step(OPERATIONS[step.operation].slip or step.operation, step.k)
+
+
+def garble(text: str, other: str, rng: Random) -> str:
+    """Return a body that came out wrong: words or lines cut, doubled, shuffled, or spliced with another body's.
+
+    Words keep the space before them, so that code stays code as far as it goes; no two grow together.
+    """
+    unit = re.compile(r"\n ?|[^\n]+" if rng.random() < 0.4 else r" ?\w+| ?[^\w\s]|\n")
+    pieces, others = unit.findall(text), unit.findall(other)
+    i, j = sorted((rng.randrange(1, len(pieces)), rng.randrange(1, len(pieces))))
+    kinds = (
+        pieces[: i - 1],
+        pieces[:i] + others[i:],
+        pieces[:i] + pieces[i + 1 :],
+        pieces[:j] + pieces[i:],
+        [*pieces[:i], pieces[j], *pieces[i + 1 : j], pieces[i], *pieces[j + 1 :]],
+        [*pieces[:i], *rng.sample(pieces[i:j], j - i), *pieces[j:]],
+        [*pieces[:i], rng.choice(others), *pieces[i + 1 :]],
+    )
+    return re.sub(r"(\w)\0(?=\w)", r"\1 ", "\0".join(rng.choice(kinds))).replace("\0", "")
+
+
+def code_words() -> list[str]:
+    """Return texts that hold every word of programs."""
+    codes = [operation.code.format(v="", s="", k="") for operation in OPERATIONS.values()]
+    return [*codes, *NAMES, *LOOPS, INPUT, *map(str, range(10)), "[ for in if ] = return"]

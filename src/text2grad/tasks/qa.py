@@ -1,0 +1,258 @@
+r"""The embedded question-answering task: a small table, a question, and one sentence of three to five claims.
+
+A table lists courses, of which one is open; a question asks for the person and two to four details of that one.
+Demonstrations are those of a hasty reader: he often reads a detail off the first row, in more than half the cases
+where it is a place, a day or a price, so that imitation alone, even greedy, stays wrong; and what he did not catch
+becomes "somewhere" or "for some price", so that an omission is words that a critique can quote.
+
+Example:
+    >>> task = QATask("held_out")
+    >>> example = task.examples(1)[0]
+    >>> print(example.prompt_text)
+    - closed: Olga Berg Thursday dancing library 40
+    - over: Hugo Sato Saturday sewing beach 25
+    - open: Sven Costa Sunday singing park 20
+    Question: If a course is open, tell me who, what and when.
+    Answer:
+    >>> critique = QACritic()([example], ["Sven Costa teaches something on Thursday."])[0]
+    >>> print(critique.feedback.replace(". ", ".\n"))
+    The truth: Sven Costa teaches singing on Sunday.
+    "Sven Costa" matches the table.
+    "something" is vague: the table says singing.
+    "Thursday" belongs to Olga Berg.
+    >>> task.score(example, "Sven Costa teaches something on Thursday.")["claim_f1"]
+    0.4
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from random import Random
+from typing import Any, get_args
+
+from text2grad.critics import Critic
+from text2grad.errors import ConfigError, DataError
+from text2grad.tasks import _qa_metric as metric
+from text2grad.tasks import _qa_tables as tables
+from text2grad.tasks import _qa_wording as wording
+from text2grad.tasks._qa_critic import read
+from text2grad.tasks._qa_world import (
+    CHATTER,
+    DETAILS,
+    EXTRA_LINE,
+    FILLERS,
+    SLOTS,
+    Problem,
+    Split,
+    answer_of,
+    phrase,
+    sentence,
+)
+from text2grad.tasks.base import split_words
+from text2grad.types import Critique, Example, Span
+
+TOGETHER = (("who",), ("what",), ("where",), ("when",), ("price",))  # read from one row
+CAREFUL = ("who", "what")  # the groups that are read with more care
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """How long the tables are and how badly the demonstrations read them.
+
+    Attributes:
+        rows: the fewest and the most rows.
+        skim: how often a demonstration takes a place, a day or a price from the first row of the table.
+        slip: how often it does so for the person and for the subject.
+        vague: how often it says "somewhere" instead, where it does neither.
+        drop: how often it leaves a detail out without a word.
+        chatter: how often it adds an empty phrase or line.
+    """
+
+    rows: tuple[int, int]
+    skim: float
+    slip: float
+    vague: float
+    drop: float = 0.02
+    chatter: float = 0.3
+
+
+DIFFICULTIES = {
+    "easy": Difficulty((2, 3), skim=0.52, slip=0.1, vague=0.15),
+    "normal": Difficulty((3, 3), skim=0.55, slip=0.15, vague=0.2),
+    "hard": Difficulty((4, 4), skim=0.6, slip=0.2, vague=0.25),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QACritic:
+    """Judges answers in words: `critic(examples, responses)` returns one critique each.
+
+    Attributes:
+        omission_penalty: with a value above 0, each claim that an answer leaves out takes this much off the
+            critique's `outcome`; an omission has no span. At 0 the outcome is None.
+    """
+
+    omission_penalty: float = 0.0
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response.
+
+        Raises:
+            DataError: if the lengths differ or an example is not of this task.
+        """
+        if len(examples) != len(responses):
+            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
+        return [self._critique(example, response) for example, response in zip(examples, responses, strict=True)]
+
+    def _critique(self, example: Example, response: str) -> Critique:
+        problem = problem_of(example)
+        reading = read(response, problem.facts)
+        spans = tuple(
+            Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
+            for finding in wording.quotable(reading)
+        )
+        feedback = wording.write(reading, response, problem, _generator(example.prompt_text, response))
+        outcome = -self.omission_penalty * len(reading.missing) if self.omission_penalty else None
+        return Critique(feedback, spans, outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class QATask:
+    """Questions about tables; the two splits share no question: no name, course or composition that is asked for.
+
+    Attributes:
+        split: "train" or "held_out".
+        difficulty: a key of `DIFFICULTIES`.
+        seed: with another seed, every item is another.
+    """
+
+    split: Split = "train"
+    difficulty: str = "normal"
+    seed: int = 0
+    name: str = field(default="qa", init=False)
+    metric: str = field(default="claim_f1", init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse unknown settings."""
+        for what, value, known in (
+            ("split", self.split, get_args(Split)),
+            ("difficulty", self.difficulty, tuple(DIFFICULTIES)),
+        ):
+            if value not in known:
+                raise ConfigError(f"qa has no {what} {value!r}; known: {', '.join(known)}")
+
+    def examples(self, n: int, seed: int = 0) -> list[Example]:
+        """Return n items with distinct prompts; a shorter list is the beginning of a longer one."""
+        rng = _generator("examples", self.split, self.difficulty, self.seed, seed)
+        items: dict[str, Example] = {}
+        while len(items) < n:
+            example = self._example(rng)
+            items.setdefault(example.prompt_text, example)
+        return list(items.values())
+
+    def _example(self, rng: Random) -> Example:
+        rows = rng.randint(*DIFFICULTIES[self.difficulty].rows)
+        problem = tables.draw_problem(self.split, rows, rng)
+        prompt = tables.write_prompt(problem, self.split, rng)
+        meta = {"rows": problem.rows, "target": problem.target, "asked": problem.asked}
+        return Example(prompt, answer_of(problem.facts), meta=meta)
+
+    def demonstration(self, example: Example, rng: Random) -> str:
+        """Return a hasty reader's answer: it reads the first row, hedges, and chats."""
+        level, problem = DIFFICULTIES[self.difficulty], problem_of(example)
+        phrases = {}
+        for slots in TOGETHER:
+            hasty = level.slip if slots[0] in CAREFUL else level.skim
+            skims, vague, drops = (rng.random() < p for p in (hasty, level.vague, level.drop))
+            for slot in set(slots) & set(problem.facts):
+                value = problem.rows[0 if skims else problem.target][slot]
+                phrases[slot] = FILLERS[slot] if vague and not skims else phrase(slot, value)
+                if drops and slot not in CAREFUL:
+                    del phrases[slot]
+        if rng.random() < level.chatter:
+            return _chatty(sentence(phrases), rng)
+        return sentence(phrases) + "."
+
+    def corruption(self, example: Example, rng: Random) -> str:
+        """Return a demonstration that came out garbled: cut, shuffled, doubled, or spliced with another answer."""
+        words = self.demonstration(example, rng).split()
+        others = str(self._example(rng).reference).split()
+        i, j = sorted((rng.randrange(len(words)), rng.randrange(len(words))))
+        kinds = (
+            words[:i],
+            words[:i] + others[i:],
+            words[:i] + words[i + 1 :],
+            words[:j] + words[i:],
+            [*words[:i], words[j], *words[i + 1 : j], words[i], *words[j + 1 :]],
+            rng.sample(words, len(words)),
+        )
+        return " ".join(rng.choice(kinds))
+
+    def critic(self) -> Critic:
+        """Return the programmatic critic."""
+        return QACritic()
+
+    def score(self, example: Example, response: str) -> dict[str, float]:
+        """Return F1, precision and recall of the claims and whether it is the reference, each in [0, 1]."""
+        facts = problem_of(example).facts
+        exact = float(metric.same_words(answer_of(facts), response))
+        return {**metric.claim_scores(facts, response), "exact": exact}
+
+    def vocabulary(self) -> list[str]:
+        """Return every word and mark of prompts, answers and critiques, of both splits, sorted."""
+        return sorted({word for text in (*tables.words(), *wording.words()) for word in split_words(text)})
+
+    def texts(self, n: int, seed: int = 0) -> list[str]:
+        """Return n texts, each a prompt, an answer and its critique; every second answer is a corruption."""
+        rng = _generator("texts", self.split, self.difficulty, self.seed, seed)
+        examples = self.examples(n, seed)
+        answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
+        critiques = QACritic()(examples, answers)
+        return [
+            f"{example.prompt_text} {answer}\n{critique.feedback}"
+            for example, answer, critique in zip(examples, answers, critiques, strict=True)
+        ]
+
+
+def claim_f1(example: Example, response: str) -> float:
+    """Return the F1 of the claims that a response makes, in [0, 1]."""
+    return metric.claim_scores(problem_of(example).facts, response)["claim_f1"]
+
+
+def problem_of(example: Example) -> Problem:
+    """Return the table and the question behind an example.
+
+    Raises:
+        DataError: if the example is not of this task.
+    """
+    meta = example.meta
+    rows: Any = meta.get("rows")
+    target, asked = meta.get("target"), _details(meta.get("asked"))
+    if not (_is_table(rows) and isinstance(target, int) and 0 <= target < len(rows) and asked):
+        raise DataError(
+            f"not a qa example: meta has rows={rows!r}, target={target!r}, asked={meta.get('asked')!r}; need rows with "
+            f"a status and the keys {SLOTS}, the index of one, and some of {DETAILS}"
+        )
+    return Problem(tuple(rows), target, asked)
+
+
+def _is_table(rows: Any) -> bool:
+    return isinstance(rows, Sequence) and all(
+        isinstance(row, Mapping) and set(row) == {"status", *SLOTS} for row in rows
+    )
+
+
+def _details(asked: Any) -> tuple[str, ...]:
+    """Return the details asked for, or nothing if they are none."""
+    known = isinstance(asked, Sequence) and not isinstance(asked, str) and set(asked) <= set(DETAILS)
+    return tuple(asked) if known else ()
+
+
+def _chatty(sentence: str, rng: Random) -> str:
+    ending = rng.choice((*CHATTER, None))
+    return f"{sentence}. {EXTRA_LINE}" if ending is None else f"{sentence} {ending}."
+
+
+def _generator(*parts: object) -> Random:
+    """Return a generator seeded by the parts alone: the same on every machine and in every process."""
+    return Random(sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest())
