@@ -19,19 +19,24 @@ SOURCE = ROOT / "src" / "text2grad"
 # gradient, the loop, whole sessions, evidence, the command line.
 BANDS = """
     __init__ errors types shapes
+    _sandbox_kernel _sandbox_job _sandbox_server _sandbox_worker sandbox
     lenient_json critique_text normalize spans
     pieces offsets weighting align
-    sections config examples critics
+    sections phase_sections config examples critics
     tasks/__init__ tasks/base
     tasks/_story_words tasks/_story_reading tasks/_story_openings tasks/stories
     tasks/_summarization_world tasks/_summarization_posts tasks/_summarization_metric tasks/_summarization_critic
-    tasks/_summarization_wording tasks/summarization tasks/registry
+    tasks/_summarization_wording tasks/summarization
+    tasks/_qa_world tasks/_qa_tables tasks/_qa_metric tasks/_qa_critic tasks/_qa_wording tasks/qa
+    tasks/_code_world tasks/_code_expressions tasks/_code_specs tasks/_code_tests tasks/_code_critic tasks/_code_wording
+    tasks/code tasks/registry
     nl_gradient advantages ppo
     logprobs adapters batch models rollout rewards optim update
-    runlog run_state checkpoint metrics launch loop
-    tasks/tiny sft evaluate session
-    qa_feedback records labelled fidelity html terminal plots report
-    commands/__init__ commands/align commands/recipe commands/train commands/quickstart cli
+    qa_feedback records runlog run_state checkpoint metrics annotations remembered
+    critique_writing reward_model sft reward_training reward_head quality refresh scoring launch loop
+    tasks/tiny evaluate session pipeline
+    labelled fidelity html terminal methods plots report comparison
+    commands/__init__ commands/align commands/recipe commands/train commands/generate commands/quickstart cli
 """
 ORDER = BANDS.split()
 

@@ -153,6 +153,7 @@ def test_what_means_the_same_is_right(place: int, line: str) -> None:
         ("[i for i in a if i % 2 == 0]", "[i for i in a if 0 == i % 2]", True),
         ("[i for i in a if i % 2]", "[i for i in a if i % 2 == 1]", True),
         ("[i for i in a if i % 2]", "[i for i in a if i % 2 != 1]", False),
+        ("[i for i in a if i]", "[i for i in a if i != 0]", True),
         ("[i - 3 for i in a]", "[-3 + i for i in a]", True),
         ("[i - 3 for i in a]", "[3 - i for i in a]", False),
         ("[i - 3 for i in a]", "[i --3 for i in a]", False),
@@ -225,6 +226,15 @@ def test_a_long_mess_is_quoted_in_part_and_the_critique_says_so() -> None:
     assert 1 <= len(critique_of(response).spans) <= 5
     assert "There is more like this." in critique_of(response).feedback
     assert "There is more" not in critique_of("zebra").feedback
+
+
+def test_all_quotes_together_stay_short_beyond_the_first_fault() -> None:
+    examples = TRAIN.examples(600)
+    for i, example in enumerate(examples):
+        response = TRAIN.corruption(example, Random(i))
+        spans = critique_of(response, example).spans
+        words = [len(re.findall(r"\w+|[^\w\s]", response[span.start : span.end])) for span in spans]
+        assert sum(span.label == "negative" for span in spans) <= 1 or sum(words) <= 34
 
 
 def test_critiques_vary_in_words_but_not_for_one_answer_and_stay_short() -> None:

@@ -386,7 +386,8 @@ def test_a_loss_that_is_no_number_changes_no_weight(where: str) -> None:
     value = 0.5 * float(learning.returns[learning.batch.response_mask].square().mean())
     assert str(caught.value) == (
         f"the loss is not finite (policy {expected:.4g}, value {value:.4g}) before an optimizer step, which was not "
-        "made. Resume from the last checkpoint with a lower optim.lr or a higher ppo.beta, or look at the last rollouts for what was sampled."
+        "made. Resume from the last checkpoint with a lower optim.lr or a higher ppo.beta, or look at the last "
+        "rollouts for what was sampled."
     )
     assert same(before, bench.weights())
     assert bench.optimizers.states({id(p): n for n, p in bench.model.named_parameters()}) == {}

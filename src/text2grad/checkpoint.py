@@ -72,10 +72,7 @@ def save_checkpoint(
         }
         save_file(moments, temporary / "optimizer.safetensors")
         (temporary / "state.json").write_bytes(to_json(state))
-        _flush(temporary)
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-        _flush_directory(directory)
+        publish(temporary, final)
     except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         before = latest_checkpoint(directory)
@@ -86,6 +83,14 @@ def save_checkpoint(
     for old in _all_checkpoints(directory)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Give a finished directory its name; what it holds is on the disk before the name is."""
+    _flush(temporary)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    _flush_directory(final.parent)
 
 
 def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> dict[str, Any]:

@@ -8,7 +8,8 @@ Text2GradError
 ├── CriticError       a critic broke its contract, or failed more often than the run allows
 ├── ModelError        a model or tokenizer cannot play the role it was given
 ├── TrainingError     the run cannot go on (a loss that is not finite, say)
-└── CheckpointError   a checkpoint could not be written or does not fit the run
+├── CheckpointError   a checkpoint could not be written or does not fit the run
+└── SandboxError      model-written code cannot be run safely here
 
 Each message says what is wrong, the value, where, and the way out. A critic that writes nonsense is no
 exception: it is an outcome (`Critique.status`), counted and logged.

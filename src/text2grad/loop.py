@@ -96,6 +96,10 @@ class Text2GradTrainer:
             torch.set_num_threads(self.recipe.run.threads)
         torch.manual_seed(self.recipe.run.seed)
         self.accelerator = make_accelerator(self.recipe)
+        self.directory = Path(self.recipe.run.out)
+        self.refresher = Refresher(
+            self.recipe, critic, annotator, self.directory, processes=self.accelerator.num_processes
+        )
         policy = prepare_policy(model, self.recipe)
         self.eos_ids = stop_ids(policy, tokenizer, self.recipe.rollout.eos_token_ids)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
@@ -108,7 +112,6 @@ class Text2GradTrainer:
             too_long=self.recipe.data.too_long,
         )
 
-        self.directory = Path(self.recipe.run.out)
         if self.accelerator.is_main_process:
             open_run(self.directory, self.recipe, resume=resume, processes=self.accelerator.num_processes)
         self.accelerator.wait_for_everyone()
@@ -116,12 +119,12 @@ class Text2GradTrainer:
         policy = policy.to(self.accelerator.device)
         check_model(policy)
         self.reference = Reference(policy)
-        self.model = PolicyWithValue(
-            policy, value=self.recipe.model.value, detach_trunk=self.recipe.model.detach_trunk
-        ).to(self.accelerator.device)
-        if self.recipe.model.gradient_checkpointing:
+        settings = self.recipe.model
+        self.model = PolicyWithValue(policy, value=settings.value, detach_trunk=settings.detach_trunk)
+        self.model.to(self.accelerator.device)
+        if settings.gradient_checkpointing:
             enable_checkpointing(policy)
-        self.model.train(self.recipe.model.gradient_checkpointing)
+        self.model.train(settings.gradient_checkpointing)
         self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.optimizers = Optimizers(
             self.model.policy_parameters(),
@@ -131,14 +134,6 @@ class Text2GradTrainer:
         )
         self.kl = KLController(self.recipe.ppo.beta, self.recipe.ppo.target_kl, self.recipe.ppo.kl_horizon)
         self.failures = FailureRate(self.recipe.critic.max_failure_rate, self.recipe.rollout.batch_size)
-        self.refresher = Refresher(
-            self.recipe.refresh,
-            critic,
-            annotator,
-            self.directory,
-            reward=self.recipe.reward,
-            seed=self.recipe.run.seed,
-        )
         self.step = 0
         self._restore()
         self.updater = Updater(

@@ -16,11 +16,11 @@ from random import Random
 from typing import Any
 
 from text2grad.annotations import Annotation, annotate, read_annotations
-from text2grad.checkpoint import random_states, restore_random_states
-from text2grad.critics import Critic
+from text2grad.checkpoint import publish, random_states, restore_random_states
+from text2grad.config import Recipe
+from text2grad.critics import Critic, ask
 from text2grad.errors import ConfigError
 from text2grad.models import load_policy
-from text2grad.phase_sections import RefreshConfig
 from text2grad.quality import Quality, compare
 from text2grad.remembered import RememberingCritic
 from text2grad.reward_model import GenerativeRewardModel
@@ -28,7 +28,8 @@ from text2grad.reward_training import train_reward_model
 from text2grad.rewards import response_deltas
 from text2grad.sections import RewardConfig
 from text2grad.sft import FineTuning
-from text2grad.types import Example, Rollout
+from text2grad.spans import Match
+from text2grad.types import Critique, Example, Rollout
 
 
 class Refresher:
@@ -36,28 +37,27 @@ class Refresher:
 
     def __init__(
         self,
-        config: RefreshConfig,
+        recipe: Recipe,
         critic: Any,
         annotator: Critic | None,
         directory: Path,
         *,
-        reward: RewardConfig,
-        seed: int,
+        processes: int = 1,
     ) -> None:
         """Check that there is something to refresh and somebody to ask.
 
         Args:
-            config: when and how.
+            recipe: [refresh] says when and how, [reward] how spans become δ.
             critic: the critic of the loop; to be refreshed it must be a `GenerativeRewardModel`.
             annotator: the critic that knows better.
             directory: of the run.
-            reward: how spans become δ.
-            seed: the run's.
+            processes: how many share the run.
 
         Raises:
-            ConfigError: if the critic cannot be trained, or there is no annotator.
+            ConfigError: if the critic cannot be trained, or there is no annotator, or several processes.
             DataError: if the old annotations cannot be read.
         """
+        config = recipe.refresh
         if config.active and not isinstance(critic, GenerativeRewardModel):
             raise ConfigError(
                 f"[refresh] trains the critic again, but it is a {type(critic).__name__}, no generative reward model. "
@@ -65,20 +65,29 @@ class Refresher:
             )
         if (config.active or config.audit) and annotator is None:
             raise ConfigError('[refresh] needs an annotator; name one with refresh.annotator = "module:name"')
-        self.config, self.critic, self.reward, self.seed = config, critic, reward, seed
+        if (config.active or config.audit) and processes > 1:
+            raise ConfigError(
+                f"[refresh] works in a run of one process, and this one has {processes}; set refresh.steps = [] and "
+                "refresh.audit = 0, or start one process"
+            )
+        self.config, self.critic, self.reward, self.seed = config, critic, recipe.reward, recipe.run.seed
         self.directory = directory / "critic"
-        self.directory.mkdir(exist_ok=True)
-        self.annotator = annotator and RememberingCritic(annotator, self.directory / "annotations.jsonl")
+        self.match, self.trust_remote_code = recipe.critic.match, recipe.model.trust_remote_code
+        self.annotator: Critic | None = None
+        if annotator is not None:
+            self.annotator = RememberingCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
         self.old = read_annotations(config.replay_from) if config.active and config.replay_from else []
         self.seen: deque[tuple[Example, str]] = deque(maxlen=config.window)
         self.current, self.last_kl = "", 0.0
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return how far the critic is from the annotator on the first responses of a step."""
-        if not self.config.audit:
-            return {}
         n = self.config.audit
-        quality = judge(self.annotator, tokenizer, rollouts[:n], deltas[:n], critiques[:n], self.reward)
+        if not n or self.annotator is None:
+            return {}
+        quality = judge(
+            self.annotator, tokenizer, rollouts[:n], deltas[:n], critiques[:n], self.reward, match=self.match
+        )
         return {f"audit/{name}": value for name, value in quality.metrics().items()}
 
     def see(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
@@ -103,7 +112,7 @@ class Refresher:
             temporary = self.directory / f".{name}.tmp"
             shutil.rmtree(temporary, ignore_errors=True)
             self.critic.save(temporary)
-            temporary.rename(self.directory / name)
+            publish(temporary, self.directory / name)
         self._load(name)
         self.last_kl = kl_per_token
 
@@ -136,22 +145,26 @@ class Refresher:
             learning_rate=self.config.lr,
             seed=(self.seed + step) % 2**32,
         )
+        device = self.critic.model.device  # a trainer of transformers moves the model to its own
         train_reward_model(self.critic.model, self.critic.tokenizer, mixed, how, words=self.critic.words)
+        self.critic.model.to(device)
 
     def _load(self, name: str) -> None:
         """Take up saved weights; those just trained are loaded too, so that a resumed run has the same bits."""
-        saved = load_policy(str(self.directory / name))
+        saved = load_policy(str(self.directory / name), trust_remote_code=self.trust_remote_code)
         self.critic.model.load_state_dict(saved.state_dict())
         self.current = name
 
 
 def judge(
-    annotator: Any,
+    annotator: Critic,
     tokenizer: Any,
     rollouts: Sequence[Rollout],
     deltas: Sequence[Sequence[float]],
-    critiques: Sequence[Any],
+    critiques: Sequence[Critique],
     reward: RewardConfig,
+    *,
+    match: Match,
 ) -> Quality:
     """Return how a critic's δ on some responses compare with an annotator's.
 
@@ -160,9 +173,13 @@ def judge(
         tokenizer: the policy's.
         rollouts: the responses.
         deltas: δ of each by the critic.
-        critiques: what the critic wrote, as critiques or as records of them.
+        critiques: what the critic wrote.
         reward: how spans become δ.
+        match: how quotes of the annotator are found in the response.
+
+    Raises:
+        CriticError: if the annotator fails.
     """
-    true = annotator([r.example for r in rollouts], [r.response for r in rollouts])
+    true = ask(annotator, [r.example for r in rollouts], [r.response for r in rollouts], match=match)
     true_deltas, _ = response_deltas(tokenizer, rollouts, true, reward)
     return compare(deltas, true_deltas, critiques)

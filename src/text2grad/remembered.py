@@ -45,6 +45,7 @@ class RememberingCritic:
 
     def _write(self, answers: dict[str, Critique]) -> None:
         lines = [to_json({"key": key, "critique": critique_record(critique)}) for key, critique in answers.items()]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(b"".join(b"\n" + line for line in lines))  # a line that was cut off ends here
             file.flush()

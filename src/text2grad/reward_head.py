@@ -16,7 +16,7 @@ from text2grad.critique_writing import critique_prompt
 from text2grad.errors import DataError, ModelError
 from text2grad.models import load_tokenizer
 from text2grad.runlog import to_json, write_atomically
-from text2grad.sft import FineTuning, as_it_was, progress_callback
+from text2grad.sft import FineTuning, as_it_was, progress_callback, training_arguments
 from text2grad.types import Critique, Example
 
 SETTINGS_FILE = "reward_head.json"
@@ -109,7 +109,13 @@ def train_reward_head(
     """
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+    from transformers import (
+        AutoModelForSequenceClassification,
+        DataCollatorWithPadding,
+        PrinterCallback,
+        Trainer,
+        TrainingArguments,
+    )
 
     if not annotations or len(annotations) != len(rewards):
         raise DataError(f"got {len(annotations)} annotations and {len(rewards)} rewards; one reward each is needed")
@@ -123,26 +129,11 @@ def train_reward_head(
     rows = tokenizer(texts, truncation=True, max_length=how.max_tokens)
     data = {"input_ids": rows["input_ids"], "labels": [(reward - mean) / deviation for reward in rewards]}
     with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
-        settings = TrainingArguments(
-            output_dir=scratch,
-            max_steps=how.steps,
-            per_device_train_batch_size=how.batch_size,
-            learning_rate=how.learning_rate,
-            lr_scheduler_type="cosine",
-            warmup_steps=max(1, how.steps // 20),
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=torch.accelerator.is_available(),
-            seed=how.seed,
-            data_seed=how.seed,
-        )
-        Trainer(
-            model,
-            settings,
-            train_dataset=Dataset.from_dict(data),
-            data_collator=DataCollatorWithPadding(tokenizer),
-            callbacks=[progress_callback(on_step)] if on_step else [],
-        ).train()
+        settings = TrainingArguments(**training_arguments(how, scratch))
+        collate = DataCollatorWithPadding(tokenizer)
+        trainer = Trainer(model, settings, train_dataset=Dataset.from_dict(data), data_collator=collate)
+        trainer.remove_callback(PrinterCallback)
+        if on_step:
+            trainer.add_callback(progress_callback(on_step))
+        trainer.train()
     return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation)

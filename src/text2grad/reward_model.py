@@ -13,13 +13,14 @@ from text2grad.errors import ModelError
 from text2grad.models import load_policy, load_tokenizer
 from text2grad.rollout import decode_greedily, padding_id, stop_ids
 from text2grad.runlog import to_json, write_atomically
-from text2grad.types import Example
+from text2grad.spans import Match, critique_from_text
+from text2grad.types import Critique, Example
 
 SETTINGS_FILE = "reward_model.json"
 
 
 class GenerativeRewardModel:
-    """A critic that is a language model: `model(examples, responses)` returns the texts of critiques."""
+    """A critic that is a language model: `model(examples, responses)` returns critiques."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class GenerativeRewardModel:
         max_new_tokens: int = 512,
         rows_at_once: int = 64,
         words: bool = True,
+        match: Match = "exact",
     ) -> None:
         """Take a model that was trained to write critiques.
 
@@ -37,6 +39,7 @@ class GenerativeRewardModel:
             tokenizer: its tokenizer, which need not be the policy's.
             max_new_tokens: length limit of a critique; one that was cut off is read as far as it goes.
             rows_at_once: critiques decoded together; changes memory, not results.
+            match: how quotes are found in the response.
             words: False where it writes spans alone, and learns so when it is trained again.
 
         Raises:
@@ -44,10 +47,23 @@ class GenerativeRewardModel:
         """
         self.model, self.tokenizer = model.eval(), tokenizer
         self.max_new_tokens, self.rows_at_once, self.words = max_new_tokens, rows_at_once, words
+        self.match: Match = match
         self.eos_ids = stop_ids(model, tokenizer)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
 
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response, in order.
+
+        A quote marks one place for each time that it is listed, as in what the model learned from: marking every
+        occurrence would pay a policy for saying a good thing again and again.
+        """
+        texts = self.write(examples, responses)
+        return [
+            critique_from_text(text, response, match=self.match, occurrences="first")
+            for text, response in zip(texts, responses, strict=True)
+        ]
+
+    def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding."""
         if not responses:
             return []
@@ -80,7 +96,12 @@ class GenerativeRewardModel:
         """Write the model as an ordinary Hugging Face directory, with its settings beside it."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        settings = {"max_new_tokens": self.max_new_tokens, "rows_at_once": self.rows_at_once, "words": self.words}
+        settings = {
+            "max_new_tokens": self.max_new_tokens,
+            "rows_at_once": self.rows_at_once,
+            "words": self.words,
+            "match": self.match,
+        }
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 
     @classmethod

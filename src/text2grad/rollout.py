@@ -223,12 +223,7 @@ def decode_greedily(
 
 
 def _generate(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    eos_ids: Sequence[int],
-    pad_id: int,
-    processors: Sequence[Any] = (),
+    model: Any, prompts: Any, max_new_tokens: int, eos_ids: Sequence[int], pad_id: int, processors: Sequence[Any] = ()
 ) -> list[tuple[int, ...]]:
     """Decode one batch by transformers' own generate, which the processors may steer."""
     from transformers import LogitsProcessorList
@@ -293,9 +288,8 @@ def _plain_generation(model: Any, eos_ids: Sequence[int], pad_id: int) -> Iterat
 
     owner = model.get_base_model() if hasattr(model, "get_base_model") else model
     before, was_training = owner.generation_config, model.training
-    owner.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-        eos_token_id=list(eos_ids), pad_token_id=pad_id, use_cache=True
-    )
+    plain = {"eos_token_id": list(eos_ids), "pad_token_id": pad_id, "use_cache": True}
+    owner.generation_config = GenerationConfig(**plain)  # type: ignore[no-untyped-call]
     model.eval()
     try:
         yield

@@ -51,7 +51,7 @@ class DataConfig(Section):
     """Where prompts come from: a built-in task, or a JSONL file."""
 
     task: str | None = None
-    """A built-in task: "stories" or "summarization"."""
+    """A built-in task: "stories", "summarization", "code" or "qa"."""
     train: str | None = None
     """JSONL file of examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}}."""
     examples: Count = 10_000

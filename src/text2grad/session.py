@@ -48,6 +48,8 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     trainer = Text2GradTrainer(
         model or settings.path, critic, tokenizer, examples, recipe, annotator=annotator, resume=resume
     )
+    if isinstance(critic, GenerativeRewardModel | ScalarRewardModel):
+        critic.model.to(trainer.accelerator.device)
     if task is None or not recipe.data.eval_examples:
         return trainer.train()
 
@@ -59,25 +61,26 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
 def _critics(recipe: Recipe, task: BuiltIn | None) -> tuple[Critic, Critic | None]:
     """Return the critic of the loop, and the annotator that knows better where that critic was learned."""
     settings, code = recipe.critic, recipe.model.trust_remote_code
-    named = recipe.refresh.annotator
-    annotator = load_critic(named) if named else task.critic() if task else None
+    named, own = recipe.refresh.annotator, task.critic() if task else None
+    annotator = load_critic(named) if named else own
     if settings.use:
         return load_critic(settings.use), annotator
     if not settings.model:
-        if annotator is None:
+        if own is None:
             raise ConfigError("nobody judges the responses; set [critic] use or model")
-        return annotator, annotator
+        return own, annotator
     return _load_learned(settings.kind, settings.model, trust_remote_code=code), annotator
 
 
 def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
     """Return a run's learned critic as it was at a checkpoint, or None where its critic was none of that kind."""
-    state = json.loads((checkpoint / "state.json").read_bytes())
-    if not recipe.critic.model:
+    current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
+    code = recipe.model.trust_remote_code
+    if current:  # only a generative one is ever trained again, whoever gave it to the loop
+        return _load_learned("generative", str(directory / "critic" / current), trust_remote_code=code)
+    if recipe.critic.use or not recipe.critic.model:
         return None
-    current = state["critic"]["current"]
-    path = str(directory / "critic" / current) if current else recipe.critic.model
-    return _load_learned(recipe.critic.kind, path, trust_remote_code=recipe.model.trust_remote_code)
+    return _load_learned(recipe.critic.kind, recipe.critic.model, trust_remote_code=code)
 
 
 def _load_learned(kind: str, path: str, *, trust_remote_code: bool) -> Critic:
@@ -124,9 +127,9 @@ class _Evaluator:
             prompt_format=rollout.prompt_format,
             seed=trainer.recipe.run.seed,
         )
-        learned = self.annotator is not None and self.critic is not self.annotator
         ends = trainer.step in (0, trainer.recipe.run.steps)
-        shown = found.rollouts if learned and ends else found.rollouts[:SHOWN]
+        annotator = self.annotator if ends and self.critic is not self.annotator else None
+        shown = found.rollouts[:SHOWN] if annotator is None else found.rollouts
         critiques = ask(
             self.critic,
             [r.example for r in shown],
@@ -135,9 +138,15 @@ class _Evaluator:
         )
         deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.recipe.reward)
         quality = {}
-        if learned and ends:
+        if annotator is not None:
             quality = judge(
-                self.annotator, trainer.tokenizer, shown, deltas, critiques, trainer.recipe.reward
+                annotator,
+                trainer.tokenizer,
+                shown,
+                deltas,
+                critiques,
+                trainer.recipe.reward,
+                match=trainer.recipe.critic.match,
             ).metrics()
         records = response_records(trainer.step, shown[:SHOWN], critiques[:SHOWN], deltas[:SHOWN], offsets[:SHOWN], {})
         return {"step": trainer.step, "metrics": found.metrics, "critic": quality, "records": records}

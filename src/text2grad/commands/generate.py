@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.config import make_recipe
     from text2grad.critics import ask
     from text2grad.models import load_policy, load_tokenizer
-    from text2grad.rollout import encode_prompts, make_rollouts, padding_id, sample, step_uniforms, stop_ids
+    from text2grad.rollout import fitting_prompts, make_rollouts, padding_id, sample, step_uniforms, stop_ids
     from text2grad.session import learned_critic
     from text2grad.tasks.registry import built_in
-    from text2grad.terminal import print_critique
+    from text2grad.terminal import plain, print_critique
     from text2grad.types import Example
 
     mark = args.directory / "run.json"
@@ -51,10 +51,18 @@ def run(args: argparse.Namespace) -> int:
         if not recipe.data.task:
             raise ConfigError("the run has no built-in task to take examples from; give one with --prompt TEXT")
         examples = built_in(recipe.data.task).held_out(args.examples, recipe.data.eval_seed)
-    policy = load_policy(str(checkpoint / "policy"), trust_remote_code=recipe.model.trust_remote_code).eval()
-    tokenizer = load_tokenizer(str(checkpoint / "policy"))
+    path, code = str(checkpoint / "policy"), recipe.model.trust_remote_code
+    policy = load_policy(path, trust_remote_code=code).eval()
+    tokenizer = load_tokenizer(path, trust_remote_code=code)
     settings, eos = recipe.rollout, stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
-    prompts = encode_prompts(tokenizer, examples, prompt_format=settings.prompt_format)
+    examples, prompts = fitting_prompts(
+        policy,
+        tokenizer,
+        examples,
+        prompt_format=settings.prompt_format,
+        max_new_tokens=settings.max_new_tokens,
+        too_long="refuse",
+    )
     uniforms = step_uniforms(seed=args.seed, step=0, rows=len(prompts), tokens=settings.max_new_tokens)
     answers = sample(
         policy, prompts, uniforms, eos_ids=eos, pad_id=padding_id(tokenizer, eos), temperature=settings.temperature
@@ -64,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     critiques = critic and ask(critic, examples, [one.response for one in rollouts], match=recipe.critic.match)
     for row, rollout in enumerate(rollouts):
-        console.print(rollout.example.prompt_text, style="dim", markup=False, highlight=False)
+        console.print(plain(rollout.example.prompt_text, style="dim"))
         if critiques:
             print_critique(console, rollout.response, critiques[row])
         else:
-            console.print(rollout.response, markup=False, highlight=False)
+            console.print(plain(rollout.response))
     return 0

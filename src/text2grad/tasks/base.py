@@ -5,6 +5,7 @@ type that its posts, answers and critiques can contain, so that a word-level tok
 """
 
 import re
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
@@ -49,6 +50,9 @@ class Task(Protocol):
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return the task's metrics of one response, each in [0, 1]."""
+
+    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
+        """Return the metrics of several responses, one each."""
 
     def vocabulary(self) -> list[str]:
         """Return every word and punctuation type of prompts, answers and critiques, of both splits."""

@@ -198,6 +198,10 @@ class QATask:
         exact = float(metric.same_words(answer_of(facts), response))
         return {**metric.claim_scores(facts, response), "exact": exact}
 
+    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
+        """Return `score` of each response."""
+        return [self.score(example, response) for example, response in zip(examples, responses, strict=True)]
+
     def vocabulary(self) -> list[str]:
         """Return every word and mark of prompts, answers and critiques, of both splits, sorted."""
         return sorted({word for text in (*tables.words(), *wording.words()) for word in split_words(text)})

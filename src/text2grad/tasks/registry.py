@@ -8,11 +8,17 @@ from typing import Literal
 from text2grad.critics import Critic
 from text2grad.errors import ConfigError
 from text2grad.tasks.base import Task
+from text2grad.tasks.code import CodeTask
+from text2grad.tasks.qa import QATask
 from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
 from text2grad.tasks.summarization import SummarizationTask
 from text2grad.types import Example
 
-PROCEDURAL: dict[str, Callable[[Literal["train", "held_out"]], Task]] = {"summarization": SummarizationTask}
+PROCEDURAL: dict[str, Callable[[Literal["train", "held_out"]], Task]] = {
+    "summarization": SummarizationTask,
+    "code": CodeTask,
+    "qa": QATask,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,12 @@ def _stories() -> BuiltIn:
     )
 
 
-def _summarization() -> BuiltIn:
-    train, held_out = SummarizationTask("train"), SummarizationTask("held_out")
+def _made(name: str) -> BuiltIn:
+    """Return a procedural task; the metrics of the set are the means over its items."""
+    train, held_out = procedural(name, "train"), procedural(name, "held_out")
 
     def score(examples: Sequence[Example], responses: Sequence[str]) -> dict[str, float]:
-        each = [held_out.score(example, response) for example, response in zip(examples, responses, strict=True)]
+        each = held_out.score_many(examples, responses)
         return {key: fmean(one[key] for one in each) for key in each[0]}
 
     return BuiltIn(train.examples, held_out.examples, train.critic, score, held_out.metric)
@@ -65,15 +72,14 @@ def procedural(name: str, split: Literal["train", "held_out"]) -> Task:
     return PROCEDURAL[name](split)
 
 
-_TASKS: dict[str, Callable[[], BuiltIn]] = {"stories": _stories, "summarization": _summarization}
-
-
 def built_in(name: str) -> BuiltIn:
     """Return a built-in task.
 
     Raises:
         ConfigError: if there is none of that name.
     """
-    if name not in _TASKS:
-        raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted(_TASKS))}")
-    return _TASKS[name]()
+    if name == "stories":
+        return _stories()
+    if name in PROCEDURAL:
+        return _made(name)
+    raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted(['stories', *PROCEDURAL]))}")

@@ -194,6 +194,10 @@ class SummarizationTask:
             "exact": float(metric.same_words(reference, response)),
         }
 
+    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
+        """Return `score` of each response."""
+        return [self.score(example, response) for example, response in zip(examples, responses, strict=True)]
+
     def vocabulary(self) -> list[str]:
         """Return every word and mark of posts, summaries and critiques, of both splits, sorted."""
         return sorted({word for text in (*posts.words(), *wording.words()) for word in split_words(text)})
