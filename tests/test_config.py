@@ -30,7 +30,7 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: critic, data, model, optim, ppo, '
-        "reward, rollout, run"
+        "refresh, reward, reward_model, rollout, run, sft"
     )
 
 
@@ -51,8 +51,8 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
-        'my.toml: no section "beta". Did you mean "data"? Known sections: critic, data, model, optim, ppo, reward, '
-        "rollout, run"
+        'my.toml: no section "beta". Did you mean "data"? Known sections: critic, data, model, optim, ppo, refresh, '
+        "reward, reward_model, rollout, run, sft"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -84,6 +84,17 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("run", "seed", 2**32, "Input should be less than 4294967296"),
         ("run", "out", 5, "Input should be a valid string"),
         ("critic", "max_failure_rate", 1.01, "Input should be less than or equal to 1"),
+        ("critic", "kind", "number", "Input should be 'generative' or 'scalar'"),
+        ("sft", "steps", 0, "Input should be greater than or equal to 1"),
+        ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
+        ("reward_model", "words", "yes", "Input should be a valid boolean"),
+        ("reward_model", "max_new_tokens", 0, "Input should be greater than or equal to 1"),
+        ("refresh", "steps", 3, "Input should be a valid tuple"),
+        ("refresh", "drift", 0.0, "Input should be greater than 0"),
+        ("refresh", "window", 0, "Input should be greater than or equal to 1"),
+        ("refresh", "replay", 1.5, "Input should be less than or equal to 1"),
+        ("refresh", "audit", -1, "Input should be greater than or equal to 0"),
+        ("refresh", "train_steps", 0, "Input should be greater than or equal to 1"),
     ],
 )
 def test_a_bad_value_is_refused_with_where_what_and_why(section: str, key: str, value: Any, reason: str) -> None:
@@ -146,6 +157,20 @@ def test_a_batch_that_minibatches_cannot_share_evenly_is_refused(batch_size: int
     assert make_recipe({"rollout": {"batch_size": 6}, "ppo": {"minibatches": 3}}).ppo.minibatches == 3
 
 
+def test_a_refresh_needs_room_for_what_is_new() -> None:
+    assert refusal({"refresh": {"replay": 1.0}}) == (
+        "my.toml: [refresh] replay = 1.0 leaves no room for new annotations; choose less"
+    )
+    assert make_recipe({"refresh": {"replay": 0.99}}).refresh.replay == 0.99
+
+
+def test_a_critic_is_refreshed_where_a_step_or_a_drift_is_named() -> None:
+    assert not Recipe().refresh.active
+    assert not make_recipe({"refresh": {"audit": 8, "annotator": "my:critic"}}).refresh.active
+    assert make_recipe({"refresh": {"steps": [10, 25]}}).refresh.active
+    assert make_recipe({"refresh": {"drift": 0.5}}).refresh.active
+
+
 def test_prompts_come_from_one_source() -> None:
     assert refusal({"data": {"task": "stories", "train": "prompts.jsonl"}}) == (
         "my.toml: data.task and data.train are both set; choose one source of prompts"
@@ -172,6 +197,7 @@ def test_a_file_is_read_and_overrides_win_over_it(tmp_path: Path) -> None:
         ("ppo.epochs=7", 7),
         ("rollout.eos_token_ids=[1, 2]", (1, 2)),
         ("rollout.eos_token_ids=[]", ()),
+        ("refresh.steps=[10, 25]", (10, 25)),
         ('model.lora_targets=["q_proj", "v_proj"]', ("q_proj", "v_proj")),
         ("model.lora_targets=all-linear", "all-linear"),
         ("model.detach_trunk=false", False),
@@ -262,7 +288,7 @@ def test_the_description_names_and_explains_every_key() -> None:
         for key, setting in type(field.default).model_fields.items():
             found = [line for line in lines if line.startswith((f"{key} = ", f"# {key} ="))]
             assert any(setting.description and setting.description.strip() in line for line in found), (section, key)
-    assert '# task =  # A built-in task: "stories" or "summarization".' in lines
+    assert '# task =  # A built-in task: "stories", "summarization", "code" or "qa".' in lines
     assert (
         "gamma = 1.0  # Discount γ: how far a token answers for what comes after it. The paper's 1; 0.5 is often"
         in (describe())

@@ -221,7 +221,7 @@ def test_a_run_that_is_killed_ends_as_the_calm_one(
 
     monkeypatch.setattr(refresh, "train_reward_model", counted)
     last.train()
-    assert trained == trained_again
+    assert [step + 1 for step in trained] == trained_again  # the step that trains it is not finished yet
     assert_same_run(calm, tmp_path / "run")
     assert_same_critics(calm, tmp_path / "run")
     assert same(weights_of(last.critic), weights_of(GenerativeRewardModel.load(calm / "critic" / "step-000005")))
@@ -280,7 +280,7 @@ def test_a_run_that_refreshes_by_drift_is_resumed_exactly(
         if abs(line["kl/per_token"] - last) >= 0.02:
             expected.append(step)
             last = line["kl/per_token"]
-    assert trained == expected
+    assert [step + 1 for step in trained] == expected
     assert 1 <= len(expected) < 6, "the case should hold steps of both kinds"
     with pytest.raises(Killed):
         trainer(other, phases, refresh=drift).train(killed_after(5))
@@ -303,7 +303,7 @@ def test_a_refresh_comes_whenever_the_kl_has_moved_so_far_since_the_last(
     critic, trained = GenerativeRewardModel.load(phases / "reward_model"), []
     monkeypatch.setattr(Refresher, "_train", lambda self, step: trained.append(step))
     one = refresher(tmp_path, critic, Annotator(), steps=(4,), drift=0.5)
-    # Moved since the last refresh, or since 0: 0.375, 0.5 (due), 0.375, 0.25 (due by its step), −0.5 + … and so on.
+    # Since 0: 0.375, 0.5 (due);  since 0.5: 0.875 − 0.5 = 0.375, 0.75 − 0.5 = 0.25 (due by its step)
     for step, kl in ((1, 0.375), (2, 0.5), (3, 0.875), (4, 0.75)):
         one.refresh_if_due(step, kl)
     assert trained == [2, 4]

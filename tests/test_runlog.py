@@ -132,6 +132,59 @@ def test_any_text_comes_back_from_one_line(text: str) -> None:
     assert data.decode("ascii").splitlines() == [data.decode("ascii")]
 
 
+# Responses, read again.
+
+
+def said(step: int, *texts: str) -> list[dict[str, Any]]:
+    return [{"step": step, "response": text, "delta": [0.0]} for text in texts]
+
+
+def test_responses_come_back_by_step_and_in_order_from_one_file_or_many(tmp_path: Path) -> None:
+    steps = [(step, [f"{step}{row}" for row in "abc"[: step % 3 + 1]]) for step in range(9)]
+    # A line has 46 bytes. At 100 the steps share files so: 0 1, 2, 3 4, 5, 6 7, 8.
+    for size, count in ((1, 9), (100, 6), (10_000, 1)):
+        directory = tmp_path / str(size)
+        directory.mkdir()
+        log = RunLog(directory, rollout_file_bytes=size)
+        for step, texts in steps:
+            log.write_rollouts(said(step, *texts))
+        assert len(files(log)) == count
+        for since in (-3, 0, 1, 4, 7, 8, 9, 20):
+            assert list(log.responses(since=since)) == [pair for pair in steps if pair[0] >= since], (size, since)
+
+
+def test_only_the_files_that_hold_the_steps_are_read(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, rollout_file_bytes=1)
+    for step in range(5):
+        log.write_rollouts(said(step, str(step)))
+    for number in (0, 1):
+        (tmp_path / "rollouts" / f"{number:05d}.jsonl").write_bytes(b"unreadable\n")
+    assert list(log.responses(since=3)) == [(3, ["3"]), (4, ["4"])]
+
+
+def test_a_log_without_responses_gives_none(log: RunLog) -> None:
+    assert list(log.responses(since=-80)) == []
+    log.write_rollouts([])
+    assert list(log.responses(since=0)) == []
+    log.write_rollouts(said(0, "a"))
+    log.rewind({"metrics_bytes": 0, "rollout_files": 1, "rollout_bytes": 0})
+    assert list(log.responses(since=0)) == []
+
+
+def test_an_empty_last_file_hides_nothing(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, rollout_file_bytes=1)
+    log.write_rollouts(said(0, "a"))
+    log.write_rollouts(said(1, "b"))
+    log.rewind({**log.position(), "rollout_bytes": 0})
+    assert list(log.responses(since=0)) == [(0, ["a"])]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_any_response_comes_back(log: RunLog, text: str) -> None:
+    log.write_rollouts(said(0, text, "and another"))
+    assert list(log.responses(since=0)) == [(0, [text, "and another"])]
+
+
 # Whole or not at all.
 
 

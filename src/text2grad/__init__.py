@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from text2grad.nl_gradient import nl_gradient_loss
     from text2grad.offsets import token_offsets
     from text2grad.ppo import policy_loss, value_loss
+    from text2grad.reward_model import GenerativeRewardModel
+    from text2grad.sandbox import Sandbox, run_tests
     from text2grad.spans import critique_from_text, locate_spans
     from text2grad.types import Critique, Example, Rollout, Span
     from text2grad.weighting import token_importance
@@ -31,8 +33,10 @@ _HOME = {
     "Critic": "critics",
     "Critique": "types",
     "Example": "types",
+    "GenerativeRewardModel": "reward_model",
     "Recipe": "config",
     "Rollout": "types",
+    "Sandbox": "sandbox",
     "Span": "types",
     "Text2GradError": "errors",
     "Text2GradTrainer": "loop",
@@ -44,6 +48,7 @@ _HOME = {
     "parse_critique": "critique_text",
     "policy_loss": "ppo",
     "pseudo_rewards": "align",
+    "run_tests": "sandbox",
     "token_importance": "weighting",
     "token_offsets": "offsets",
     "value_loss": "ppo",
@@ -54,8 +59,10 @@ __all__ = [
     "Critic",
     "Critique",
     "Example",
+    "GenerativeRewardModel",
     "Recipe",
     "Rollout",
+    "Sandbox",
     "Span",
     "Text2GradError",
     "Text2GradTrainer",
@@ -67,6 +74,7 @@ __all__ = [
     "parse_critique",
     "policy_loss",
     "pseudo_rewards",
+    "run_tests",
     "token_importance",
     "token_offsets",
     "value_loss",

@@ -196,14 +196,14 @@ class Text2GradTrainer:
         with clock("update"):
             metrics |= self.optimizers.begin(self.step)
             metrics |= self.updater(Learning(batch, scores, advantages, returns), seed=self.recipe.run.seed + self.step)
+        with clock("refresh"):
+            asked = [self.examples[i] for i in self._chosen(self.step)]
+            self.refresher.see(asked, [record["response"] for record in records])
+            metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
         metrics |= {"kl/beta": self.kl.beta, **clock.seconds}
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._write_down(records, metrics)
         self.step += 1
-        with clock("refresh"):
-            asked = [self.examples[i] for i in self._chosen(self.step - 1)]
-            self.refresher.see(asked, [record["response"] for record in records])
-            self.refresher.refresh_if_due(self.step, metrics["kl/per_token"])
         self.failures.count(record["critique"]["status"] for record in records)
         if self.failures.too_many:
             error = self.failures.error(self.directory / "rollouts")

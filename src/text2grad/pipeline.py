@@ -38,7 +38,7 @@ from text2grad.types import Example
 PHASES = ("sft", "annotations", "reward_model", "start", "reward_head")
 VOCABULARY_ITEMS = 3_000  # texts that the tokenizer is trained on
 ROWS_AT_ONCE = 256
-CONTEXT = 512
+CONTEXT, WIDTH = 512, 128
 
 Progress = Callable[[str, int, int], None]  # phase, done, of how many
 
@@ -86,7 +86,7 @@ class Pipeline:
     def _sft(self, path: Path) -> None:
         examples, answers = self._demonstrations()
         tokenizer = self._tokenizer(examples, answers)
-        model = tiny_llama(tokenizer, seed=self.recipe.run.seed, context=CONTEXT)
+        model = tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=CONTEXT)
         how = self._how(self.recipe.sft.steps, self.recipe.sft.lr, self.recipe.sft.batch_size)
         self._save(path, self._fine_tune("sft", model, tokenizer, examples, answers, how), tokenizer)
 
@@ -232,5 +232,6 @@ class Pipeline:
 
 def span_reward(tokenizer: Any, annotation: Annotation) -> float:
     """Return Σ δ_t of an annotated response in a tokenizer's tokens: its judgement as one number."""
-    ids = tokenizer(annotation.response, add_special_tokens=False)["input_ids"]
-    return sum(pseudo_rewards(tokenizer, ids, annotation.critique.spans))
+    encoded = tokenizer(annotation.response, add_special_tokens=False, return_offsets_mapping=True)
+    offsets = encoded["offset_mapping"]
+    return sum(pseudo_rewards(tokenizer, encoded["input_ids"], annotation.critique.spans, offsets=offsets))

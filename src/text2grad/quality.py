@@ -13,7 +13,7 @@ from text2grad.types import Critique
 
 
 class Quality(NamedTuple):
-    """Counts that add up over batches; `+` adds them."""
+    """Counts that add up over batches; `merged` adds them."""
 
     praised_both: int = 0
     praised: int = 0

@@ -94,16 +94,21 @@ class Refresher:
         """Take a step's responses, those of all processes in the order of the batch."""
         self.seen.extend(zip(examples, responses, strict=True))
 
-    def refresh_if_due(self, step: int, kl_per_token: float) -> None:
+    def refresh_if_due(self, step: int, kl_per_token: float) -> dict[str, float]:
         """Train the critic on the last responses, or load what a killed run trained at this very step.
 
         Args:
             step: how many steps are finished.
             kl_per_token: of the last of them, nats.
+
+        Returns:
+            `critic/refreshed`, 1 when it was; nothing where it never is.
         """
+        if not self.config.active:
+            return {}
         moved = self.config.drift is not None and abs(kl_per_token - self.last_kl) >= self.config.drift
         if step not in self.config.steps and not moved:
-            return
+            return {"critic/refreshed": 0.0}
         name = f"step-{step:06d}"
         if not (self.directory / name).exists():
             before = random_states()
@@ -115,6 +120,7 @@ class Refresher:
             publish(temporary, self.directory / name)
         self._load(name)
         self.last_kl = kl_per_token
+        return {"critic/refreshed": 1.0}
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: which reward model is in use."""

@@ -39,8 +39,10 @@ class RememberingCritic:
             rows = list(new.values())
             found = ask(self.critic, [examples[r] for r in rows], [responses[r] for r in rows], match=self.match)
             answers = dict(zip(new, found, strict=True))
-            self._write(answers)
-            self.known |= answers
+            answered = {key: critique for key, critique in answers.items() if critique.status != "timed_out"}
+            self._write(answered)  # who did not answer in time is asked again
+            self.known |= answered
+            return [answers[key] if key in answers else self.known[key] for key in keys]
         return [self.known[key] for key in keys]
 
     def _write(self, answers: dict[str, Critique]) -> None:
@@ -61,8 +63,8 @@ def _read(path: Path) -> dict[str, Critique]:
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # cut off by a crash: it is asked again
+        except ValueError:  # no JSON, or no text: a crash of the machine can leave NULs
+            continue  # it is asked again
         critique = record["critique"]
         spans = tuple(Span(*span) for span in critique.pop("spans"))
         known[record["key"]] = Critique(spans=spans, unmatched=tuple(critique.pop("unmatched")), **critique)

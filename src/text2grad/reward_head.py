@@ -123,7 +123,9 @@ def train_reward_head(
     if deviation == 0:
         raise DataError(f"all {len(rewards)} rewards are {mean}; there is nothing to tell apart")
     torch.manual_seed(how.seed)
-    model = AutoModelForSequenceClassification.from_pretrained(str(start), num_labels=1, problem_type="regression")
+    model = AutoModelForSequenceClassification.from_pretrained(
+        str(start), num_labels=1, problem_type="regression", use_safetensors=True, dtype=torch.float32
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
     texts = [critique_prompt(Example(one.prompt), one.response) for one in annotations]
     rows = tokenizer(texts, truncation=True, max_length=how.max_tokens)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.critique_writing import critique_prompt
-from text2grad.errors import ModelError
 from text2grad.models import load_policy, load_tokenizer
 from text2grad.rollout import decode_greedily, padding_id, stop_ids
 from text2grad.runlog import to_json, write_atomically
@@ -64,33 +63,36 @@ class GenerativeRewardModel:
         ]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        """Return the text of one critique per response, in order, by greedy decoding."""
-        if not responses:
-            return []
+        """Return the text of one critique per response, in order, by greedy decoding.
+
+        A response that leaves no room for a critique in the model's context gets the empty text.
+        """
         asked = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
-        prompts = self.tokenizer(asked)["input_ids"]
-        written = decode_greedily(
-            self.model,
-            prompts,
-            max_new_tokens=self._room(prompts),
-            eos_ids=self.eos_ids,
-            pad_id=self.pad_id,
-            rows_at_once=self.rows_at_once,
-        )
-        texts: list[str] = self.tokenizer.batch_decode([list(ids) for ids in written], skip_special_tokens=True)
+        prompts = self.tokenizer(asked)["input_ids"] if asked else []
+        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+        texts = [""] * len(prompts)
+        for start in range(0, len(order), self.rows_at_once):
+            rows = [row for row in order[start : start + self.rows_at_once] if self._room(prompts[row]) > 0]
+            if rows:
+                found = self._decode([prompts[row] for row in rows])
+                for row, text in zip(rows, found, strict=True):
+                    texts[row] = text
         return texts
 
-    def _room(self, prompts: Sequence[Sequence[int]]) -> int:
-        """Return how many tokens a critique may have beside the longest of these prompts."""
+    def _decode(self, prompts: list[list[int]]) -> list[str]:
+        ids = decode_greedily(
+            self.model,
+            prompts,
+            max_new_tokens=min(map(self._room, prompts)),
+            eos_ids=self.eos_ids,
+            pad_id=self.pad_id,
+        )
+        return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
+
+    def _room(self, prompt: list[int]) -> int:
+        """Return how many tokens a critique may have beside this prompt."""
         context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        longest = max(map(len, prompts))
-        room = self.max_new_tokens if context is None else min(self.max_new_tokens, context - longest)
-        if room < 1:
-            raise ModelError(
-                f"a prompt with its response has {longest} tokens, and the reward model's context is {context}: there "
-                "is no room for a critique. Take shorter prompts or a reward model with a longer context."
-            )
-        return room
+        return self.max_new_tokens if context is None else min(self.max_new_tokens, context - len(prompt))
 
     def save(self, directory: Path) -> None:
         """Write the model as an ordinary Hugging Face directory, with its settings beside it."""

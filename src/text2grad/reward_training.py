@@ -50,7 +50,7 @@ def train_reward_model(
     asked, targets = ([*texts] for texts in zip(*pairs, strict=True)) if pairs else ([], [])
     lengths = [
         len(question) + len(answer) + 1  # and the end of the sequence
-        for question, answer in zip(_ids(tokenizer, asked), _ids(tokenizer, targets), strict=True)
+        for question, answer in zip(_ids(tokenizer, asked), _ids(tokenizer, targets, special=False), strict=True)
     ]
     kept = [row for row, length in enumerate(lengths) if length <= how.max_tokens]
     if not kept:
@@ -64,5 +64,5 @@ def train_reward_model(
     return GenerativeRewardModel(model, tokenizer, max_new_tokens=max_new_tokens, words=words), len(pairs) - len(kept)
 
 
-def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    return list(tokenizer(list(texts))["input_ids"]) if texts else []
+def _ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+    return list(tokenizer(list(texts), add_special_tokens=special)["input_ids"]) if texts else []

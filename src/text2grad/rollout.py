@@ -200,26 +200,10 @@ def sample(
 
 @torch.no_grad()
 def decode_greedily(
-    model: Any,
-    prompt_ids: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    eos_ids: Sequence[int],
-    pad_id: int,
-    rows_at_once: int = 64,
+    model: Any, prompt_ids: Sequence[Sequence[int]], *, max_new_tokens: int, eos_ids: Sequence[int], pad_id: int
 ) -> list[tuple[int, ...]]:
-    """Return the most likely continuation of each prompt, token by token, end-of-sequence included.
-
-    Prompts of similar length are decoded together; the answers come back in the prompts' order.
-    """
-    order = sorted(range(len(prompt_ids)), key=lambda row: len(prompt_ids[row]))
-    answers: list[tuple[int, ...]] = [()] * len(prompt_ids)
-    for start in range(0, len(order), rows_at_once):
-        rows = order[start : start + rows_at_once]
-        found = _generate(model, [prompt_ids[row] for row in rows], max_new_tokens, eos_ids, pad_id)
-        for row, answer in zip(rows, found, strict=True):
-            answers[row] = answer
-    return answers
+    """Return the most likely continuation of each prompt, token by token, end-of-sequence included; one batch."""
+    return _generate(model, prompt_ids, max_new_tokens, eos_ids, pad_id)
 
 
 def _generate(

@@ -104,7 +104,7 @@ def _whole_logits_trainer(model: Any, tokenizer: Any, data: Any, how: FineTuning
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
     if tokenizer.pad_token is None:
-        tokenizer = copy.copy(tokenizer)
+        tokenizer = copy.deepcopy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token  # padding has no loss, so any token will do
     collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS)
     return Trainer(

@@ -1,0 +1,157 @@
+"""The whole method in two minutes: the three phases, two methods, what they write, and which way the numbers go."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.annotations import read_annotations
+from text2grad.cli import main, parser
+from text2grad.comparison import in_words, mean_curve, method_rows, quality_rows
+from text2grad.errors import ConfigError
+from text2grad.methods import METHODS, settings
+from text2grad.reward_model import GenerativeRewardModel
+from text2grad.tasks.registry import procedural
+
+SHORT = [
+    "sft.steps=400",
+    "sft.after_reward_model=0",
+    "reward_model.steps=400",
+    "reward_model.responses=4000",
+    "run.steps=12",
+    "refresh.steps=[6]",
+    "refresh.train_steps=20",
+    "data.eval_examples=128",
+    "data.eval_every=6",
+]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("quickstart")
+    overrides = [part for setting in SHORT for part in ("--set", setting)]
+    assert main(["quickstart", "--out", str(directory), "--methods", "scalar_ppo", *overrides]) == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def result(out: Path) -> dict[str, Any]:
+    results = json.loads((out / "results.json").read_bytes())
+    assert list(results) == ["tasks"]
+    return results["tasks"]["summarization"]  # type: ignore[no-any-return]
+
+
+def test_the_policy_learns_and_the_reward_model_writes_what_can_be_read(result: dict[str, Any]) -> None:
+    methods = result["methods"]
+    assert list(methods) == ["sft", "text2grad", "scalar_ppo"]
+    assert methods["text2grad"]["final"][0] > methods["sft"]["final"][0] + 0.02
+    (quality,) = result["reward_model"]
+    assert quality["failure_rate"] <= 0.02
+    assert quality["precision/positive"] > 0.6
+    assert quality["recall/positive"] > 0.5
+
+
+def test_results_hold_one_value_and_one_curve_for_each_seed(result: dict[str, Any]) -> None:
+    assert result["metric"] == "fact_f1"
+    assert result["seeds"] == [0]
+    for method in ("text2grad", "scalar_ppo"):
+        (curve,) = result["methods"][method]["curve"]
+        assert [step for step, _ in curve] == [0, 6, 12]
+        assert result["methods"][method]["final"] == [curve[-1][1]]
+    assert result["methods"]["text2grad"]["curve"][0][0] == result["methods"]["scalar_ppo"]["curve"][0][0]
+    (seconds,) = result["seconds"]
+    assert {"sft", "annotations", "reward_model", "start", "text2grad", "scalar_ppo"} <= set(seconds)
+
+
+def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
+    seed = out / "summarization" / "seed-0"
+    annotations = read_annotations(seed / "annotations.jsonl")
+    assert len(annotations) == 4000
+    assert not any(one.critique.failed for one in annotations)
+    reward_model = GenerativeRewardModel.load(seed / "reward_model")
+    assert reward_model.max_new_tokens == 200
+    example = procedural("summarization", "held_out").examples(1)[0]
+    (critique,) = reward_model([example], [" " + str(example.reference)])
+    assert critique.status == "ok"
+    assert not (seed / "reward_head").exists()  # nobody asked for it
+
+
+def test_the_report_and_the_curves_are_written(out: Path) -> None:
+    page = (out / "report.html").read_text("utf-8")
+    assert "fine-tuned on noisy demonstrations" in page
+    assert "data:image/png;base64," in page
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_was_finished_is_not_made_again(out: Path, result: dict[str, Any], capsys: Any) -> None:
+    weights = out / "summarization" / "seed-0" / "reward_model" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    overrides = [part for setting in SHORT for part in ("--set", setting)]
+    assert main(["quickstart", "--out", str(out), "--methods", "scalar_ppo", *overrides]) == 0
+    assert weights.stat().st_mtime_ns == before
+    assert json.loads((out / "results.json").read_bytes())["tasks"]["summarization"] == result
+    assert "Text2Grad" in capsys.readouterr().out
+
+
+def test_one_can_talk_to_the_model(out: Path, capsys: Any) -> None:
+    assert main(["generate", str(out / "summarization" / "seed-0" / "text2grad"), "--examples", "2"]) == 0
+    assert capsys.readouterr().out.count("TL;DR:") == 2
+
+
+def test_no_seed_is_refused() -> None:
+    args = parser().parse_args(["quickstart", "--seeds", "0"])
+    with pytest.raises(ConfigError, match="--seeds 0: at least one seed is needed"):
+        args.run(args)
+
+
+def test_every_method_starts_at_the_same_weights_and_differs_in_what_it_is_told() -> None:
+    each = {method: settings(method, "summarization", Path("x")) for method in METHODS}
+    assert all("model.path='x/start'" in given for given in each.values())
+    assert "reward.placement=last_token" not in each["text2grad"]
+    assert {"reward.placement=last_token", "ppo.gamma=1.0", "critic.model='x/reward_model'"} <= set(each["scalar_ppo"])
+    assert {"critic.kind=scalar", "critic.model='x/reward_head'", "refresh.steps=[]"} <= set(each["reward_head_ppo"])
+
+
+RESULT = {
+    "metric": "fact_f1",
+    "seeds": [0, 1],
+    "methods": {
+        "sft": {"final": [0.5, 0.7], "curve": [[], []], "kl_per_token": [0.0, 0.0]},
+        "text2grad": {
+            "final": [0.8, 1.0],
+            "curve": [[[0, 0.5], [10, 0.75], [20, 0.8]], [[0, 0.7], [10, 0.85], [20, 1.0]]],
+            "kl_per_token": [0.1, 0.3],
+        },
+        "scalar_ppo": {
+            "final": [0.7, 0.8],
+            "curve": [[[0, 0.5], [10, 0.6], [20, 0.7]], [[0, 0.7], [10, 0.8], [20, 0.8]]],
+            "kl_per_token": [0.2, 0.2],
+        },
+    },
+    "reward_model": [{"precision/negative": 0.9, "recall/negative": 0.75, "gap": 0.5}, {"gap": 1.0}],
+}
+
+
+def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
+    text = in_words("summarization", RESULT)
+    # means: sft 0.6, ours 0.9, scalar 0.75; the scalar's best mean is 0.75, ours at step 10 is 0.8
+    assert "reaches a fact f1 of 0.60" in text
+    assert "the policy learned from the words of that model, and now stands at 0.90" in text
+    assert "brought it to 0.75, whose best value it passed at step 10 of 20" in text
+    assert "90% deserved it, and it found 75% of those that did" in text
+    worse = {**RESULT, "methods": {**RESULT["methods"], "sft": {**RESULT["methods"]["sft"], "final": [0.9, 1.0]}}}  # type: ignore[dict-item]
+    assert "did not learn from the words" in in_words("summarization", worse)
+
+
+def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
+    columns, rows = method_rows({"tasks": {"summarization": RESULT}})
+    assert columns == ["task", "method", "metric", "mean", "seeds", "KL/token"]
+    assert rows[1] == ["summarization", "Text2Grad", "fact_f1", "0.900", "0.800 1.000", "0.200"]
+    assert [row[1] for row in rows] == ["fine-tuned", "Text2Grad", "scalar PPO"]
+    _, rows = quality_rows({"tasks": {"summarization": RESULT}})
+    assert rows == [
+        ["summarization", "0", "", "", "0.900", "0.750", "", "0.500"],
+        ["summarization", "1", "", "", "", "", "", "1.000"],
+    ]
+    assert mean_curve(RESULT["methods"]["scalar_ppo"]["curve"]) == [(0, 0.6), (10, 0.7), (20, 0.75)]  # type: ignore[index]
