@@ -146,9 +146,9 @@ def test_what_is_said_is_shown_as_it_is_and_moves_no_terminal(
     unjudged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompt = "Say [bold]:heart: \x1b[2J"
-    said = answers(unjudged, *[prompt] * 12)
+    said = answers(unjudged, *[prompt] * 60)
     assert all(any(odd in answer for answer in said) for odd in ("[bold]", ":heart:", "\x1b[2J", "[/]")), said
-    found = shown(capsys, unjudged, *["--prompt", prompt] * 12)
+    found = shown(capsys, unjudged, *["--prompt", prompt] * 60)
     assert "\x1b" not in found
     expected = "".join(f"{prompt}\n{answer}\n" for answer in said).replace("\x1b", "␛")
     assert found == expected

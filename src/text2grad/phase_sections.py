@@ -1,10 +1,12 @@
 """The sections of a recipe for the phases before the policy learns, and for keeping the reward model honest."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from text2grad.sections import Count, Fraction, Listed, Positive, Section
+
+Optimizer = Literal["adamw", "muon"]
 
 
 class SFTConfig(Section):
@@ -15,7 +17,9 @@ class SFTConfig(Section):
     batch_size: Count = 32
     """Demonstrations of a step."""
     lr: Positive = 1e-5
-    """AdamW's peak learning rate."""
+    """Peak learning rate."""
+    optimizer: Optimizer = "adamw"
+    """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
     answer_only: bool = True
     """Put the loss on the answer alone; an untrained model learns to read from the prompt too."""
     after_reward_model: Annotated[int, Field(ge=0)] = 0
@@ -32,7 +36,9 @@ class RewardModelConfig(Section):
     batch_size: Count = 32
     """Annotations of a step."""
     lr: Positive = 1e-5
-    """AdamW's peak learning rate."""
+    """Peak learning rate."""
+    optimizer: Optimizer = "adamw"
+    """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
     max_new_tokens: Count = 512
     """Length limit of a critique."""
     words: bool = True
@@ -59,7 +65,9 @@ class RefreshConfig(Section):
     batch_size: Count = 32
     """Annotations of a step."""
     lr: Positive = 1e-5
-    """AdamW's peak learning rate."""
+    """Peak learning rate."""
+    optimizer: Optimizer = "adamw"
+    """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
     audit: Annotated[int, Field(ge=0)] = 0
     """Responses of each step that the annotator judges too, to measure the gap; 0 measures none."""
 

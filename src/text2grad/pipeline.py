@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,6 +25,7 @@ from text2grad.annotations import Annotation, annotate, read_annotations, write_
 from text2grad.config import Recipe
 from text2grad.critique_writing import SYMBOLS, critique_target
 from text2grad.models import load_policy, load_tokenizer
+from text2grad.phase_sections import RewardModelConfig, SFTConfig
 from text2grad.reward_head import train_reward_head
 from text2grad.reward_training import train_reward_model
 from text2grad.rollout import encode_prompts, sample, step_uniforms, stop_ids
@@ -38,7 +39,7 @@ from text2grad.types import Example
 PHASES = ("sft", "annotations", "reward_model", "start", "reward_head")
 VOCABULARY_ITEMS = 3_000  # texts that the tokenizer is trained on
 ROWS_AT_ONCE = 256
-CONTEXT, WIDTH = 512, 128
+CONTEXT, WIDTH = 512, 64
 
 Progress = Callable[[str, int, int], None]  # phase, done, of how many
 
@@ -87,7 +88,7 @@ class Pipeline:
         examples, answers = self._demonstrations()
         tokenizer = self._tokenizer(examples, answers)
         model = tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=CONTEXT)
-        how = self._how(self.recipe.sft.steps, self.recipe.sft.lr, self.recipe.sft.batch_size)
+        how = self._how(self.recipe.sft)
         self._save(path, self._fine_tune("sft", model, tokenizer, examples, answers, how), tokenizer)
 
     def _annotations(self, path: Path) -> None:
@@ -101,12 +102,11 @@ class Pipeline:
 
     def _reward_model(self, path: Path) -> None:
         settings = self.recipe.reward_model
-        how = self._how(settings.steps, settings.lr, settings.batch_size)
         model, left_out = train_reward_model(
             load_policy(str(self.out / "sft")),
             load_tokenizer(str(self.out / "sft")),
             self._read_annotations(),
-            how,
+            self._how(settings),
             words=settings.words,
             max_new_tokens=settings.max_new_tokens,
             on_step=lambda done: self.progress("reward_model", done, settings.steps),
@@ -123,7 +123,7 @@ class Pipeline:
         model, tokenizer = load_policy(str(source)), load_tokenizer(str(source))
         if steps:
             examples, answers = self._demonstrations()
-            how = self._how(steps, settings.lr / 2, settings.batch_size)
+            how = replace(self._how(settings), steps=steps, learning_rate=settings.lr / 2)
             model = self._fine_tune("start", model, tokenizer, examples, answers, how)
         self._save(path, model, tokenizer)
 
@@ -136,7 +136,7 @@ class Pipeline:
             tokenizer,
             annotations,
             [span_reward(tokenizer, one) for one in annotations],
-            self._how(steps, settings.lr, settings.batch_size),
+            replace(self._how(settings), steps=steps),
             on_step=lambda done: self.progress("reward_head", done, steps),
         )
         temporary = path.with_name(f".{path.name}.tmp")
@@ -195,11 +195,12 @@ class Pipeline:
             model, tokenizer, examples, answers, how, on_step=lambda done: self.progress(phase, done, how.steps)
         )
 
-    def _how(self, steps: int, lr: float, batch_size: int) -> FineTuning:
+    def _how(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
         return FineTuning(
-            steps=steps,
-            batch_size=batch_size,
-            learning_rate=lr,
+            steps=settings.steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.lr,
+            optimizer=settings.optimizer,
             max_tokens=CONTEXT,
             answer_only=self.recipe.sft.answer_only,
             seed=self.recipe.run.seed,

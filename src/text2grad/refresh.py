@@ -149,6 +149,7 @@ class Refresher:
             steps=self.config.train_steps,
             batch_size=self.config.batch_size,
             learning_rate=self.config.lr,
+            optimizer=self.config.optimizer,
             seed=(self.seed + step) % 2**32,
         )
         device = self.critic.model.device  # a trainer of transformers moves the model to its own

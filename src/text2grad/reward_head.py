@@ -16,7 +16,7 @@ from text2grad.critique_writing import critique_prompt
 from text2grad.errors import DataError, ModelError
 from text2grad.models import load_tokenizer
 from text2grad.runlog import to_json, write_atomically
-from text2grad.sft import FineTuning, as_it_was, progress_callback, training_arguments
+from text2grad.sft import FineTuning, as_it_was, optimizers, progress_callback, training_arguments
 from text2grad.types import Critique, Example
 
 SETTINGS_FILE = "reward_head.json"
@@ -133,7 +133,13 @@ def train_reward_head(
     with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
         settings = TrainingArguments(**training_arguments(how, scratch))
         collate = DataCollatorWithPadding(tokenizer)
-        trainer = Trainer(model, settings, train_dataset=Dataset.from_dict(data), data_collator=collate)
+        trainer = Trainer(
+            model,
+            settings,
+            train_dataset=Dataset.from_dict(data),
+            data_collator=collate,
+            optimizers=optimizers(model, how),
+        )
         trainer.remove_callback(PrinterCallback)
         if on_step:
             trainer.add_callback(progress_callback(on_step))

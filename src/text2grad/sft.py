@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
+from text2grad.phase_sections import Optimizer
 from text2grad.types import Example
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
@@ -21,11 +22,12 @@ class FineTuning:
     Attributes:
         steps: optimizer steps.
         batch_size: examples of a step.
-        learning_rate: AdamW's peak.
+        learning_rate: the optimizer's peak.
         max_tokens: longest prompt + answer; the rest is cut.
         answer_only: put the loss on the answer and its end-of-sequence alone; else on the prompt too, which teaches an
             untrained model to read.
         seed: orders the examples.
+        optimizer: AdamW, or Muon for the hidden matrices, which teaches a small model to read several times as fast.
     """
 
     steps: int
@@ -34,6 +36,7 @@ class FineTuning:
     max_tokens: int = 1_024
     answer_only: bool = True
     seed: int = 0
+    optimizer: Optimizer = "adamw"
 
 
 def fine_tune(
@@ -112,6 +115,7 @@ def _whole_logits_trainer(model: Any, tokenizer: Any, data: Any, how: FineTuning
         TrainingArguments(**training_arguments(how, scratch)),
         train_dataset=data,
         data_collator=collate,
+        optimizers=optimizers(model, how),
     )
 
 
@@ -130,7 +134,18 @@ def _chunked_trainer(model: Any, tokenizer: Any, data: Any, how: FineTuning, scr
         **training_arguments(how, scratch),
         **recompute,
     )
-    return SFTTrainer(model, args=settings, train_dataset=data, processing_class=tokenizer)
+    return SFTTrainer(
+        model, args=settings, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model, how)
+    )
+
+
+def optimizers(model: Any, how: FineTuning) -> tuple[Any, None]:
+    """Return the optimizer and no schedule, as a trainer takes them: what is None, it makes itself."""
+    if how.optimizer == "adamw":
+        return None, None
+    from text2grad.muon import MuonAdamW
+
+    return MuonAdamW(model, how.learning_rate), None
 
 
 def training_arguments(how: FineTuning, scratch: str) -> dict[str, Any]:
