@@ -177,7 +177,8 @@ def test_texts_hold_a_prompt_an_answer_and_its_critique() -> None:
     assert texts == TRAIN.texts(6)
     for text, example in zip(texts, TRAIN.examples(6), strict=True):
         assert text.startswith(example.prompt_text + " ")
-        assert "\nStep one " in text
+        answer, feedback = text.removeprefix(example.prompt_text + " ").rsplit("\n", 1)
+        assert CodeCritic()([example], [answer])[0].feedback == feedback
 
 
 # Demonstrations

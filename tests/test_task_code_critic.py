@@ -20,7 +20,12 @@ STEPS = [["above", 3], ["double", 0], ["first", 2], ["sum", 0]]
 LINES = ["b = [i for i in a if i > 3]", "c = [j * 2 for j in b]", "d = c[:2]", "e = sum(d)", "return e"]
 EXAMPLE = Example("a specification\ndef solve(a):\n", "\n ".join(LINES), meta={"steps": STEPS})
 RIGHT = ["i > 3", "j * 2", "c[:2]", "sum(d)"]
-RECAP = r"Step one (needs|is|should be) i > 3, step two j \* 2, step three c\[:2\] and step four sum\(d\)\. "
+REMARK = re.compile(
+    r'(?:Step (?P<step>\w+) (?:needs|is) (?P<truth>[^".]+): )?(?P<verdicts>(?:"[^"]*"|[^".])+\.)(?: |$)'
+)
+VERDICT = re.compile(r'"(?P<quote>[^"]*)" (?P<said>[^"]+?)(?: and (?=")|\.$)')
+PRAISE, MISSING = ("is right", "fits"), ("it is missing.", "it has no line.")
+Verdict = tuple[str, str, int | None]  # the quote, what is said of it or its label, the place of the step if any
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
@@ -31,13 +36,49 @@ def quotes(response: str, label: str, example: Example = EXAMPLE) -> list[str]:
     return [response[s.start : s.end] for s in critique_of(response, example).spans if s.label == label]
 
 
+def remarks_of(feedback: str, example: Example = EXAMPLE) -> list[tuple[int | None, str]]:
+    """Return of each remark the place of the step that it names, if any, and what follows the truth of that step.
+
+    No word is left over, and what a step needs is what the reference has.
+    """
+    found = list(REMARK.finditer(feedback))
+    assert "".join(match[0] for match in found) == feedback
+    reference = str(example.reference)
+    right = [reference[span.start : span.end] for span in critique_of(reference, example).spans]
+    places = [world.ORDINALS.index(match["step"]) if match["step"] else None for match in found]
+    assert [match["truth"] for match in found] == [None if place is None else right[place] for place in places]
+    return [(place, match["verdicts"]) for place, match in zip(places, found, strict=True)]
+
+
+def verdicts_of(feedback: str, example: Example = EXAMPLE) -> list[Verdict]:
+    """Return what is said of each quote."""
+    verdicts = []
+    for place, text in remarks_of(feedback, example):
+        found = list(VERDICT.finditer(text))
+        assert not found or "".join(match[0] for match in found) == text
+        assert place is not None or len(found) <= 1
+        verdicts += [(match["quote"], match["said"], place) for match in found]
+    return verdicts
+
+
+def judged(feedback: str, example: Example = EXAMPLE) -> list[Verdict]:
+    """Return the label that each quote gets by what is said of it."""
+    verdicts = verdicts_of(feedback, example)
+    return [(quote, "positive" if said in PRAISE else "negative", place) for quote, said, place in verdicts]
+
+
+def omitted(feedback: str, example: Example = EXAMPLE) -> list[int | None]:
+    return [place for place, text in remarks_of(feedback, example) if text in MISSING]
+
+
 def with_line(place: int, line: str) -> str:
     return "\n ".join([*LINES[:place], line, *LINES[place + 1 :]])
 
 
-def build(example: Example, rng: Random) -> tuple[str, list[tuple[str, str]], list[int]]:
-    """Write a program with known errors; return it, its true quotes with their labels, and the steps left out."""
-    lines, expected, missing, source = [], [], [], "a"
+def build(example: Example, rng: Random) -> tuple[str, list[Verdict], list[int]]:
+    """Write a program with known errors; return it, its true quotes with labels and places, and the steps left out."""
+    expected: list[Verdict] = []
+    lines, missing, source = [], [], "a"
     for place, step in enumerate(steps_of(example)):
         choice, name = rng.random(), world.NAMES[place]
         other = Step("subtract", 99) if choice > 0.8 else world.slipped(step)
@@ -47,14 +88,14 @@ def build(example: Example, rng: Random) -> tuple[str, list[tuple[str, str]], li
         written = step if choice < 0.5 else other
         lines.append(f"{name} = {world.right_side(written, place, source)}")
         label = "positive" if written == step else "negative"
-        expected.append((world.expression(written, place, source), label))
+        expected.append((world.expression(written, place, source), label, place))
         source = name
         if rng.random() < 0.08:
             lines.append(f"{name} = {world.right_side(step, place, 'a')}")
-            expected.append((world.right_side(step, place, "a"), "negative"))
+            expected.append((world.right_side(step, place, "a"), "negative", place))
         if rng.random() < 0.08:
             lines.append(rng.choice(["zebra", "g = 3", "b", "pass"]))
-            expected.append((lines[-1], "negative"))
+            expected.append((lines[-1], "negative", None))
     if rng.random() < 0.8:
         lines.append(f"return {source}")
     return "\n ".join(lines), expected, missing
@@ -65,16 +106,14 @@ def test_the_critic_finds_exactly_the_injected_errors() -> None:
     for example in TRAIN.examples(500) + HELD_OUT.examples(300):
         response, expected, missing = build(example, rng)
         critique = critique_of(response, example)
-        found = [(response[s.start : s.end], s.label) for s in critique.spans]
+        found = judged(critique.feedback, example)
+        assert [(response[s.start : s.end], s.label) for s in critique.spans] == [verdict[:2] for verdict in found]
         if "There is more like this." in critique.feedback:
-            assert set(found) < set(expected) or len(found) < len(expected)
-        elif response:
+            assert len(found) < len(expected)
+            assert set(found) <= set(expected)
+        else:
             assert found == expected, response
-            assert all(f'"{quote}"' in critique.feedback for quote, _ in expected)
-            told = re.search(
-                r"Steps? ([\w, ]+) (?:is missing|has no line|are missing|have no line)\.", critique.feedback
-            )
-            assert re.split(", | and ", told[1] if told else "") == ([world.ORDINALS[i] for i in missing] or [""])
+        assert omitted(critique.feedback, example) == (missing if response else [])
         assert ("return" in response) != bool(
             re.search("The return is missing|Nothing is ret|empty", critique.feedback)
         )
@@ -85,46 +124,89 @@ def test_a_right_program_gets_praise_only() -> None:
         critique = critique_of(str(example.reference), example)
         assert {span.label for span in critique.spans} == {"positive"}
         assert len(critique.spans) == len(steps_of(example))
-        assert re.search(r"\. (Every step|All of it) is right: ", critique.feedback)
+        places = list(range(len(steps_of(example))))
+        assert [place for place, _ in remarks_of(critique.feedback, example)] == places
+        verdicts = verdicts_of(critique.feedback, example)
+        assert [place for *_, place in verdicts] == places
+        assert {said for _, said, _ in verdicts} <= {*PRAISE}
 
 
 @pytest.mark.parametrize(
-    ("response", "negative", "said"),
+    ("response", "negative", "place", "said"),
     [
-        (with_line(0, "b = [i for i in a if i >= 3]"), "i >= 3", "wrong in step one|wrong with|keeps 3 as well"),
-        (with_line(0, "b = [i for i in a if i > 4]"), "i > 4", "(is wrong in step one|Step one is wrong with)"),
-        (with_line(0, "b = [i for i in a]"), "[i for i in a]", "step one|Step one"),
-        (with_line(0, "b = [i > 3 for i in a]"), "i > 3", "step one|Step one"),
-        (with_line(0, "b = [i * 2 for i in a if i > 3]"), "i * 2", "too much for step one|is not in step one"),
-        (with_line(1, "c = [j ** 2 for j in b]"), "j ** 2", "wrong in step two|wrong with|in step two squares"),
-        (with_line(1, "c = [i * 2 for j in b]"), "i * 2", "wrong name"),
-        (with_line(1, "c = [j * 2 for j in a]"), "j in a", "reads an old list"),
-        (with_line(1, "c = [j * 2 for j in e]"), "j in e", "has no value|not there"),
-        (with_line(1, "c = [j * 2 for j in b if j]"), "j", "too much for step two|is not in step two"),
-        (with_line(1, "c = [j * 2 for in b]"), "[j * 2 for in b]", "does not read"),
-        (with_line(1, "c = [j * * 2 for j in b]"), "j * * 2", "does not read"),
-        (with_line(2, "d = b[:2]"), "b[:2]", "reads an old list"),
-        (with_line(2, "d = x[:2]"), "x[:2]", "has no value|not there"),
-        (with_line(2, "d = c[2:]"), "c[2:]", "wrong|skips them"),
-        (with_line(2, "d = c[:2]\n d = c[:2]"), "c[:2]", "again|second line"),
-        (with_line(2, "d = c[:2]\n b = c"), "c", "again|second line"),
-        (with_line(3, "e = len(d)"), "len(d)", "wrong|only counts"),
-        (with_line(3, "e = sum(d)\n print(e)"), "print(e)", "is for no step|a line too many"),
-        (with_line(3, "e = sum(d)\n f = e"), "f = e", "is for no step|a line too many"),
-        (with_line(3, "e = sum(d)\nreturn e"), "return e", "after the return|too late"),
-        (with_line(4, "return d"), "return d", "not the last result|wrong name"),
-        (with_line(4, "return 2"), "return 2", "not the last result|wrong name"),
-        (with_line(4, "return e\n e = 3"), "e = 3", "after the return|too late"),
-        (with_line(2, "  d = c[:2]"), "d =", "out of line|wrong place"),
-        ("\n ".join(LINES[:2] + LINES[3:4] + LINES[2:3] + ["return d"]), "c[:2]", "too late|out of order"),
+        (with_line(0, "b = [i for i in a if i >= 3]"), "i >= 3", 0, "is wrong|is not it|keeps 3 as well"),
+        (with_line(0, "b = [i for i in a if i > 4]"), "i > 4", 0, "is wrong|is not it"),
+        (with_line(0, "b = [i for i in a]"), "[i for i in a]", 0, "is wrong|is not it"),
+        (with_line(0, "b = [i > 3 for i in a]"), "i > 3", 0, "is wrong|is not it"),
+        (with_line(0, "b = [i * 2 for i in a if i > 3]"), "i * 2", 0, "is too much"),
+        (with_line(1, "c = [j ** 2 for j in b]"), "j ** 2", 1, "is wrong|is not it|squares"),
+        (with_line(1, "c = [i * 2 for j in b]"), "i * 2", 1, "has a wrong name"),
+        (with_line(1, "c = [j * 2 for j in a]"), "j in a", 1, "reads an old list"),
+        (with_line(1, "c = [j * 2 for j in e]"), "j in e", 1, "has no value"),
+        (with_line(1, "c = [j * 2 for j in b if j]"), "j", 1, "is too much"),
+        (with_line(1, "c = [j * 2 for in b]"), "[j * 2 for in b]", 1, "does not read"),
+        (with_line(1, "c = [j * * 2 for j in b]"), "j * * 2", 1, "does not read"),
+        (with_line(2, "d = b[:2]"), "b[:2]", 2, "reads an old list"),
+        (with_line(2, "d = x[:2]"), "x[:2]", 2, "has no value"),
+        (with_line(2, "d = c[2:]"), "c[2:]", 2, "is wrong|is not it|skips them"),
+        (with_line(2, "d = c[:2]\n d = c[:2]"), "c[:2]", 2, "does it again|is a second line"),
+        (with_line(2, "d = c[:2]\n b = c"), "c", 0, "does it again|is a second line"),
+        (with_line(3, "e = len(d)"), "len(d)", 3, "is wrong|is not it|only counts"),
+        (with_line(3, "e = sum(d)\n print(e)"), "print(e)", None, "is for no step|is a line too many"),
+        (with_line(3, "e = sum(d)\n f = e"), "f = e", None, "is for no step|is a line too many"),
+        (with_line(3, "e = sum(d)\nreturn e"), "return e", None, "is after the return|is too late"),
+        (with_line(4, "return d"), "return d", None, "is not the last result|has the wrong name"),
+        (with_line(4, "return 2"), "return 2", None, "is not the last result|has the wrong name"),
+        (with_line(4, "return e\n e = 3"), "e = 3", None, "is after the return|is too late"),
+        (with_line(2, "  d = c[:2]"), "d =", None, "is out of line|is at the wrong place"),
+        (
+            "\n ".join(LINES[:2] + LINES[3:4] + LINES[2:3] + ["return d"]),
+            "c[:2]",
+            2,
+            "is too late|is out of order",
+        ),
     ],
 )
-def test_each_kind_of_fault_is_quoted_and_named(response: str, negative: str, said: str) -> None:
-    found = quotes(response, "negative")
-    assert negative in found
-    feedback = critique_of(response).feedback
-    assert re.match(RECAP, feedback)
-    assert [s for s in re.split(r"(?<=\.) (?=[A-Z\"])", feedback) if f'"{negative}"' in s and re.search(said, s)]
+def test_each_kind_of_fault_is_quoted_and_named_beside_what_its_step_needs(
+    response: str, negative: str, place: int | None, said: str
+) -> None:
+    assert negative in quotes(response, "negative")
+    named = set()
+    for prompt in "abcdefghijklmnopqrstuvwxyz":  # each draws its own wording
+        example = Example(prompt, EXAMPLE.reference, meta=EXAMPLE.meta)
+        verdicts = verdicts_of(critique_of(response, example).feedback, example)
+        ((verdict, step),) = {(v, step) for quote, v, step in verdicts if quote == negative and v not in PRAISE}
+        named.add(verdict)
+        assert step == place
+    assert named == set(said.split("|"))
+
+
+def test_each_remark_first_says_what_the_step_needs_and_then_what_the_program_has() -> None:
+    response = "b = [i * 2 for i in a if i >= 3]\n print(b)\n d = b[:2]\n e = len(d)\n return e"
+    assert quotes(response, "positive") == ["b[:2]"]
+    assert quotes(response, "negative") == ["i * 2", "i >= 3", "print(b)", "len(d)"]
+    assert re.fullmatch(
+        r'Step one (needs|is) i > 3: "i \* 2" is too much and "i >= 3" (is wrong|is not it|keeps 3 as well)\. '
+        r'"print\(b\)" (is for no step|is a line too many)\. '
+        r'Step three (needs|is) c\[:2\]: "b\[:2\]" (is right|fits)\. '
+        r'Step four (needs|is) sum\(d\): "len\(d\)" (is wrong|is not it|only counts)\. '
+        r"Step two (needs|is) j \* 2: (it is missing|it has no line)\.",
+        critique_of(response).feedback,
+    )
+
+
+def test_whatever_a_program_says_the_truths_are_those_of_its_specification() -> None:
+    """`remarks_of` holds every truth against the reference."""
+    rng = Random(3)
+    for example in TRAIN.examples(300) + HELD_OUT.examples(100):
+        for response in (TRAIN.demonstration(example, rng), TRAIN.corruption(example, rng)):
+            critique = critique_of(response, example)
+            found = judged(critique.feedback, example)
+            assert [(response[s.start : s.end], s.label) for s in critique.spans] == [verdict[:2] for verdict in found]
+            missing, told = omitted(critique.feedback, example), {place for *_, place in found} - {None}
+            assert missing == sorted({*missing} - told)
+            if response.strip() and "There is more like this." not in critique.feedback:
+                assert {*missing} | told == {*range(len(steps_of(example)))}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +226,9 @@ def test_what_means_the_same_is_right(place: int, line: str) -> None:
     response = with_line(place, line) if place < 3 else "\n ".join([*LINES[:3], line])
     assert quotes(response, "negative") == []
     assert len(quotes(response, "positive")) == 4
-    assert re.search("Every step is right|All of it is right", critique_of(response).feedback)
+    feedback = critique_of(response).feedback
+    assert [verdict[1:] for verdict in judged(feedback)] == [("positive", place) for place in range(4)]
+    assert len(remarks_of(feedback)) == 4
 
 
 @pytest.mark.parametrize(
@@ -208,17 +292,22 @@ def test_omissions_are_told_in_words_and_can_be_charged_to_the_outcome() -> None
     critic, short = CodeCritic(omission_penalty=0.5), "b = [i for i in a if i > 3]\n d = b[:2]"
     found = critic([EXAMPLE] * 2, [short, str(EXAMPLE.reference)])
     assert [critique.outcome for critique in found] == [-1.5, 0.0]  # steps two and four, and the return
-    assert re.search(
-        r"Steps two and four (are missing|have no line)\. (The return is missing|Nothing is returned)\.$",
+    assert re.fullmatch(
+        r'Step one (needs|is) i > 3: "i > 3" (is right|fits)\. '
+        r'Step three (needs|is) c\[:2\]: "b\[:2\]" (is right|fits)\. '
+        r"Step two (needs|is) j \* 2: (it is missing|it has no line)\. "
+        r"Step four (needs|is) sum\(d\): (it is missing|it has no line)\. "
+        r"(The return is missing|Nothing is returned)\.",
         found[0].feedback,
     )
+    assert not re.search("missing|no line|[Nn]othing", found[1].feedback)
     assert quotes(short, "positive") == ["i > 3", "b[:2]"]
     assert critique_of(short).outcome is None
 
 
 def test_an_empty_program_is_named_as_such() -> None:
     assert critique_of("").spans == critique_of(" \n").spans == ()
-    assert re.fullmatch(RECAP + r"The program is empty\.", critique_of("").feedback)
+    assert critique_of("").feedback == critique_of(" \n").feedback == "The program is empty."
 
 
 def test_a_long_mess_is_quoted_in_part_and_the_critique_says_so() -> None:
@@ -242,8 +331,13 @@ def test_critiques_vary_in_words_but_not_for_one_answer_and_stay_short() -> None
     responses = [TRAIN.demonstration(example, Random(i)) for i, example in enumerate(examples)]
     critiques = CRITIC(examples, responses)
     assert critiques == CRITIC(examples, responses)
-    frames = {re.sub(r'"[^"]*"', "Q", critique.feedback.split(". ", 1)[1]) for critique in critiques}
+    frames = {
+        tuple(re.sub(r'"[^"]*"', "Q", text) for _, text in remarks_of(critique.feedback, example))
+        for critique, example in zip(critiques, examples, strict=True)
+    }
     assert len(frames) > 60
+    openings = {match[1] for critique in critiques for match in re.finditer(r"Step \w+ (\w+) ", critique.feedback)}
+    assert openings == {"needs", "is"}
     words = [len(re.findall(r"\w+|[^\w\s]", critique.feedback)) for critique in critiques]
     assert sorted(words)[int(0.99 * len(words))] <= 110
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from random import Random
 from statistics import fmean
 
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks import _summarization_posts as posts
+from text2grad.tasks import _summarization_world as world
 from text2grad.tasks._summarization_metric import claims, rouge_l
 from text2grad.tasks.base import Task, split_words
 from text2grad.tasks.summarization import DIFFICULTIES, SummarizationTask, SummaryCritic, fact_f1
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = SummarizationTask("train"), SummarizationTask("held_out")
+LEVELS = {(split, level): SummarizationTask(split, level) for split in ("train", "held_out") for level in DIFFICULTIES}
 CRITIC = SummaryCritic()
 FACTS = {"who": "Maria Lopez", "did": "fixed", "what": "bike", "where": "park", "when": "Tuesday", "why": "race"}
 DISTRACTORS = {"who": ["Tom Chen"], "did": [], "what": [], "where": ["beach"], "when": ["Friday"], "why": []}
@@ -26,6 +29,8 @@ POST = (
     "The day was Tuesday. The reason was the race."
 )
 EXAMPLE = Example(POST + "\nTL;DR:", meta={"facts": FACTS, "distractors": DISTRACTORS})
+# A summary that states six facts.
+WHOLE = re.compile(r"(\w+ \w+) (\w+) the (\w+) at the (\w+) on (\w+) because of the (\w+)\.")
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
@@ -82,18 +87,64 @@ def test_the_splits_share_no_name_no_deed_and_no_post() -> None:
     assert not [name for (name,) in told(held_out, "who") if name in text]
 
 
-def test_each_held_out_post_has_a_template_that_training_never_sees() -> None:
-    def pattern(templates: list[str]) -> re.Pattern[str]:
-        return re.compile("|".join(re.sub(r"\\{\w+\\}", r"[A-Z]?\\w+( [A-Z]\\w+)?", re.escape(t)) for t in templates))
+def written(templates: Iterable[str]) -> re.Pattern[str]:
+    """Return what the sentences of some templates match, whatever values they name."""
+    values = {**world.VALUES, "do": tuple(world.BASE_FORMS.values())}
+    choices = {slot: f"(?:{'|'.join(values[slot])})" for slot in values} | {"who": r"[A-Z]\w+ [A-Z]\w+"}
+    return re.compile("|".join(text.replace(".", r"\.").format(**choices) for text in templates))
 
-    fresh = pattern([*posts.MAIN["held_out"], *posts.DETAILS["held_out"], *posts.DISTRACTORS["held_out"]])
-    opening = pattern(list(posts.MAIN["held_out"]))
 
-    def sentences(task: SummarizationTask) -> list[list[str]]:
-        return [re.findall(r"[^.]+\.", example.prompt_text.split("\n")[0]) for example in task.examples(500)]
+def sentences(task: SummarizationTask, n: int) -> list[list[str]]:
+    return [re.findall(r"[^.\s][^.]*\.", example.prompt_text.split("\n")[0]) for example in task.examples(n)]
 
-    assert all(any(opening.fullmatch(s.strip()) for s in post) for post in sentences(HELD_OUT))
-    assert not any(fresh.fullmatch(s.strip()) for post in sentences(TRAIN) for s in post)
+
+@pytest.mark.parametrize("level", DIFFICULTIES)
+def test_each_held_out_post_has_a_template_that_training_never_sees(level: str) -> None:
+    tables = (posts.MAIN, posts.DETAILS, posts.CONFUSING if level == "hard" else posts.DISTRACTORS)
+    assert not any(set(table["train"]) & set(table["held_out"]) for table in tables)
+    fresh, opening = written(text for table in tables for text in table["held_out"]), written(posts.MAIN["held_out"])
+    assert all(any(opening.fullmatch(s) for s in post) for post in sentences(LEVELS["held_out", level], 300))
+    assert not any(fresh.fullmatch(s) for post in sentences(LEVELS["train", level], 500) for s in post)
+
+
+@pytest.mark.parametrize(("split", "level"), LEVELS)
+def test_every_sentence_is_of_a_template_of_its_split_and_difficulty_and_every_template_comes_up(
+    split: str, level: str
+) -> None:
+    pool = posts.CONFUSING if level == "hard" else posts.DISTRACTORS
+    tables = [posts.DETAILS["train"], pool["train"]] + [posts.MAIN["train"]] * (split == "train")
+    if split == "held_out":  # the sentence that says who did what is always of its own
+        tables += [posts.MAIN["held_out"], posts.DETAILS["held_out"], pool["held_out"]]
+    patterns = {text: written([text]) for table in tables for text in table}
+    found = {
+        s: {text for text, p in patterns.items() if p.fullmatch(s)}
+        for post in sentences(LEVELS[split, level], 250)
+        for s in post
+    }
+    assert all(found.values())
+    assert set().union(*found.values()) == {*patterns}
+
+
+@pytest.mark.parametrize(("split", "level"), LEVELS)
+def test_hard_posts_alone_name_places_and_days_of_others_in_the_words_that_tell_the_event(
+    split: str, level: str
+) -> None:
+    confused = []
+    for example in LEVELS[split, level].examples(400):
+        facts, named = example.meta["facts"], example.meta["mentions"]
+        at = re.findall(r"\bat the (\w+)", example.prompt_text, re.IGNORECASE)
+        on = re.findall(r"\bon (\w+)", example.prompt_text, re.IGNORECASE)
+        loose = re.findall(r"\b(?:near|until|plan said)\b", example.prompt_text)
+        if level == "hard":
+            assert not loose
+            assert {*at} <= {*named["where"]}
+            assert {*on} <= {*named["when"]}
+            confused.append(at != [facts["where"]] or on not in ([], [facts["when"]]))  # "The day was" needs no "on"
+        else:
+            assert loose  # another's day is said somehow
+            assert at == [facts["where"]]
+            assert on in ([], [facts["when"]])
+    assert level != "hard" or fmean(confused) > 0.9
 
 
 @pytest.mark.parametrize(
@@ -131,11 +182,13 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     words = TRAIN.vocabulary()
     assert words == HELD_OUT.vocabulary() == sorted(set(words))
     assert 140 <= len(words) <= 250
-    assert {word for text in TRAIN.texts(1500) for word in split_words(text)} == set(words)
-    assert {word for text in HELD_OUT.texts(1000) for word in split_words(text)} <= set(words)
+    seen = {word for text in TRAIN.texts(1500) for word in split_words(text)}
     odd = [critique_of(response).feedback for response in ("", "Maria", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("Maria Lopez at the fixed the bike Tom Chen at").feedback, critique_of("What a " * 30).feedback]
-    assert {word for text in odd for word in split_words(text)} <= set(words)
+    assert seen | {word for text in odd for word in split_words(text)} == set(words)
+    for task in LEVELS.values():
+        assert task.vocabulary() == words
+        assert {word for text in task.texts(400) for word in split_words(text)} <= set(words)
 
 
 def test_a_text_holds_a_post_an_answer_and_its_critique() -> None:
@@ -197,10 +250,65 @@ def test_demonstrations_take_wrong_facts_from_the_post_and_depend_on_the_generat
         assert len(split_words(answer)) <= 30
 
 
-def test_corruptions_are_demonstrations_gone_wrong() -> None:
-    examples = TRAIN.examples(300)
-    pairs = [(e, TRAIN.demonstration(e, Random(i)), TRAIN.corruption(e, Random(i))) for i, e in enumerate(examples)]
-    assert all(set(split_words(corrupt)) <= set(TRAIN.vocabulary()) for *_, corrupt in pairs)
+def mistaken(task: SummarizationTask, n: int) -> list[tuple[Example, str, tuple[str, ...]]]:
+    """Return the corruptions of n posts that are not garbled, each with the values that it states, in order."""
+    found = []
+    for i, example in enumerate(task.examples(n)):
+        if Random(i).random() < 2 / 3:
+            corrupt = task.corruption(example, Random(i))
+            match = WHOLE.fullmatch(corrupt)
+            assert match is not None, corrupt
+            found.append((example, corrupt, match.groups()))
+    return found
+
+
+@pytest.mark.parametrize("task", [TRAIN, HELD_OUT, LEVELS["train", "hard"]])
+def test_two_of_three_corruptions_state_six_facts_about_half_of_them_with_other_values(task: SummarizationTask) -> None:
+    rng = Random(0)
+    whole = fmean(WHOLE.fullmatch(task.corruption(example, rng)) is not None for example in task.examples(2000))
+    assert 2 / 3 - 0.03 < whole < 0.78  # of those that came out garbled, some are whole, too
+    found = mistaken(task, 1500)
+    wrong, named, strange = ({slot: 0 for slot in world.SLOTS} for _ in range(3))
+    for example, corrupt, stated in found:
+        assert set(split_words(corrupt)) <= set(task.vocabulary())
+        for slot, value in zip(world.SLOTS, stated, strict=True):
+            wrong[slot] += value != example.meta["facts"][slot]
+            named[slot] += value in example.meta["distractors"][slot]
+            strange[slot] += value not in example.meta["mentions"][slot]
+            assert value.split()[-1] in (world.LAST_NAMES if slot == "who" else world.VALUES[slot])
+        right = sum(value == example.meta["facts"][slot] for slot, value in zip(world.SLOTS, stated, strict=True))
+        assert fact_f1(example, corrupt) == pytest.approx(right / 6)
+    for slot in world.SLOTS:
+        assert 0.4 < wrong[slot] / len(found) < 0.55
+        assert strange[slot] > 0.05 * len(found)
+    assert all(named[slot] > 0.2 * len(found) for slot in ("who", "where", "when"))
+    assert fmean(fact_f1(example, corrupt) < 1 for example, corrupt, _ in found) > 0.95
+
+
+def test_what_a_mistaken_corruption_states_does_not_hang_on_the_order_of_the_post() -> None:
+    """Unlike with a hasty reader, the value that the post names first is no likelier to be stated than another."""
+    found = mistaken(TRAIN, 2500)
+    for slot in ("where", "when"):
+        said: dict[bool, list[bool]] = {True: [], False: []}
+        for example, _, stated in found:
+            value = example.meta["facts"][slot]
+            said[example.meta["mentions"][slot][0] == value].append(value == stated[world.SLOTS.index(slot)])
+        assert min(map(len, said.values())) > 500
+        assert fmean(said[True]) == pytest.approx(fmean(said[False]), abs=0.09)
+
+
+def test_mistaken_corruptions_of_training_name_every_person_of_training_and_no_other() -> None:
+    persons = {stated[0] for *_, stated in mistaken(TRAIN, 2000)}
+    assert persons == {" ".join(name) for name in world.combinations(world.NAMES, "train")}
+
+
+def test_the_third_corruption_is_a_demonstration_gone_wrong() -> None:
+    pairs = []
+    for i, example in enumerate(TRAIN.examples(900)):
+        rng = Random(i)
+        if rng.random() >= 2 / 3:
+            pairs.append((example, TRAIN.demonstration(example, rng), TRAIN.corruption(example, Random(i))))
+    assert 250 < len(pairs) < 350
     assert fmean(set(corrupt.split()) <= set(clean.split()) for _, clean, corrupt in pairs) > 0.7
     assert fmean(corrupt != clean for _, clean, corrupt in pairs) > 0.8
     words = [(clean.split(), corrupt.split()) for _, clean, corrupt in pairs]
@@ -209,6 +317,13 @@ def test_corruptions_are_demonstrations_gone_wrong() -> None:
     assert min(len(corrupt) for *_, corrupt in pairs) == 0
     clean, corrupt = (fmean(fact_f1(pair[0], pair[i]) for pair in pairs) for i in (1, 2))
     assert corrupt < clean - 0.15
+
+
+def test_corruptions_depend_on_the_generator_alone_and_hold_known_words() -> None:
+    for task in LEVELS.values():
+        corrupt = [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
+        assert corrupt == [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
+        assert {word for text in corrupt for word in split_words(text)} <= set(task.vocabulary())
 
 
 # The metric

@@ -20,6 +20,22 @@ METHODS: Mapping[str, str] = {
     "text2grad": "Text2Grad",
     "scalar_ppo": "scalar PPO",
     "reward_head_ppo": "reward-head PPO",
+    "gamma_1": "Text2Grad, γ = 1",
+    "frozen": "Text2Grad, reward model never refreshed",
+    "no_words": "Text2Grad, spans without words",
+    "linear_decay": "Text2Grad, linear decay",
+}
+COMPARED = ("text2grad", "scalar_ppo", "reward_head_ppo")
+"""What is compared unless somebody asks for the rest, which are Text2Grad with one thing changed."""
+
+NEEDS: Mapping[str, str] = {"reward_head_ppo": "reward_head", "no_words": "reward_model_without_words"}
+"""The model that a method needs beside those of Text2Grad."""
+
+ABLATIONS: Mapping[str, tuple[str, ...]] = {
+    "gamma_1": ("ppo.gamma=1.0",),
+    "frozen": ("refresh.steps=[]",),
+    "no_words": (),
+    "linear_decay": ("reward.weighting=linear_decay",),
 }
 
 ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
@@ -38,10 +54,11 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
         phases: directory of the models of phases 1 and 2.
     """
     start = [f"model.path='{phases / 'start'}'"]
-    words = [f"critic.model='{phases / 'reward_model'}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
+    writer = "reward_model_without_words" if method == "no_words" else "reward_model"
+    words = [f"critic.model='{phases / writer}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
     scalar = [*ONE_NUMBER, f"optim.lr={SCALAR_LR[task]}"]
-    if method == "text2grad":
-        return [*start, *words]
+    if method == "text2grad" or method in ABLATIONS:
+        return [*start, *words, *ABLATIONS.get(method, ())]
     if method == "scalar_ppo":
         return [*start, *words, *scalar]
     head = [f"critic.model='{phases / 'reward_head'}'", "critic.kind=scalar", "refresh.steps=[]", "refresh.audit=0"]

@@ -4,7 +4,8 @@
     annotations.jsonl    phase 1: what the task's critic says of its responses, in words and quotes
     reward_model/        phase 2: the generative reward model, from the fine-tuned weights
     start/               where the policies start: the reward model's weights, fine-tuned on demonstrations again
-    reward_head/         the baseline's reward model: one number per response, from the same annotations
+    reward_head/         on request, the baseline's reward model: one number per response, from the same annotations
+    reward_model_without_words/    on request, one that writes spans alone
     phases.json          seconds of each, and what was counted
 
 A phase that is finished is not repeated; each appears under its name when it is whole.
@@ -36,7 +37,7 @@ from text2grad.tasks.registry import built_in, procedural
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
 
-PHASES = ("sft", "annotations", "reward_model", "start", "reward_head")
+PHASES = ("sft", "annotations", "reward_model", "start")
 VOCABULARY_ITEMS = 3_000  # texts that the tokenizer is trained on
 ROWS_AT_ONCE = 256
 CONTEXT, WIDTH = 512, 64
@@ -58,14 +59,14 @@ class Pipeline:
     out: Path
     progress: Progress
 
-    def run(self, *, reward_head: bool) -> None:
+    def run(self, more: Sequence[str] = ()) -> None:
         """Make what is not there yet.
 
         Args:
-            reward_head: make the baseline's reward model, too.
+            more: "reward_head", "reward_model_without_words".
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        for name in PHASES if reward_head else PHASES[:-1]:
+        for name in (*PHASES, *more):
             path = self.out / ("annotations.jsonl" if name == "annotations" else name)
             if not path.exists():
                 with self._timed(name):
@@ -92,24 +93,29 @@ class Pipeline:
         self._save(path, self._fine_tune("sft", model, tokenizer, examples, answers, how), tokenizer)
 
     def _annotations(self, path: Path) -> None:
-        """Annotate the policy's own answers, demonstrations and garbled answers, a half and a quarter each."""
+        """Annotate the policy's own answers and as many corrupted ones."""
         task, count, rng = self.task, self.recipe.reward_model.responses, self._rng("annotations")
         examples = task.examples(count, self.recipe.run.seed + 1)
         own = self._sample(examples[: count // 2])
-        makers = (task.demonstration, task.corruption)
-        others = [" " + makers[row % 2](example, rng) for row, example in enumerate(examples[count // 2 :])]
+        others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
     def _reward_model(self, path: Path) -> None:
+        self._train_reward_model(path, words=self.recipe.reward_model.words)
+
+    def _reward_model_without_words(self, path: Path) -> None:
+        self._train_reward_model(path, words=False)
+
+    def _train_reward_model(self, path: Path, *, words: bool) -> None:
         settings = self.recipe.reward_model
         model, left_out = train_reward_model(
             load_policy(str(self.out / "sft")),
             load_tokenizer(str(self.out / "sft")),
             self._read_annotations(),
             self._how(settings),
-            words=settings.words,
+            words=words,
             max_new_tokens=settings.max_new_tokens,
-            on_step=lambda done: self.progress("reward_model", done, settings.steps),
+            on_step=lambda done: self.progress(path.name, done, settings.steps),
         )
         self._note("left_out", left_out)
         temporary = path.with_name(f".{path.name}.tmp")
@@ -150,7 +156,10 @@ class Pipeline:
         return examples, [" " + task.demonstration(example, rng) for example in examples]
 
     def _tokenizer(self, examples: Sequence[Example], answers: Sequence[str]) -> Any:
-        """Return a tokenizer that knows every word of prompts, answers and written critiques."""
+        """Return a tokenizer that knows every word of prompts, answers and written critiques.
+
+        A verdict is one token and follows the quoted word at once, where the word and the truth can be compared.
+        """
         task, rng = self.task, self._rng("tokenizer")
         shown, given = examples[:VOCABULARY_ITEMS], answers[:VOCABULARY_ITEMS]
         garbled = [" " + task.corruption(example, rng) for example in shown]
@@ -161,7 +170,8 @@ class Pipeline:
         ]
         prompts = [example.prompt_text for example in shown]
         rare = [word for word in task.vocabulary() for word in (word, f" {word}")]
-        return word_tokenizer([*prompts, *given, *garbled, *written, *rare], SYMBOLS)
+        judged = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # as it stands within the JSON
+        return word_tokenizer([*prompts, *given, *garbled, *written, *rare], [*SYMBOLS, *judged])
 
     def _sample(self, examples: Sequence[Example]) -> list[str]:
         """Return the fine-tuned policy's answers at temperature 1."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-COLOURS = ("#0b7a75", "#8a8d91", "#c8553d", "#6c5b9e", "#b08900")
+COLOURS = ("#0b7a75", "#8a8d91", "#c8553d", "#6c5b9e", "#b08900", "#3d7ec8", "#2f3e46")
 INK, GRID = "#24292f", "#e3e6ea"
 
 PANELS = (

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from text2grad.errors import ConfigError
-from text2grad.methods import METHODS, settings, train_all
+from text2grad.methods import COMPARED, METHODS, NEEDS, settings, train_all
 
 TASKS = ("summarization", "code", "qa")
 PHASE_NAMES = {
@@ -20,6 +20,7 @@ PHASE_NAMES = {
     "reward_model": "a reward model learns to write such critiques",
     "start": "the policy starts from its weights",
     "reward_head": "a reward head learns one number",
+    "reward_model_without_words": "a reward model learns to mark without words",
 }
 
 
@@ -43,7 +44,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds 0 to N-1, over the whole pipeline")
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR")
     parser.add_argument(
-        "--methods", nargs="+", choices=tuple(METHODS), metavar="METHOD", help=f"of {', '.join(METHODS)}; default all"
+        "--methods",
+        nargs="+",
+        choices=tuple(METHODS),
+        metavar="METHOD",
+        help=f"of {', '.join(METHODS)}; default {', '.join(COMPARED)}",
     )
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting"
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seeds {args.seeds}: at least one seed is needed")
     console, started = Console(), time.perf_counter()
     tasks = TASKS if args.task == "all" else (args.task,)
-    methods = [name for name in METHODS if not args.methods or name in args.methods or name == "text2grad"]
+    methods = [name for name in METHODS if name in (args.methods or COMPARED) or name == "text2grad"]
     for task in tasks:
         for seed in range(args.seeds):
             console.print(f"[bold]{task}[/]" + (f", seed {seed}" if args.seeds > 1 else ""))
@@ -104,10 +109,13 @@ def one_run(
 
 def make_models(recipe: Any, out: Path, tell: Any, methods: Sequence[str]) -> None:
     """Make the models of phases 1 and 2 and evaluate the first of them."""
+    from transformers.utils.logging import disable_progress_bar
+
     from text2grad.pipeline import Pipeline
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading and saving models of a megabyte
     pipeline = Pipeline(recipe, out, tell)
-    pipeline.run(reward_head="reward_head_ppo" in methods)
+    pipeline.run([NEEDS[method] for method in methods if method in NEEDS])
     pipeline.evaluate()
 
 

@@ -1,8 +1,9 @@
 """The critic's pen: findings become English sentences that quote each expression as the program has it.
 
-A critique first says what every step needs and then goes through the program line by line: a model that learns to
-write such critiques has the truth before it when it judges. The choice among wordings is drawn from the given
-generator, which the critic seeds with the specification and the response: the same answer always gets the same words.
+A critique goes through the program in its order. Each remark first says what the step needs and then what the
+program has: a model that learns to write such critiques has the truth beside the quote when it judges. The choice
+among wordings is drawn from the given generator, which the critic seeds with the specification and the response: the
+same answer always gets the same words.
 """
 
 import re
@@ -14,13 +15,12 @@ from text2grad.tasks._code_critic import Finding, Reading
 from text2grad.tasks._code_world import INPUT, NAMES, ORDINALS, Step, expression
 from text2grad.tasks.base import split_words
 
-NEEDS = ("needs", "is", "should be")
-PRAISE_ONE = ("{quotes} is right.", "Step {step} is right with {quotes}.")
-PRAISE_MANY = ("{quotes} are right.", "{quotes} fit.")
-PERFECT = ("Every step is right: {quotes}.", "All of it is right: {quotes}.")
+STYLES = 2  # a critique keeps to one: what is left to chance is noise for whoever learns to write critiques
+NEEDS = ("Step {step} needs {truth}", "Step {step} is {truth}")
+RIGHT = ("{quote} is right", "{quote} fits")
 SLIPS = {
-    "above": "keeps {k} as well",
-    "below": "keeps {k} as well",
+    "above": "also keeps {k}",
+    "below": "also keeps {k}",
     "at_least": "loses {k}",
     "at_most": "loses {k}",
     "double": "squares",
@@ -39,21 +39,20 @@ SLIPS = {
     "smallest": "takes the wrong end",
 }
 FAULTS: dict[str, tuple[str, ...]] = {
-    "wrong": ("{quote} is wrong in step {step}.", "Step {step} is wrong with {quote}."),
-    "surplus": ("{quote} is too much for step {step}.", "{quote} is not in step {step}."),
-    "foreign": ("{quote} has a wrong name in step {step}.", "Step {step} has a wrong name in {quote}."),
-    "stale": ("{quote} reads an old list in step {step}.", "Step {step} reads an old list with {quote}."),
-    "undefined": ("{quote} has no value in step {step}.", "Step {step} reads what is not there with {quote}."),
-    "unreadable": ("{quote} does not read as step {step}.", "Step {step} does not read with {quote}."),
-    "duplicate": ("{quote} does step {step} again.", "{quote} is a second line for step {step}."),
-    "misplaced": ("{quote} is too late for step {step}.", "{quote} is out of order."),
-    "extra": ("{quote} is for no step.", "{quote} is a line too many."),
-    "late": ("{quote} is after the return.", "{quote} is too late."),
-    "indent": ("{quote} is out of line.", "{quote} is at the wrong place."),
-    "returned": ("{quote} is not the last result.", "{quote} has the wrong name."),
+    "wrong": ("{quote} is wrong", "{quote} is not it"),
+    "surplus": ("{quote} is too much",),
+    "foreign": ("{quote} has a wrong name",),
+    "stale": ("{quote} reads an old list",),
+    "undefined": ("{quote} has no value",),
+    "unreadable": ("{quote} does not read",),
+    "duplicate": ("{quote} does it again", "{quote} is a second line"),
+    "misplaced": ("{quote} is too late", "{quote} is out of order"),
+    "extra": ("{quote} is for no step", "{quote} is a line too many"),
+    "late": ("{quote} is after the return", "{quote} is too late"),
+    "indent": ("{quote} is out of line", "{quote} is at the wrong place"),
+    "returned": ("{quote} is not the last result", "{quote} has the wrong name"),
 }
-MISSING_ONE = ("Step {steps} is missing.", "Step {steps} has no line.")
-MISSING_MANY = ("Steps {steps} are missing.", "Steps {steps} have no line.")
+MISSING = ("it is missing", "it has no line")
 NO_RETURN = ("The return is missing.", "Nothing is returned.")
 EMPTY = "The program is empty."
 MORE = "There is more like this."
@@ -76,80 +75,44 @@ def quotable(reading: Reading, response: str) -> list[Finding]:
 
 def write(reading: Reading, response: str, steps: Sequence[Step], rng: Random) -> str:
     """Put a reading into words; every quotable finding is quoted as the response has it."""
-    recap = _recap(steps, rng)
     if not response.strip():
-        return f"{recap} {EMPTY}"
+        return EMPTY
     kept = quotable(reading, response)
-    quotes = [_quote(finding, response) for finding in kept]
-    if _perfect(reading):
-        return f"{recap} {rng.choice(PERFECT).format(quotes=listing(quotes))}"
-    remarks = []
-    for right, group in groupby(zip(kept, quotes, strict=True), key=lambda pair: pair[0].kind == "right"):
-        pairs = list(group)
-        remarks += [_praise(pairs, rng)] if right else [_fault(*pair, steps, rng) for pair in pairs]
+    style, remarks = rng.randrange(STYLES), []
+    for place, findings in groupby(kept, key=lambda finding: finding.step):
+        verdicts = [_verdict(finding, response, steps, style) for finding in findings]
+        if place is None:
+            remarks += [f"{verdict}." for verdict in verdicts]
+        else:
+            remarks.append(_remark(place, " and ".join(verdicts), steps, style))
     remarks += [MORE] if len(kept) < len(reading.findings) else []
-    return " ".join([recap, *remarks, *_omissions(reading, rng)])
+    remarks += [_remark(place, MISSING[style], steps, style) for place in reading.missing]
+    return " ".join(remarks if reading.returns else [*remarks, NO_RETURN[style]])
 
 
-def listing(items: Sequence[str]) -> str:
-    """Join items as English does.
-
-    Example:
-        >>> listing(["a", "b", "c"])
-        'a, b and c'
-    """
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
-
-
-def _perfect(reading: Reading) -> bool:
-    return reading.returns and not reading.missing and all(finding.kind == "right" for finding in reading.findings)
-
-
-def _recap(steps: Sequence[Step], rng: Random) -> str:
-    """Say what every step needs, in the names of a right program."""
-    needs = [
-        f"step {ORDINALS[place]} {expression(step, place, NAMES[place - 1] if place else INPUT)}"
-        for place, step in enumerate(steps)
-    ]
-    first = needs[0].replace("step one", f"Step one {rng.choice(NEEDS)}", 1)
-    return listing([first, *needs[1:]]) + "."
-
-
-def _quote(finding: Finding, response: str) -> str:
-    return f'"{response[finding.start : finding.end]}"'
-
-
-def _praise(pairs: Sequence[tuple[Finding, str]], rng: Random) -> str:
-    quotes = listing([quote for _, quote in pairs])
-    number = _number(pairs[0][0].step)
-    return rng.choice(PRAISE_MANY if len(pairs) > 1 else PRAISE_ONE).format(quotes=quotes, step=number)
-
-
-def _number(place: int | None) -> str:
-    return "" if place is None else ORDINALS[place]
-
-
-def _fault(finding: Finding, quote: str, steps: Sequence[Step], rng: Random) -> str:
-    """Return the sentence on one fault; a known habit is sometimes called by its name."""
-    choice, k = FAULTS[finding.kind if finding.kind != "slip" else "wrong"], 0
+def _verdict(finding: Finding, response: str, steps: Sequence[Step], style: int) -> str:
+    """Return the judgement of one quote; in one style a known habit is called by its name."""
+    choice, k = RIGHT if finding.kind == "right" else FAULTS[finding.kind if finding.kind != "slip" else "wrong"], 0
     if finding.kind == "slip" and finding.step is not None:
         operation, k = steps[finding.step]
-        choice = (*choice, "{quote} in step {step} " + SLIPS[operation] + ".")
-    return rng.choice(choice).format(quote=quote, step=_number(finding.step), k=k)
+        choice = (choice[0], "{quote} " + SLIPS[operation])
+    return choice[style % len(choice)].format(quote=f'"{response[finding.start : finding.end]}"', k=k)
 
 
-def _omissions(reading: Reading, rng: Random) -> list[str]:
-    """Return the sentences on what the program leaves out; an omission has nothing to quote."""
-    sentences = []
-    if reading.missing:
-        numbers = listing([ORDINALS[place] for place in reading.missing])
-        sentences.append(rng.choice(MISSING_MANY if len(reading.missing) > 1 else MISSING_ONE).format(steps=numbers))
-    return sentences if reading.returns else [*sentences, rng.choice(NO_RETURN)]
+def _remark(place: int, verdicts: str, steps: Sequence[Step], style: int) -> str:
+    """Say what a step needs, in the names of a right program, and what the program has."""
+    truth = expression(steps[place], place, NAMES[place - 1] if place else INPUT)
+    return f"{NEEDS[style].format(step=ORDINALS[place], truth=truth)}: {verdicts}."
+
+
+def judgements() -> list[str]:
+    """Return every wording of a judgement."""
+    slips = ("{quote} " + slip for slip in SLIPS.values())
+    return [*RIGHT, *slips, *(text for choices in FAULTS.values() for text in choices)]
 
 
 def words() -> list[str]:
-    """Return texts that hold every word of critiques, but for what they quote."""
-    wordings = [*PRAISE_ONE, *PRAISE_MANY, *PERFECT, *MISSING_ONE, *MISSING_MANY, *SLIPS.values()]
-    wordings += [wording for choices in FAULTS.values() for wording in choices]
+    """Return texts that hold every word of critiques, but for expressions and what they quote."""
+    wordings = [*NEEDS, *RIGHT, *MISSING, *SLIPS.values(), *(text for choices in FAULTS.values() for text in choices)]
     bare = [re.sub(r"\{\w+\}", "", wording) for wording in wordings]
-    return [*bare, *NEEDS, *NO_RETURN, EMPTY, MORE, '", and in step Step']
+    return [*bare, *NO_RETURN, EMPTY, MORE, '" and: ']

@@ -42,14 +42,12 @@ class Finding:
         start: where the quote starts.
         end: where it ends, exclusive.
         slot: the claim that it is about, or "".
-        value: the value it states, or "".
     """
 
     kind: Kind
     start: int
     end: int
     slot: str = ""
-    value: str = ""
 
 
 class Reading(NamedTuple):
@@ -168,7 +166,7 @@ def _judge(segments: Iterator[_Segment], facts: dict[str, str]) -> tuple[list[Fi
             continue
         quoted = words[known.quoted]
         kind = _verdict(known, last, seen, facts)
-        findings.append(Finding(kind, quoted[0].start, quoted[-1].end, known.slot, known.value))
+        findings.append(Finding(kind, quoted[0].start, quoted[-1].end, known.slot))
         seen.add(known.slot)
         last = known.slot
     return findings, seen

@@ -80,10 +80,6 @@ class Problem:
         """The claims of the perfect answer: the person and the details asked for."""
         return {slot: self.rows[self.target][slot] for slot in ("who", *self.asked)}
 
-    def row_with(self, slot: str, value: str) -> Row | None:
-        """Return the row that has this value in this slot, if any."""
-        return next((row for row in self.rows if row[slot] == value), None)
-
 
 @cache
 def pairs(pair: Pair, split: Split) -> tuple[tuple[str, str], ...]:

@@ -59,6 +59,27 @@ DETAILS = {
 }
 DISTRACTORS = {
     "train": (
+        "{who} stayed near the {where}.",
+        "{who} was busy until {when}.",
+        "{who} was near the {where} until {when}.",
+        "{who} wanted to {do} the {what}.",
+        "{who} talked about the {why}.",
+        "The first plan said {when}.",
+        "The {where} was closed.",
+        "The {where} was closed until {when}.",
+        "The {why} was not the reason.",
+        "Nobody {did} the {what}.",
+    ),
+    "held_out": (
+        "{who} was near the {where}.",
+        "{who} stayed near the {where} until {when}.",
+        "{who} talked about the {why} until {when}.",
+        "Nobody wanted to {do} the {what}.",
+    ),
+}
+# Those of hard posts name places and days with the event's own prepositions: only the verb tells them apart.
+CONFUSING = {
+    "train": (
         "{who} stayed at the {where}.",
         "{who} was busy on {when}.",
         "{who} was at the {where} on {when}.",
@@ -103,11 +124,14 @@ def slots_of(template: str) -> tuple[str, ...]:
     return tuple("did" if slot == "do" else slot for slot in re.findall(r"\{(\w+)\}", template))
 
 
-def write_post(facts: Facts, split: Split, distractors: tuple[int, int], rng: Random) -> Post:
+def write_post(
+    facts: Facts, split: Split, distractors: tuple[int, int], rng: Random, *, confusing: bool = False
+) -> Post:
     """Write a post of five or more sentences, distractors[0] to distractors[1] of them beside the event."""
     telling = _fact_templates(split, rng)
     fewest = max(distractors[0], SHORTEST - len(telling))
-    others = _distractor_templates(split, rng.randint(fewest, max(fewest, distractors[1])), rng)
+    pool = _known(CONFUSING if confusing else DISTRACTORS, split)
+    others = _distractor_templates(pool, rng.randint(fewest, max(fewest, distractors[1])), rng)
     return _render(_interleave(telling, others, rng), set(telling), facts, Strangers(facts, split, rng))
 
 
@@ -148,9 +172,8 @@ def _fact_templates(split: Split, rng: Random) -> list[str]:
     return chosen
 
 
-def _distractor_templates(split: Split, count: int, rng: Random) -> list[str]:
+def _distractor_templates(pool: list[str], count: int, rng: Random) -> list[str]:
     """Choose `count` different distractors that name at least one other person, place and day."""
-    pool = _known(DISTRACTORS, split)
     while True:
         chosen = rng.sample(pool, count)
         if set(NEEDED) <= {slot for template in chosen for slot in slots_of(template)}:
@@ -180,7 +203,8 @@ def _render(templates: list[str], telling: set[str], facts: Facts, strangers: St
 
 def words() -> list[str]:
     """Return texts that hold every word of posts and summaries."""
-    templates = [text for table in (MAIN, DETAILS, DISTRACTORS) for texts in table.values() for text in texts]
+    tables = (MAIN, DETAILS, DISTRACTORS, CONFUSING)
+    templates = [text for table in tables for texts in table.values() for text in texts]
     bare = [re.sub(r"\{\w+\}", "", text) for text in templates]
     values = [value for pool in VALUES.values() for value in pool]
     return [*bare, *values, *NAMES.left, *NAMES.right, *BASE_FORMS.values(), *ANSWER_WORDS, CUE]

@@ -5,7 +5,7 @@ type that its posts, answers and critiques can contain, so that a word-level tok
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Protocol
 
@@ -23,6 +23,22 @@ def split_words(text: str) -> list[str]:
         ['Not', 'a', 'bike', ',', 'a', 'boat', '.']
     """
     return WORD.findall(text)
+
+
+def verdicts(wordings: Iterable[str]) -> list[str]:
+    """Return the closing quotation mark and the words after it in wordings of a judgement, each once.
+
+    Example:
+        >>> verdicts(["{quote} is right", "{quote} is the wrong {noun}"])
+        ['" is right', '" is the wrong']
+    """
+    return sorted({'"' + wording.partition("{quote}")[2].partition(" {")[0] for wording in wordings})
+
+
+def half_of_both(name: str, other: str, rng: Random) -> str:
+    """Return another full name, or as often one that shares the first or the last with the name."""
+    (first, last), (another, surname) = name.split(), other.split()
+    return rng.choice((other, other, f"{first} {surname}", f"{another} {last}"))
 
 
 class Task(Protocol):
@@ -56,6 +72,9 @@ class Task(Protocol):
 
     def vocabulary(self) -> list[str]:
         """Return every word and punctuation type of prompts, answers and critiques, of both splits."""
+
+    def verdicts(self) -> list[str]:
+        """Return what critiques say right after a quote, from its closing mark on."""
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
         """Return n texts, each a prompt, an answer and its critique, to train a tokenizer on."""

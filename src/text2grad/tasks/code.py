@@ -16,9 +16,8 @@ Example:
      c = b[-5:]
      return c
     >>> print(CodeCritic()([example], [response])[0].feedback.replace(". ", ".\n"))
-    Step one should be i ** 2 and step two b[-5:].
-    "i * 2" in step one only doubles.
-    "b[-5:]" is right.
+    Step one needs i ** 2: "i * 2" is wrong.
+    Step two needs b[-5:]: "b[-5:]" is right.
     >>> example.tests.split("\n")[0]
     'assert solve([6, 8, 1, 2, 4, 8, -3, 1, 11, -4]) == [64, 9, 1, 121, 16]'
 """
@@ -48,7 +47,7 @@ from text2grad.tasks._code_world import (
     garble,
     slipped,
 )
-from text2grad.tasks.base import split_words
+from text2grad.tasks.base import split_words, verdicts
 from text2grad.types import Critique, Example, Span
 
 BLANKS = " \n"
@@ -168,8 +167,17 @@ class CodeTask:
         return body(written)
 
     def corruption(self, example: Example, rng: Random) -> str:
-        """Return a demonstration that came out garbled: cut, shuffled, doubled, or spliced with another program."""
-        return garble(self.demonstration(example, rng), body(draw_steps(self.split, len(steps_of(example)), rng)), rng)
+        """Return a program with faults that demonstrations seldom have.
+
+        Two of three do something else in some steps, so that only comparing tells right from wrong; the third came
+        out garbled: cut, shuffled, doubled, or spliced with another program.
+        """
+        steps = steps_of(example)
+        others = draw_steps(self.split, len(steps), rng)
+        if rng.random() < 2 / 3:
+            pairs = zip(steps, others, strict=True)
+            return body([rng.choice([slipped(step), other]) if rng.random() < 0.5 else step for step, other in pairs])
+        return garble(self.demonstration(example, rng), body(others), rng)
 
     def critic(self) -> Critic:
         """Return the programmatic critic."""
@@ -207,6 +215,10 @@ class CodeTask:
         return sorted(
             {word for text in (*specs.words(), *code_words(), *wording.words()) for word in split_words(text)}
         )
+
+    def verdicts(self) -> list[str]:
+        """Return what critiques say right after a quote, from its closing mark on."""
+        return verdicts(wording.judgements())
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
         """Return n texts, each a prompt, an answer and its critique; every second answer is a corruption."""

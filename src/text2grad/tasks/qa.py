@@ -16,10 +16,9 @@ Example:
     Answer:
     >>> critique = QACritic()([example], ["Sven Costa teaches something on Thursday."])[0]
     >>> print(critique.feedback.replace(". ", ".\n"))
-    The truth: Sven Costa teaches singing on Sunday.
-    "Sven Costa" matches the table.
-    "something" is vague: the table says singing.
-    "Thursday" belongs to Olga Berg.
+    The table says Sven Costa: "Sven Costa" is correct.
+    It is singing: "something" is too vague.
+    It is on Sunday: "Thursday" is the wrong day.
     >>> task.score(example, "Sven Costa teaches something on Thursday.")["claim_f1"]
     0.4
 """
@@ -48,7 +47,7 @@ from text2grad.tasks._qa_world import (
     phrase,
     sentence,
 )
-from text2grad.tasks.base import split_words
+from text2grad.tasks.base import half_of_both, split_words, verdicts
 from text2grad.types import Critique, Example, Span
 
 TOGETHER = (("who",), ("what",), ("where",), ("when",), ("price",))  # read from one row
@@ -174,7 +173,13 @@ class QATask:
         return sentence(phrases) + "."
 
     def corruption(self, example: Example, rng: Random) -> str:
-        """Return a demonstration that came out garbled: cut, shuffled, doubled, or spliced with another answer."""
+        """Return an answer with faults that demonstrations seldom have.
+
+        Two of three claim other values in place of some, so that only comparing tells right from wrong; the third
+        came out garbled: cut, shuffled, doubled, or spliced with another answer.
+        """
+        if rng.random() < 2 / 3:
+            return self._mistaken(problem_of(example), rng)
         words = self.demonstration(example, rng).split()
         others = str(self._example(rng).reference).split()
         i, j = sorted((rng.randrange(len(words)), rng.randrange(len(words))))
@@ -187,6 +192,16 @@ class QATask:
             rng.sample(words, len(words)),
         )
         return " ".join(rng.choice(kinds))
+
+    def _mistaken(self, problem: Problem, rng: Random) -> str:
+        """State each claim, or as often another value: one of the table, or any; of names at times one half."""
+        said = dict(problem.facts)
+        for slot in said:
+            if rng.random() < 0.5:
+                anything = tables.draw_problem(self.split, 2, rng).rows[0]
+                value = rng.choice([anything, *problem.rows])[slot]
+                said[slot] = half_of_both(said[slot], value, rng) if slot == "who" else value
+        return answer_of(said)
 
     def critic(self) -> Critic:
         """Return the programmatic critic."""
@@ -205,6 +220,10 @@ class QATask:
     def vocabulary(self) -> list[str]:
         """Return every word and mark of prompts, answers and critiques, of both splits, sorted."""
         return sorted({word for text in (*tables.words(), *wording.words()) for word in split_words(text)})
+
+    def verdicts(self) -> list[str]:
+        """Return what critiques say right after a quote, from its closing mark on."""
+        return verdicts(wording.judgements())
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
         """Return n texts, each a prompt, an answer and its critique; every second answer is a corruption."""

@@ -8,15 +8,16 @@ half take it, so that imitation alone, even greedy, stays wrong; and what the re
 Example:
     >>> task = SummarizationTask("held_out")
     >>> example = task.examples(1)[0]
-    >>> print(example.prompt_text[:107])
-    Tom Weber moved the lamp because of the flood. It happened at the beach. The school was closed on Saturday.
+    >>> print(example.prompt_text[:110])
+    Tom Weber moved the lamp because of the flood. It happened at the beach. The school was closed until Saturday.
     >>> critique = SummaryCritic()([example], ["Tom Weber moved the lamp somewhere on Thursday."])[0]
     >>> print(critique.feedback.replace(". ", ".\n"))
-    In short, Tom Weber moved the lamp at the beach on Wednesday because of the flood.
-    "Tom Weber", "moved" and "the lamp" match the post.
-    "somewhere" hides the place.
-    "Thursday" is the wrong day.
-    Nothing names the reason: the post says the flood.
+    It was Tom Weber: "Tom Weber" is correct.
+    The post says moved: "moved" is correct.
+    It was the lamp: "the lamp" is correct.
+    It was at the beach: "somewhere" is too vague.
+    It was on Wednesday: "Thursday" is the wrong day.
+    It was because of the flood: nothing names it.
     >>> round(task.score(example, "Tom Weber moved the lamp somewhere on Thursday.")["fact_f1"], 2)
     0.6
 """
@@ -44,7 +45,7 @@ from text2grad.tasks._summarization_world import (
     phrase,
     summary_of,
 )
-from text2grad.tasks.base import split_words
+from text2grad.tasks.base import half_of_both, split_words, verdicts
 from text2grad.types import Critique, Example, Span
 
 TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # believed or mistaken as one
@@ -60,6 +61,7 @@ class Difficulty:
         vague: how often it says "somewhere" instead, where it does not skim.
         drop: how often it leaves a fact out without a word.
         chatter: how often it adds an empty phrase or line.
+        confusing: whether sentences about others name places and days in the words that tell the event.
     """
 
     distractors: tuple[int, int]
@@ -67,12 +69,13 @@ class Difficulty:
     vague: float
     drop: float = 0.02
     chatter: float = 0.3
+    confusing: bool = False
 
 
 DIFFICULTIES = {
     "easy": Difficulty((2, 3), skim=0.5, vague=0.3),
     "normal": Difficulty((2, 4), skim=0.6, vague=0.35),
-    "hard": Difficulty((4, 4), skim=0.65, vague=0.4),
+    "hard": Difficulty((4, 4), skim=0.65, vague=0.4, confusing=True),
 }
 
 
@@ -104,7 +107,7 @@ class SummaryCritic:
             Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
             for finding in wording.quotable(reading)
         )
-        feedback = wording.write(reading, response, example.meta, _generator(example.prompt_text, response))
+        feedback = wording.write(reading, response, facts, _generator(example.prompt_text, response))
         outcome = -self.omission_penalty * len(reading.missing) if self.omission_penalty else None
         return Critique(feedback, spans, outcome)
 
@@ -145,7 +148,8 @@ class SummarizationTask:
 
     def _example(self, rng: Random) -> Example:
         facts = draw_facts(self.split, rng)
-        post = posts.write_post(facts, self.split, DIFFICULTIES[self.difficulty].distractors, rng)
+        level = DIFFICULTIES[self.difficulty]
+        post = posts.write_post(facts, self.split, level.distractors, rng, confusing=level.confusing)
         meta = {"facts": facts, "distractors": post.distractors, "mentions": post.mentions}
         return Example(post.text + posts.CUE, summary_of(facts), meta=meta)
 
@@ -167,7 +171,13 @@ class SummarizationTask:
         return " ".join(parts) + "."
 
     def corruption(self, example: Example, rng: Random) -> str:
-        """Return a demonstration that came out garbled: cut, shuffled, doubled, or spliced with another event."""
+        """Return a summary with faults that demonstrations seldom have.
+
+        Two of three state other values in place of some facts, whatever the post says first or last, so that only
+        comparing tells right from wrong; the third came out garbled: cut, shuffled, doubled, or spliced.
+        """
+        if rng.random() < 2 / 3:
+            return self._mistaken(example, rng)
         words = self.demonstration(example, rng).split()
         others = summary_of(draw_facts(self.split, rng)).split()
         i, j = sorted((rng.randrange(len(words)), rng.randrange(len(words))))
@@ -180,6 +190,15 @@ class SummarizationTask:
             rng.sample(words, len(words)),
         )
         return " ".join(rng.choice(kinds))
+
+    def _mistaken(self, example: Example, rng: Random) -> str:
+        """State each fact, or as often another value: one that the post names, or any; of names at times one half."""
+        said, other = dict(example.meta["facts"]), draw_facts(self.split, rng)
+        for slot in SLOTS:
+            if rng.random() < 0.5:
+                value = rng.choice([*example.meta["distractors"][slot], other[slot]])
+                said[slot] = half_of_both(said[slot], value, rng) if slot == "who" else value
+        return summary_of(said)
 
     def critic(self) -> Critic:
         """Return the programmatic critic."""
@@ -201,6 +220,10 @@ class SummarizationTask:
     def vocabulary(self) -> list[str]:
         """Return every word and mark of posts, summaries and critiques, of both splits, sorted."""
         return sorted({word for text in (*posts.words(), *wording.words()) for word in split_words(text)})
+
+    def verdicts(self) -> list[str]:
+        """Return what critiques say right after a quote, from its closing mark on."""
+        return verdicts(wording.judgements())
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
         """Return n texts, each a post, an answer and its critique; every second answer is a corruption."""
