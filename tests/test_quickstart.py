@@ -15,8 +15,8 @@ from text2grad.reward_model import GenerativeRewardModel
 from text2grad.tasks.registry import procedural
 
 SHORT = [
-    "sft.steps=400",
-    "sft.after_reward_model=0",
+    "sft.steps=300",
+    "sft.after_reward_model=80",
     "reward_model.steps=400",
     "reward_model.responses=4000",
     "run.steps=12",
@@ -25,6 +25,9 @@ SHORT = [
     "data.eval_examples=128",
     "data.eval_every=6",
 ]
+
+
+pytestmark = pytest.mark.timeout(900)  # the fixture trains three models and two policies
 
 
 @pytest.fixture(scope="module")

@@ -168,8 +168,9 @@ def test_every_word_is_in_the_vocabulary_and_the_vocabulary_is_small() -> None:
     assert TRAIN.vocabulary() == HELD_OUT.vocabulary() == sorted(known)
     assert 140 <= len(known) <= 200
     seen = {word for task in (TRAIN, HELD_OUT, HARD) for text in task.texts(700) for word in split_words(text)}
-    assert seen <= known
-    assert len(seen) > 0.95 * len(known)
+    copies = [Example(prompt, BODY, meta=EXAMPLE.meta) for prompt in "abcdefgh"]
+    odd = CodeCritic()(copies, ["b = [i * 2 for i in a if i > 3]\n   c = b"] * 8)
+    assert seen | {word for critique in odd for word in split_words(critique.feedback)} == known
 
 
 def test_texts_hold_a_prompt_an_answer_and_its_critique() -> None:
@@ -202,13 +203,77 @@ def test_demonstrations_slip_in_more_than_half_of_the_steps_that_have_a_habit() 
     assert fmean(taken) == pytest.approx(DIFFICULTIES["normal"].drop, abs=0.015)
 
 
-def test_corruptions_are_demonstrations_gone_wrong() -> None:
-    examples = TRAIN.examples(400)
-    both = [(TRAIN.demonstration(e, Random(i)), TRAIN.corruption(e, Random(i))) for i, e in enumerate(examples)]
+# What the line of a step can assign, by its place.
+KNOWN_LINES = [
+    {
+        world.right_side(Step(name, k), place, source)
+        for name, operation in world.OPERATIONS.items()
+        for k in operation.constants or (range(10) if name == "subtract_from" else (0,))
+    }
+    for place, source in enumerate(("a", *world.NAMES[:-1]))
+]
+
+
+def mistaken(task: CodeTask, n: int) -> list[tuple[Example, list[str]]]:
+    """Return the corruptions of n specifications that are not garbled, each with what its lines assign."""
+    found = []
+    for i, example in enumerate(task.examples(n)):
+        rng = Random(i)
+        world.draw_steps(task.split, len(steps_of(example)), rng)
+        if rng.random() < 2 / 3:
+            found.append((example, assigned(task.corruption(example, Random(i)))))
+    return found
+
+
+def assigned(program: str) -> list[str]:
+    """Return what the lines of a whole program assign, each to the next name, the last of which is returned."""
+    *lines, last = program.split("\n ")
+    names = world.NAMES[: len(lines)]
+    assert last == f"return {names[-1]}"
+    assert [line.split(" = ", 1)[0] for line in lines] == [*names]
+    return [line.split(" = ", 1)[1] for line in lines]
+
+
+@pytest.mark.parametrize("task", [TRAIN, HELD_OUT, HARD])
+def test_two_of_three_corruptions_do_something_else_in_some_steps(task: CodeTask) -> None:
+    n = 500
+    found = mistaken(task, n)
+    assert len(found) == pytest.approx(2 / 3 * n, rel=0.1)
+    sources = ("a", *world.NAMES)
+    slips: list[bool] = []
+    wrong: list[bool] = []
+    for example, lines in found:
+        steps = steps_of(example)
+        assert len(lines) == len(steps)
+        for place, (step, line) in enumerate(zip(steps, lines, strict=True)):
+            right, slip = (world.right_side(s, place, sources[place]) for s in (step, world.slipped(step)))
+            assert line in KNOWN_LINES[place]
+            wrong.append(line != right)
+            slips += [line == slip] if line != right and slip != right else []
+    assert 0.38 < fmean(wrong) < 0.52
+    assert 0.4 < fmean(slips) < 0.65  # as often what is no habit
+    assert fmean(lines == assigned(str(example.reference)) for example, lines in found) < 0.35
+
+
+def test_the_third_corruption_is_a_demonstration_gone_wrong() -> None:
+    both = []
+    for i, example in enumerate(TRAIN.examples(1000)):
+        rng = Random(i)
+        world.draw_steps("train", len(steps_of(example)), rng)
+        if rng.random() >= 2 / 3:
+            both.append((TRAIN.demonstration(example, rng), TRAIN.corruption(example, Random(i))))
+    assert 280 < len(both) < 390
     assert fmean(clean != corrupt for clean, corrupt in both) > 0.8
     assert min(len(corrupt) for _, corrupt in both) == 0
     assert any(len(corrupt) > len(clean) for clean, corrupt in both)
     assert any(sorted(corrupt) == sorted(clean) and corrupt != clean for clean, corrupt in both)
+
+
+def test_corruptions_depend_on_the_generator_alone_and_hold_known_words() -> None:
+    for task in (TRAIN, HELD_OUT, HARD):
+        corrupt = [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(200))]
+        assert corrupt == [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(200))]
+        assert {word for text in corrupt for word in split_words(text)} <= {*task.vocabulary()}
 
 
 # Unit tests and the metric

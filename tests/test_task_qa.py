@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from itertools import pairwise, product
 from random import Random
 from statistics import fmean
 
@@ -30,46 +32,124 @@ ROWS = tuple(
 )
 EXAMPLE = Example("table", meta={"rows": ROWS, "target": 1, "asked": ("what", "where", "price")})
 GOLD = "Ann Weber teaches chess at the library for 40 euros."
+
+# Both styles: what is true of each slot, and what each judgement says. A full name is judged half by half.
+TRUTHS = {
+    "first": ("The first name is {}", "The name begins with {}"),
+    "last": ("The last name is {}", "The surname is {}"),
+    "who": ("{} teaches it", "The table says {}"),
+    "what": ("The subject is {}", "It is {}"),
+    "where": ("The place is the {}", "It is at the {}"),
+    "when": ("The day is {}", "It is on {}"),
+    "price": ("The price is {} euros", "It costs {} euros"),
+}
+NOUNS = {
+    "first": "first name",
+    "last": "last name",
+    "who": "person",
+    "what": "subject",
+    "where": "place",
+    "when": "day",
+    "price": "price",
+}
+ABOUT_A_CLAIM = {
+    "right": ("is right", "is correct"),
+    "wrong": ("is wrong", "is the wrong {noun}"),
+    "vague": ("is vague", "is too vague"),
+    "half": ("is half a name", "is only half a name"),
+    "duplicate": ("is one {noun} too many", "is a second {noun}"),
+    "misplaced": ("is out of place", "is in the wrong place"),
+}
+ABOUT_NONE = {
+    "unasked": ("is not asked for", "answers no question"),
+    "chatter": ("is chatter", "is no fact"),
+    "garbled": ("is garbled", "is nonsense"),
+    "extra": ("is extra", "is after the end"),
+}
+MISSING = ("it is missing.", "nothing names it.")
+REST = ("The sentence breaks off.", "There is more like this.")
+REMARK = re.compile(r'(?:(?P<truth>[^":.]+): )?(?P<verdicts>(?:"[^"]*"|[^".])+\.)(?: |$)')
+VERDICT = re.compile(r'"(?P<quote>[^"]*)" (?P<said>[^"]+?)(?: and (?=")|\.$)')
+Judged = list[tuple[str, str]]  # quotes, each with the kind of its judgement
+
+# An answer that claims a person and two or more details.
+WHOLE = re.compile(
+    r"(?P<who>\w+ \w+) teaches(?: (?P<what>\w+))??(?: at the (?P<where>\w+))?(?: on (?P<when>\w+))?"
+    r"(?: for (?P<price>\w+) euros)?\."
+)
 NAMES = [*world.FIRST_NAMES, *world.LAST_NAMES, *(f"{a} {b}" for a in world.FIRST_NAMES for b in world.LAST_NAMES)]
 SLOT_OF = {
     **{world.said(slot, value).lower(): slot for slot, values in world.VALUES.items() for value in values},
     **{text.lower(): slot for slot, text in world.FILLERS.items()},
     **{name.lower(): "who" for name in NAMES},
 }
-REMARK = re.compile(r'(?:(?P<truth>[^":.]+): )?(?P<verdicts>(?:"[^"]*"|[^".])+\.)(?: |$)')
-VERDICT = re.compile(r'"(?P<quote>[^"]*)" (?P<said>[^"]+?)(?: and (?=")|\.$)')
-PRAISE = ("is right", "matches")
-NOISE = ("is chatter", "adds nothing", "makes no sense", "is garbled", "is extra", "comes after the end")
 
 
-def truths(slot: str, facts: dict[str, str]) -> tuple[str, str]:
-    """Return both ways of saying what is true of one slot."""
-    value = facts[slot]
-    return {
-        "who": (f"{value} teaches it", f"The table says {value}"),
-        "what": (f"The subject is {value}", f"It is {value}"),
-        "where": (f"The place is the {value}", f"It is at the {value}"),
-        "when": (f"The day is {value}", f"It is on {value}"),
-        "price": (f"The price is {value} euros", f"It costs {value} euros"),
-    }[slot]
+def halved(facts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the claims with a first and a last name in place of the person."""
+    first, last = facts["who"].split()
+    return [("first", first), ("last", last), *((slot, value) for slot, value in facts.items() if slot != "who")]
 
 
-def remarks_of(feedback: str) -> list[tuple[str, str]]:
-    """Return what each remark says before its colon, "" for nothing, and after it; no word is left over."""
+def kinds(slot: str, style: int) -> dict[str, str]:
+    """Return the kind of judgement by its words, of those that a remark on this slot, "" for none, can hold.
+
+    A claim that nobody asked for can come twice or be out of place, too.
+    """
+    of_halves, of_names = ("right", "wrong"), ("vague", "half", "duplicate", "misplaced")
+    of_others, of_none = {*ABOUT_A_CLAIM} - {"half"}, (*ABOUT_NONE, "duplicate", "misplaced")
+    known = {"": of_none, "first": of_halves, "last": of_halves, "who": of_names}.get(slot, of_others)
+    nouns = [NOUNS[slot]] if slot else [*NOUNS.values()]
+    wordings = ABOUT_A_CLAIM | ABOUT_NONE
+    return {wordings[kind][style].format(noun=noun): kind for kind in known for noun in nouns}
+
+
+def remark_of(truth: str, verdicts: str, facts: Mapping[str, str], style: int) -> tuple[str, Judged | str] | None:
+    """Return the slot of a remark and its judgements, or its words if it judges none; None in another style."""
+    slots = {TRUTHS[slot][style].format(value): slot for slot, value in halved(facts)} | {"": ""}
+    slots[TRUTHS["who"][style].format(facts["who"])] = "who"
+    found = list(VERDICT.finditer(verdicts))
+    if truth not in slots:
+        return None
+    slot, known = slots[truth], kinds(slots[truth], style)
+    if not found:
+        return (slot, verdicts) if verdicts in ((MISSING[style],) if slot else REST) else None
+    if "".join(match[0] for match in found) != verdicts or any(match["said"] not in known for match in found):
+        return None
+    return slot, [(match["quote"], known[match["said"]]) for match in found]
+
+
+def told(feedback: str, facts: Mapping[str, str]) -> tuple[int, list[tuple[str, Judged | str]]]:
+    """Return the one style that a critique is in and its remarks.
+
+    Every word of it belongs to that style, and what it says is true is what the facts are.
+    """
     found = list(REMARK.finditer(feedback))
     assert "".join(match[0] for match in found) == feedback
-    return [(match["truth"] or "", match["verdicts"]) for match in found]
+    readings = [
+        [remark_of(match["truth"] or "", match["verdicts"], facts, style) for match in found] for style in (0, 1)
+    ]
+    ((style, remarks),) = [(style, reading) for style, reading in enumerate(readings) if None not in reading]
+    return style, [remark for remark in remarks if remark is not None]
 
 
-def verdicts_of(verdicts: str) -> list[tuple[str, str]]:
-    """Return each quote of a remark and what is said of it."""
-    found = list(VERDICT.finditer(verdicts))
-    assert not found or "".join(match[0] for match in found) == verdicts
-    return [(match["quote"], match["said"]) for match in found]
+def judged(remarks: list[tuple[str, Judged | str]]) -> list[tuple[str, str, str]]:
+    """Return each quote with the kind of its judgement and the slot whose truth is told beside it."""
+    return [(*verdict, slot) for slot, verdicts in remarks if not isinstance(verdicts, str) for verdict in verdicts]
+
+
+def others(remarks: list[tuple[str, Judged | str]]) -> list[tuple[str, str]]:
+    """Return the slot and the words of the remarks that judge no quote."""
+    return [(slot, verdicts) for slot, verdicts in remarks if isinstance(verdicts, str)]
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
     return CRITIC([example], [response])[0]
+
+
+def told_by(response: str, prompt: str = EXAMPLE.prompt_text) -> tuple[int, list[tuple[str, Judged | str]]]:
+    """Return how the example's table is told of an answer; each prompt draws its own style."""
+    return told(critique_of(response, Example(prompt, meta=EXAMPLE.meta)).feedback, problem_of(EXAMPLE).facts)
 
 
 def quotes(response: str, label: str) -> list[str]:
@@ -165,11 +245,14 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     words = TRAIN.vocabulary()
     assert words == HELD_OUT.vocabulary() == sorted(set(words))
     assert 140 <= len(words) <= 200
-    assert {word for text in TRAIN.texts(1500) for word in split_words(text)} == set(words)
-    assert {word for text in HELD_OUT.texts(800) for word in split_words(text)} <= set(words)
+    seen = {word for text in TRAIN.texts(1500) for word in split_words(text)}
     odd = [critique_of(response).feedback for response in ("", "Ann", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("teaches chess Ann Weber at the").feedback, critique_of("See you " * 30).feedback]
-    assert {word for text in odd for word in split_words(text)} <= set(words)
+    assert seen | {word for text in odd for word in split_words(text)} == set(words)
+    for split, level in product(("train", "held_out"), DIFFICULTIES):
+        task = QATask(split, level)  # type: ignore[arg-type]
+        assert task.vocabulary() == words
+        assert {word for text in task.texts(400) for word in split_words(text)} <= set(words)
 
 
 def test_a_text_holds_a_prompt_an_answer_and_its_critique_of_at_most_a_hundred_words() -> None:
@@ -228,14 +311,70 @@ def test_demonstrations_err_as_often_as_the_difficulty_says_and_always_towards_t
     assert missing == pytest.approx(level.drop, abs=0.02)
 
 
-def test_corruptions_are_demonstrations_gone_wrong() -> None:
-    pairs = [
-        (e, TRAIN.demonstration(e, Random(i)), TRAIN.corruption(e, Random(i)))
-        for i, e in enumerate(TRAIN.examples(300))
-    ]
-    assert all(set(split_words(corrupt)) <= set(TRAIN.vocabulary()) for *_, corrupt in pairs)
+def mistaken(task: QATask, n: int) -> list[tuple[Example, str, dict[str, str]]]:
+    """Return the corruptions of n tables that are not garbled, each with what it claims."""
+    found = []
+    for i, example in enumerate(task.examples(n)):
+        if Random(i).random() < 2 / 3:
+            corrupt = task.corruption(example, Random(i))
+            match = WHOLE.fullmatch(corrupt)
+            assert match is not None, corrupt
+            found.append((example, corrupt, {slot: value for slot, value in match.groupdict().items() if value}))
+    return found
+
+
+@pytest.mark.parametrize("task", [TRAIN, HELD_OUT, QATask("train", "hard")])
+def test_two_of_three_corruptions_claim_what_was_asked_for_often_with_other_values(task: QATask) -> None:
+    rng = Random(0)
+    whole = fmean(WHOLE.fullmatch(task.corruption(example, rng)) is not None for example in task.examples(1500))
+    assert 2 / 3 - 0.03 < whole < 0.85  # of those that came out garbled, some are whole, too
+    wrong: dict[str, list[bool]] = {slot: [] for slot in world.SLOTS}
+    tabled: dict[str, list[bool]] = {slot: [] for slot in world.SLOTS}
+    for example, corrupt, stated in mistaken(task, 1500):
+        facts, rows = problem_of(example).facts, example.meta["rows"]
+        assert {*stated} == {*facts}
+        for slot, value in stated.items():
+            wrong[slot].append(value != facts[slot])
+            tabled[slot] += [value in {row[slot] for row in rows}] if value != facts[slot] else []
+        right = sum(value == facts[slot] for slot, value in stated.items())
+        assert claim_f1(example, corrupt) == pytest.approx(right / len(facts))
+    for slot in world.SLOTS:
+        assert 0.32 < fmean(wrong[slot]) < 0.5
+        assert 0.2 < fmean(tabled[slot]) < 0.95  # of another row, but at times of none
+
+
+def test_half_of_the_wrong_persons_share_a_name_with_the_right_one() -> None:
+    shared = []
+    for example, _, stated in mistaken(TRAIN, 3000):
+        right = problem_of(example).facts["who"]
+        if stated["who"] != right:
+            shared.append([a == b for a, b in zip(stated["who"].split(), right.split(), strict=True)])
+    assert 0.2 < fmean(first for first, _ in shared) < 0.33
+    assert 0.2 < fmean(last for _, last in shared) < 0.33
+
+
+def test_the_third_corruption_is_a_demonstration_gone_wrong() -> None:
+    pairs = []
+    for i, example in enumerate(TRAIN.examples(900)):
+        rng = Random(i)
+        if rng.random() >= 2 / 3:
+            pairs.append((example, TRAIN.demonstration(example, rng), TRAIN.corruption(example, Random(i))))
+    assert 250 < len(pairs) < 350
+    assert fmean(set(corrupt.split()) <= set(clean.split()) for _, clean, corrupt in pairs) > 0.7
     assert fmean(corrupt != clean for _, clean, corrupt in pairs) > 0.75
+    words = [(clean.split(), corrupt.split()) for _, clean, corrupt in pairs]
+    assert any(set(after) == set(before) and len(after) > len(before) for before, after in words)  # doubled
+    assert any(sorted(corrupt) == sorted(clean) and corrupt != clean for _, clean, corrupt in pairs)
+    assert min(len(corrupt) for *_, corrupt in pairs) == 0
     assert fmean(claim_f1(e, corrupt) for e, _, corrupt in pairs) < fmean(claim_f1(e, d) for e, d, _ in pairs) - 0.15
+
+
+@pytest.mark.parametrize("level", DIFFICULTIES)
+def test_corruptions_depend_on_the_generator_alone_and_hold_known_words(level: str) -> None:
+    for task in (QATask("train", level), QATask("held_out", level)):
+        corrupt = [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
+        assert corrupt == [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
+        assert {word for text in corrupt for word in split_words(text)} <= set(task.vocabulary())
 
 
 # The metric
@@ -271,160 +410,233 @@ def test_critic_and_metric_agree_on_clean_answers_and_references_score_one() -> 
         critique = critique_of(reference, example)
         assert {span.label for span in critique.spans} == {"positive"}
         facts = problem_of(example).facts
-        for slot, (truth, verdicts) in zip(facts, remarks_of(critique.feedback), strict=True):
-            assert truth in truths(slot, facts)
-            assert re.fullmatch(rf'"{world.said(slot, facts[slot])}" (is right|matches)\.', verdicts)
+        _, remarks = told(critique.feedback, facts)
+        assert remarks == [(slot, [(world.said(slot, value), "right")]) for slot, value in halved(facts)]
         answer = TRAIN.demonstration(example, rng)
         praised = {answer[s.start : s.end].lower() for s in critique_of(answer, example).spans if s.label == "positive"}
         right = {world.said(slot, value) for slot, value in claims(answer) if facts.get(slot, "").lower() == value}
-        assert praised == right
+        names = [value.split() for slot, value in claims(answer) if slot == "who"]
+        halves = {a for name in names for a, b in zip(name, facts["who"].lower().split(), strict=True) if a == b}
+        assert praised == halves | (right - {facts["who"].lower()})
 
 
 # The critic
 
 
 @pytest.mark.parametrize(
-    ("response", "negative", "slot", "said"),
+    ("response", "negative", "slot", "kind"),
     [
-        ("Ann Weber teaches chess at the beach for 40 euros.", "the beach", "where", "is wrong|is the wrong place"),
-        ("Ann Weber teaches chess at the school for 40 euros.", "the school", "where", "is wrong|is the wrong place"),
-        ("Ann Weber teaches sewing at the library for 40 euros.", "sewing", "what", "is wrong|is the wrong subject"),
-        ("Ann Weber teaches chess at the library for 50 euros.", "50 euros", "price", "is wrong|is the wrong price"),
-        ("Rosa Sato teaches chess at the library for 40 euros.", "Rosa Sato", "who", "is wrong|is the wrong person"),
-        ("Ann Sato teaches chess at the library for 40 euros.", "Ann Sato", "who", "is wrong|is the wrong person"),
-        ("Ann teaches chess at the library for 40 euros.", "Ann", "who", "is only half a name"),
-        ("Someone teaches chess at the library for 40 euros.", "Someone", "who", "is vague|hides the person"),
-        ("Ann Weber teaches chess somewhere for 40 euros.", "somewhere", "where", "is vague|hides the place"),
-        (
-            "Ann Weber teaches chess at the library for 40 euros for 40 euros.",
-            "40 euros",
-            "price",
-            "is one price too many|gives the price a second time",
-        ),
-        (
-            "At the library chess for 40 euros Ann Weber teaches.",
-            "chess",
-            "what",
-            "is out of place|is in the wrong place",
-        ),
-        ("Ann Weber at the library for 40 euros.", "Ann Weber", "who", "is out of place|is in the wrong place"),
-        (
-            "Ann Weber teaches chess at the library on Monday for 40 euros.",
-            "Monday",
-            "",
-            "answers no question|was not asked for",
-        ),
-        (GOLD[:-1] + " and it is fun.", "and it is fun", "", "is chatter|adds nothing"),
-        (
-            "Ann Weber teaches chess at the in library for 40 euros.",
-            "at the in library",
-            "",
-            "makes no sense|is garbled",
-        ),
-        (GOLD + "\nSee you soon.", "See you soon.", "", "is extra|comes after the end"),
+        (GOLD.replace("library", "beach"), "the beach", "where", "wrong"),  # of another row
+        (GOLD.replace("library", "school"), "the school", "where", "wrong"),  # of none
+        (GOLD.replace("chess", "sewing"), "sewing", "what", "wrong"),
+        (GOLD.replace("40", "50"), "50 euros", "price", "wrong"),
+        (GOLD.replace("Ann", "Rosa"), "Rosa", "first", "wrong"),
+        (GOLD.replace("Weber", "Sato"), "Sato", "last", "wrong"),
+        (GOLD.replace("Ann Weber", "Ann"), "Ann", "who", "half"),
+        (GOLD.replace("Ann Weber", "Sato"), "Sato", "who", "half"),
+        (GOLD.replace("Ann Weber", "Someone"), "Someone", "who", "vague"),
+        (GOLD.replace("chess", "something"), "something", "what", "vague"),
+        (GOLD.replace("at the library", "somewhere"), "somewhere", "where", "vague"),
+        (GOLD.replace("40 euros", "some price"), "for some price", "price", "vague"),
+        (GOLD[:-1] + " for 40 euros.", "40 euros", "price", "duplicate"),
+        (GOLD[:-1] + " at the beach.", "the beach", "where", "duplicate"),
+        ("At the library chess for 40 euros Ann Weber teaches.", "chess", "what", "misplaced"),
+        ("Ann Weber at the library for 40 euros.", "Ann Weber", "who", "misplaced"),
+        (GOLD.replace("for", "on Monday for"), "Monday", "", "unasked"),  # right, yet nobody asked
+        (GOLD.replace("for", "at some point for"), "at some point", "", "unasked"),
+        (GOLD[:-1] + " and it is fun.", "and it is fun", "", "chatter"),
+        (GOLD.replace("at the", "at the in"), "at the in library", "", "garbled"),
+        (GOLD + "\nSee you soon.", "See you soon.", "", "extra"),
     ],
 )
 def test_each_kind_of_fault_is_quoted_and_named_beside_the_truth(
-    response: str, negative: str, slot: str, said: str
+    response: str, negative: str, slot: str, kind: str
 ) -> None:
     assert quotes(response, "negative") == [negative]
-    facts, named, stated = problem_of(EXAMPLE).facts, set(), set()
-    for prompt in "abcdefghijklmnopqrst":  # each draws its own wording
-        remarks = remarks_of(critique_of(response, Example(prompt, meta=EXAMPLE.meta)).feedback)
-        told = [(truth, *verdict) for truth, verdicts in remarks for verdict in verdicts_of(verdicts)]
-        ((truth, verdict),) = {(t, v) for t, quote, v in told if quote == negative and v not in PRAISE}
-        named.add(verdict)
-        stated.add(truth)
-    assert named == set(said.split("|"))
-    assert stated == (set(truths(slot, facts)) if slot else {""})
+    named = set()
+    for prompt in "abcdefghijklmnop":  # each draws its own style
+        style, remarks = told_by(response, prompt)
+        assert [found for found in judged(remarks) if found[1] != "right"] == [(negative, kind, slot)]
+        named.add(style)
+    assert named == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "verdicts"),
+    [
+        ("Ann Weber teaches", [("Ann", "right", "first"), ("Weber", "right", "last")]),
+        ("ann WEBER teaches", [("ann", "right", "first"), ("WEBER", "right", "last")]),
+        ("Ann Sato teaches", [("Ann", "right", "first"), ("Sato", "wrong", "last")]),
+        ("Rosa Weber teaches", [("Rosa", "wrong", "first"), ("Weber", "right", "last")]),
+        ("Rosa Sato teaches", [("Rosa", "wrong", "first"), ("Sato", "wrong", "last")]),
+        ("Weber teaches", [("Weber", "half", "who")]),
+        ("Weber Ann teaches", [("Weber", "half", "who"), ("Ann", "duplicate", "who")]),
+        ("Ann Weber", [("Ann Weber", "misplaced", "who")]),
+    ],
+)
+def test_the_halves_of_a_full_name_are_judged_each_on_its_own(name: str, verdicts: list[tuple[str, str, str]]) -> None:
+    response = GOLD.replace("Ann Weber teaches", name)
+    remarks, critique = told_by(response)[1], critique_of(response)
+    assert judged(remarks)[: len(verdicts)] == verdicts
+    starts = [(span.start, span.label == "positive") for span in critique.spans]
+    assert starts[: len(verdicts)] == [(response.index(quote), kind == "right") for quote, kind, _ in verdicts]
+    assert "who" not in [slot for slot, _ in others(remarks)]
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (
+            "Ann Weber teaches at the library for 40 euros on Monday on Sunday.",
+            {
+                ': "40 euros" is right. "Monday" is not asked for. "Sunday" is one day too many.',
+                ': "40 euros" is correct. "Monday" answers no question. "Sunday" is a second day.',
+            },
+        ),
+        (
+            "Ann Weber teaches for 40 euros at the library chess.",
+            {
+                ': "the library" is right. "chess" is out of place.',
+                ': "the library" is correct. "chess" is in the wrong place.',
+            },
+        ),
+    ],
+)
+def test_a_claim_that_nobody_asked_for_is_named_beside_no_truth_also_where_it_comes_twice_or_out_of_place(
+    response: str, said: set[str]
+) -> None:
+    meta, starts = {**EXAMPLE.meta, "asked": ("where", "price")}, []
+    for prompt in "abcdefgh":
+        feedback = critique_of(response, Example(prompt, meta=meta)).feedback
+        starts += [text for text in said if feedback.endswith(text)]
+    assert len(starts) == 8
+    assert {*starts} == said
 
 
 def test_each_remark_first_says_what_is_true_and_then_what_of_it_the_answer_has() -> None:
     response = "Rosa Sato teaches chess at the beach at the library on Sunday and it is fun."
     assert quotes(response, "positive") == ["chess"]
-    assert quotes(response, "negative") == ["Rosa Sato", "the beach", "the library", "Sunday", "and it is fun"]
-    assert re.fullmatch(
-        r'(Ann Weber teaches it|The table says Ann Weber): "Rosa Sato" is (wrong|the wrong person)\. '
-        r'(The subject is|It is) chess: "chess" (is right|matches)\. '
-        r'(The place is|It is at) the library: "the beach" is (wrong|the wrong place) and '
-        r'"the library" (is one place too many|gives the place a second time)\. '
-        r'"Sunday" (answers no question|was not asked for)\. "and it is fun" (is chatter|adds nothing)\. '
-        r"(The price is|It costs) 40 euros: (the price is missing|nothing names the price)\.",
-        critique_of(response).feedback,
-    )
-
-
-def slot_of(quote: str, said: str) -> str:
-    """Return the slot that a verdict is about, "" for none; the noun in it has to be that slot's."""
-    slot = "" if said in NOISE else SLOT_OF[quote.lower()]
-    assert {*re.findall(r"(?:is the wrong|hides the|is one|gives the) (\w+)", said)} <= {world.NOUNS.get(slot)}
-    return slot
-
-
-def omitted(verdicts: str) -> list[str]:
-    found = re.fullmatch(r"(?:the (\w+) is missing|nothing names the (\w+))\.", verdicts)
-    return [slot for slot, noun in world.NOUNS.items() if found and noun in found.groups()]
+    assert quotes(response, "negative") == ["Rosa", "Sato", "the beach", "the library", "Sunday", "and it is fun"]
+    assert {critique_of(response, Example(prompt, meta=EXAMPLE.meta)).feedback for prompt in "abcdefghijklmnop"} == {
+        'The first name is Ann: "Rosa" is wrong. The last name is Weber: "Sato" is wrong. '
+        'The subject is chess: "chess" is right. '
+        'The place is the library: "the beach" is wrong and "the library" is one place too many. '
+        '"Sunday" is not asked for. "and it is fun" is chatter. The price is 40 euros: it is missing.',
+        'The name begins with Ann: "Rosa" is the wrong first name. '
+        'The surname is Weber: "Sato" is the wrong last name. It is chess: "chess" is correct. '
+        'It is at the library: "the beach" is the wrong place and "the library" is a second place. '
+        '"Sunday" answers no question. "and it is fun" is no fact. It costs 40 euros: nothing names it.',
+    }
 
 
 def test_whatever_an_answer_says_each_remark_states_the_truth_of_the_very_claim_that_it_judges() -> None:
-    rng = Random(3)
-    for example in TRAIN.examples(400) + HELD_OUT.examples(200):
+    rng, styles, named = Random(3), [], set()
+    for example in TRAIN.examples(400) + HELD_OUT.examples(200) + QATask("train", "hard").examples(100):
         facts = problem_of(example).facts
-        for answer in (TRAIN.demonstration(example, rng), TRAIN.corruption(example, rng)):
-            critique, labelled, judged, missing = critique_of(answer, example), [], set(), []
-            for truth, verdicts in remarks_of(critique.feedback):
-                found = verdicts_of(verdicts)
-                labelled += [(quote, "positive" if said in PRAISE else "negative") for quote, said in found]
-                slots = {slot_of(quote, said) for quote, said in found} or {*omitted(verdicts)}
-                missing += omitted(verdicts)
-                judged |= slots if found else set()
-                if slots & set(facts):
-                    assert [truth in truths(slot, facts) for slot in slots] == [True]
-                else:
-                    assert (truth, len(found) <= 1) == ("", True)
-            assert labelled == [(answer[s.start : s.end], s.label) for s in critique.spans]
-            assert missing == [slot for slot in facts if slot in missing and slot not in judged]
-            if answer and "There is more like this." not in critique.feedback:
-                assert judged | set(missing) >= set(facts)
+        for answer in (
+            TRAIN.demonstration(example, rng),
+            TRAIN.corruption(example, rng),
+            TRAIN.corruption(example, rng),
+        ):
+            critique = critique_of(answer, example)
+            if not answer.strip():
+                assert critique == Critique("The answer is empty.", ())
+                continue
+            style, remarks = told(critique.feedback, facts)
+            found, rest = judged(remarks), others(remarks)
+            assert [(quote, "positive" if kind == "right" else "negative") for quote, kind, _ in found] == [
+                (answer[s.start : s.end], s.label) for s in critique.spans
+            ]
+            true = dict(halved(facts))
+            for quote, kind, slot in found:
+                about = "" if kind in ("chatter", "garbled", "extra") else SLOT_OF[quote.lower()]
+                if about == "who" and kind in ("right", "wrong"):
+                    about = "first" if quote in world.FIRST_NAMES else "last"
+                assert slot == (about if about in facts or about in true else "")
+                assert kind not in ("right", "wrong") or (kind == "right") == (quote == world.said(slot, true[slot]))
+                assert kind != "unasked" or about not in facts
+                wording = (ABOUT_A_CLAIM | ABOUT_NONE)[kind][style].format(noun=NOUNS.get(about))
+                assert f'"{quote}" {wording}' in critique.feedback
+            mentioned = {"who" if slot in ("first", "last") else slot for *_, slot in found} - {""}
+            missing = [slot for slot, _ in rest if slot]
+            assert not mentioned & {*missing}
+            assert remarks[len(remarks) - len(rest) :] == rest, "they come last"
+            assert all(a != b or not a for a, b in pairwise(slot for slot, _ in remarks)), "one remark for one slot"
+            assert all(len(verdicts) == 1 for slot, verdicts in remarks if not slot and not isinstance(verdicts, str))
+            if ("", "There is more like this.") not in rest:
+                assert missing == [slot for slot in facts if slot not in mentioned]
+            styles.append(style)
+            named |= {(kind, style) for _, kind, _ in found}
+    assert 0.45 < fmean(styles) < 0.55
+    assert named == {(kind, style) for kind in (*ABOUT_A_CLAIM, *ABOUT_NONE) for style in (0, 1)}
+
+
+def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_each_of_them_occurs() -> None:
+    verdicts = TRAIN.verdicts()
+    wordings = [text for choices in (ABOUT_A_CLAIM | ABOUT_NONE).values() for text in choices]
+    assert verdicts == HELD_OUT.verdicts() == sorted({'" ' + text.split(" {")[0] for text in wordings})
+    assert {'" is right', '" is the wrong', '" is one', '" is only half a name', '" answers no question'} < {*verdicts}
+    found = set()
+    for example, text in zip(TRAIN.examples(1500), TRAIN.texts(1500), strict=True):
+        feedback = text.removeprefix(example.prompt_text).split("\n")[-1]
+        for match in re.finditer(r'"[^"]*"', feedback):
+            (verdict,) = [verdict for verdict in verdicts if feedback.startswith(verdict, match.end() - 1)]
+            rest = feedback[match.end() - 1 + len(verdict) :]
+            assert re.match(r"\W|$| (?:person|first name|last name|subject|place|day|price)\b", rest)
+            found.add(verdict)
+    assert found == {*verdicts}
 
 
 def test_omissions_and_breaks_are_told_in_words_and_omissions_can_be_charged() -> None:
     short, full = QACritic(omission_penalty=0.5)([EXAMPLE] * 2, ["Ann Weber teaches chess.", GOLD])
     assert (short.outcome, full.outcome, critique_of(GOLD).outcome) == (-1.0, 0.0, None)
-    place = r"(The place is|It is at) the library: (the place is missing|nothing names the place)\."
-    price = r"(The price is|It costs) 40 euros: (the price is missing|nothing names the price)\."
-    assert re.search(rf"\. {place} {price}$", short.feedback)
-    assert len(remarks_of(short.feedback)) == 4
-    one = critique_of("Ann Weber teaches chess for 40 euros.").feedback
-    assert re.search(rf"\. {place}$", one)
-    assert not re.search(price, one)
-    assert "The sentence breaks off." in critique_of(GOLD[:-1]).feedback
-    assert "breaks off" not in critique_of(GOLD).feedback
+    endings = {
+        re.split(r'"chess" is \w+\. ', critique_of("Ann Weber teaches chess.", example).feedback)[1]
+        for example in (Example(prompt, meta=EXAMPLE.meta) for prompt in "abcdefghijklmnop")
+    }
+    assert endings == {
+        "The place is the library: it is missing. The price is 40 euros: it is missing.",
+        "It is at the library: nothing names it. It costs 40 euros: nothing names it.",
+    }
+    style, remarks = told_by(GOLD[:-1])
+    assert remarks == [*told_by(GOLD)[1], ("", "The sentence breaks off.")]
+    style, remarks = told_by(GOLD[: GOLD.index(" for")])
+    assert others(remarks) == [("", "The sentence breaks off."), ("price", MISSING[style])]
+
+
+@pytest.mark.parametrize("slot", ["who", "what", "where", "price"])
+def test_each_claim_that_is_left_out_is_told_of(slot: str) -> None:
+    facts = problem_of(EXAMPLE).facts
+    phrases = {name: world.phrase(name, value) for name, value in facts.items() if name != slot}
+    response = world.sentence(phrases if slot != "who" else {k: phrases[k] for k in ("where", "price")}) + "."
+    style, remarks = told_by(response)
+    assert others(remarks) == [
+        (name, MISSING[style]) for name in facts if name == slot or (name, slot) == ("what", "who")
+    ]
 
 
 def test_an_empty_answer_is_named_as_such() -> None:
-    assert critique_of("").spans == critique_of(" \n").spans == ()
-    assert critique_of("").feedback == critique_of(" \n").feedback == "The answer is empty."
+    assert critique_of("") == critique_of(" \n") == Critique("The answer is empty.", ())
 
 
 def test_a_long_mess_is_quoted_in_part_and_the_critique_says_so() -> None:
     response = " ".join(["zebra"] * 100) + "."
-    assert quotes(response, "negative") == [" ".join(["zebra"] * 6)] * 5
-    assert "There is more like this." in critique_of(response).feedback
+    assert quotes(response, "negative") == [" ".join(["zebra"] * 6)] * 6
+    style, remarks = told_by(response)
+    assert judged(remarks) == [(" ".join(["zebra"] * 6), "garbled", "")] * 6
+    missing = [(slot, MISSING[style]) for slot in ("who", "what", "where", "price")]
+    assert others(remarks) == [("", "There is more like this."), *missing]
     assert "There is more" not in critique_of("zebra.").feedback
 
 
-def test_critiques_vary_in_words_but_not_for_one_answer() -> None:
-    examples = TRAIN.examples(80)
+def test_critiques_vary_in_style_but_not_for_one_answer() -> None:
+    examples = TRAIN.examples(200)
     responses = [TRAIN.demonstration(example, Random(i)) for i, example in enumerate(examples)]
     critiques = CRITIC(examples, responses)
-    assert critiques == CRITIC(examples, responses)
-    remarks = [remarks_of(critique.feedback) for critique in critiques]
-    values = "|".join(value for example in examples for value in problem_of(example).facts.values())
-    wordings = {re.sub(values, "V", truth) for found in remarks for truth, _ in found if truth}
-    assert wordings == {text for slot in world.SLOTS for text in truths(slot, dict.fromkeys(world.SLOTS, "V"))}
-    frames = {tuple(re.sub(r'"[^"]*"', "Q", verdicts) for _, verdicts in found) for found in remarks}
-    assert len(frames) > 60
+    assert critiques == CRITIC(examples, responses) == CRITIC(examples[::-1], responses[::-1])[::-1]
+    # The style hangs on the prompt and on the answer, each alone.
+    assert {told_by(GOLD, prompt)[0] for prompt in "abcdefgh"} == {0, 1}
+    assert {told_by(GOLD.replace("library", place))[0] for place in world.VALUES["where"]} == {0, 1}
 
 
 WORDS = st.lists(st.sampled_from([*TRAIN.vocabulary(), "\n", "  ", "zebra", "é", "😀", '"']), max_size=40)
@@ -441,5 +653,10 @@ def test_garbage_gets_ordered_spans_within_it_each_quoted_word_for_word(response
         assert "\n" not in response[span.start : span.end]
         end = span.end
     assert critique.status == "ok"
-    assert sum(span.label == "negative" for span in critique.spans) <= 5
+    assert sum(span.label == "negative" for span in critique.spans) <= 6
     assert all(0 <= value <= 1 for value in TRAIN.score(EXAMPLE, response).values())
+    if response.strip() and '"' not in response:
+        _, remarks = told(critique.feedback, problem_of(EXAMPLE).facts)
+        assert [(quote, kind == "right") for quote, kind, _ in judged(remarks)] == [
+            (response[s.start : s.end], s.label == "positive") for s in critique.spans
+        ]

@@ -25,8 +25,10 @@ POST = (
 EXAMPLE = Example(POST + "\nTL;DR:", meta={"facts": FACTS, "distractors": DISTRACTORS})
 GOLD = "Maria Lopez fixed the bike at the park on Tuesday because of the race."
 
-# Both styles: what is true of each slot, and what each judgement says.
+# Both styles: what is true of each slot, and what each judgement says. A full name is judged half by half.
 TRUTHS = {
+    "first": ("The first name is {}", "The name begins with {}"),
+    "last": ("The last name is {}", "The surname is {}"),
     "who": ("The person is {}", "It was {}"),
     "did": ("The verb is {}", "The post says {}"),
     "what": ("The thing is the {}", "It was the {}"),
@@ -34,7 +36,16 @@ TRUTHS = {
     "when": ("The day is {}", "It was on {}"),
     "why": ("The reason is the {}", "It was because of the {}"),
 }
-NOUNS = {"who": "person", "did": "verb", "what": "thing", "where": "place", "when": "day", "why": "reason"}
+NOUNS = {
+    "first": "first name",
+    "last": "last name",
+    "who": "person",
+    "did": "verb",
+    "what": "thing",
+    "where": "place",
+    "when": "day",
+    "why": "reason",
+}
 ABOUT_A_SLOT = {
     "right": ("is right", "is correct"),
     "wrong": ("is wrong", "is the wrong {noun}"),
@@ -65,13 +76,17 @@ def quotes(response: str, label: str, example: Example = EXAMPLE) -> list[str]:
 
 def kinds(slot: str, style: int) -> dict[str, str]:
     """Return the kind of judgement by its words, of those that a remark on this slot, "" for none, can hold."""
-    wordings = ABOUT_A_SLOT if slot else ABOUT_NONE
-    return {choices[style].format(noun=NOUNS.get(slot)): kind for kind, choices in wordings.items()}
+    of_halves, of_names = ("right", "wrong"), ("vague", "half", "duplicate", "misplaced")
+    of_others = tuple(kind for kind in ABOUT_A_SLOT if kind != "half")
+    known = {"": tuple(ABOUT_NONE), "first": of_halves, "last": of_halves, "who": of_names}.get(slot, of_others)
+    return {(ABOUT_A_SLOT | ABOUT_NONE)[kind][style].format(noun=NOUNS.get(slot)): kind for kind in known}
 
 
 def remark_of(truth: str, verdicts: str, facts: Mapping[str, str], style: int) -> tuple[str, Judged | str] | None:
     """Return the slot of a remark and its judgements, or its words if it judges none; None in another style."""
-    slots = {choices[style].format(facts[slot]): slot for slot, choices in TRUTHS.items()} | {"": ""}
+    first, last = facts["who"].split()
+    true = {**facts, "first": first, "last": last}
+    slots = {choices[style].format(true[slot]): slot for slot, choices in TRUTHS.items()} | {"": ""}
     found = list(VERDICT.finditer(verdicts))
     if truth not in slots:
         return None
@@ -121,11 +136,17 @@ def build(example: Example, rng: Random) -> tuple[str, list[tuple[str, str, str]
         places.append((len(text), len(text) + len(quote)))
         text += quote
 
+    def add_name(name: str, truth: str) -> None:
+        for half, true, slot in zip(name.split(), truth.split(), ("first", "last"), strict=True):
+            add("", half, "right" if half == true else "wrong", slot)
+
     for slot in world.SLOTS:
         value, choice = example.meta["facts"][slot], rng.random()
         lead = {"where": "at ", "when": "on ", "why": "because of "}.get(slot, "")
         stray = slot == "what" and "did" in missing and "who" not in missing  # a thing right after a person
-        if choice < 0.4:
+        if slot == "who" and (choice < 0.4 or 0.5 <= choice < 0.7):
+            add_name(value if choice < 0.4 else _other(slot, value, rng), value)
+        elif choice < 0.4:
             add(lead, world.with_article(slot, value), "misplaced" if stray else "right", slot)
         elif slot == "who" and choice < 0.5:
             add("", rng.choice(value.split()), "half", slot)
@@ -160,13 +181,13 @@ def test_the_critic_finds_and_names_exactly_the_injected_errors_and_omissions() 
         response, pieces, places, missing = build(example, rng)
         critique = critique_of(response, example)
         faults = [i for i, (_, kind, _) in enumerate(pieces) if kind != "right"]
-        kept = [i for i in range(len(pieces)) if i not in faults[6:]]
+        kept = [i for i in range(len(pieces)) if i not in faults[7:]]
         style, remarks = told(critique.feedback, example.meta["facts"])
         assert judged(remarks) == [pieces[i] for i in kept], response
         assert [(s.start, s.end, s.label) for s in critique.spans] == [
             (*places[i], "positive" if pieces[i][1] == "right" else "negative") for i in kept
         ]
-        rest = [("", "There is more like this.")] * (len(faults) > 6)
+        rest = [("", "There is more like this.")] * (len(faults) > 7)
         rest += [("", "The sentence breaks off.")] * (not re.search(r"[.!]", response))
         assert others(remarks) == rest + [(slot, MISSING[style]) for slot in missing]
         assert remarks[len(remarks) - len(others(remarks)) :] == others(remarks), "they come last"
@@ -174,9 +195,9 @@ def test_the_critic_finds_and_names_exactly_the_injected_errors_and_omissions() 
         assert all(a != b or not a for a, b in pairwise(told_of)), "one remark for one slot"
         assert all(len(verdicts) == 1 for slot, verdicts in remarks if not slot and not isinstance(verdicts, str))
         named |= {(kind, style) for _, kind, _ in judged(remarks)}
-        crowded += len(faults) > 6
+        crowded += len(faults) > 7
     assert named == {(kind, style) for kind in (*ABOUT_A_SLOT, *ABOUT_NONE) for style in (0, 1)}
-    assert crowded > 10
+    assert crowded > 3
 
 
 def test_a_perfect_summary_gets_praise_only() -> None:
@@ -185,8 +206,10 @@ def test_a_perfect_summary_gets_praise_only() -> None:
         response, facts = str(example.reference), example.meta["facts"]
         critique = critique_of(response, example)
         style, remarks = told(critique.feedback, facts)
-        assert remarks == [(slot, [(world.with_article(slot, facts[slot]), "right")]) for slot in world.SLOTS]
-        assert [span.label for span in critique.spans] == ["positive"] * 6
+        halves = list(zip(("first", "last"), facts["who"].split(), strict=True))
+        stated = halves + [(slot, world.with_article(slot, facts[slot])) for slot in world.SLOTS[1:]]
+        assert remarks == [(slot, [(value, "right")]) for slot, value in stated]
+        assert [span.label for span in critique.spans] == ["positive"] * 7
         assert TRAIN.score(example, response) == {"fact_f1": 1.0, "rouge_l": 1.0, "exact": 1.0}
         styles.append(style)
     assert 0.35 < fmean(styles) < 0.65
@@ -201,8 +224,8 @@ def test_a_perfect_summary_gets_praise_only() -> None:
         (GOLD.replace("race", "storm"), "the storm", "why", "wrong"),
         (GOLD.replace("bike", "boat"), "the boat", "what", "wrong"),
         (GOLD.replace("fixed", "sold"), "sold", "did", "wrong"),
-        (GOLD.replace("Maria Lopez", "Tom Chen"), "Tom Chen", "who", "wrong"),
-        (GOLD.replace("Lopez", "Chen"), "Maria Chen", "who", "wrong"),
+        (GOLD.replace("Maria", "Tom"), "Tom", "first", "wrong"),
+        (GOLD.replace("Lopez", "Chen"), "Chen", "last", "wrong"),
         (GOLD.replace("Maria Lopez", "Maria"), "Maria", "who", "half"),
         (GOLD.replace("Maria Lopez", "Weber"), "Weber", "who", "half"),
         (GOLD.replace("Maria Lopez", "Someone"), "Someone", "who", "vague"),
@@ -233,11 +256,36 @@ def test_each_kind_of_fault_is_quoted_and_named_beside_the_truth(
     assert named == {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("name", "verdicts"),
+    [
+        ("Maria Lopez", [("Maria", "right", "first"), ("Lopez", "right", "last")]),
+        ("maria LOPEZ", [("maria", "right", "first"), ("LOPEZ", "right", "last")]),
+        ("Maria Chen", [("Maria", "right", "first"), ("Chen", "wrong", "last")]),
+        ("Tom Lopez", [("Tom", "wrong", "first"), ("Lopez", "right", "last")]),
+        ("Tom Chen", [("Tom", "wrong", "first"), ("Chen", "wrong", "last")]),
+        ("Lopez", [("Lopez", "half", "who")]),
+        ("Lopez Maria", [("Lopez", "half", "who"), ("Maria", "duplicate", "who")]),
+        (
+            "Maria Lopez Tom Chen",
+            [("Maria", "right", "first"), ("Lopez", "right", "last"), ("Tom Chen", "duplicate", "who")],
+        ),
+    ],
+)
+def test_the_halves_of_a_full_name_are_judged_each_on_its_own(name: str, verdicts: list[tuple[str, str, str]]) -> None:
+    response = GOLD.replace("Maria Lopez", name)
+    assert judged(told(critique_of(response).feedback)[1])[: len(verdicts)] == verdicts
+    starts = [(span.start, span.label == "positive") for span in critique_of(response).spans]
+    assert starts[: len(verdicts)] == [(response.index(quote), kind == "right") for quote, kind, _ in verdicts]
+    assert "who" not in [slot for slot, _ in others(told(critique_of(response).feedback)[1])]
+
+
 def test_each_remark_first_says_what_is_true_and_then_what_of_it_the_response_has() -> None:
     response = "Tom Chen fixed something at the beach on Tuesday on Sunday and it was fun. What a week."
     assert quotes(response, "positive") == ["fixed", "Tuesday"]
     assert quotes(response, "negative") == [
-        "Tom Chen",
+        "Tom",
+        "Chen",
         "something",
         "the beach",
         "Sunday",
@@ -245,11 +293,13 @@ def test_each_remark_first_says_what_is_true_and_then_what_of_it_the_response_ha
         "What a week.",
     ]
     assert {critique_of(response, Example(prompt, meta=EXAMPLE.meta)).feedback for prompt in "abcdefghijklmnop"} == {
-        'The person is Maria Lopez: "Tom Chen" is wrong. The verb is fixed: "fixed" is right. '
-        'The thing is the bike: "something" is vague. The place is the park: "the beach" is wrong. '
+        'The first name is Maria: "Tom" is wrong. The last name is Lopez: "Chen" is wrong. '
+        'The verb is fixed: "fixed" is right. The thing is the bike: "something" is vague. '
+        'The place is the park: "the beach" is wrong. '
         'The day is Tuesday: "Tuesday" is right and "Sunday" is one day too many. '
         '"and it was fun" is chatter. "What a week." is extra. The reason is the race: it is missing.',
-        'It was Maria Lopez: "Tom Chen" is the wrong person. The post says fixed: "fixed" is correct. '
+        'The name begins with Maria: "Tom" is the wrong first name. '
+        'The surname is Lopez: "Chen" is the wrong last name. The post says fixed: "fixed" is correct. '
         'It was the bike: "something" is too vague. It was at the park: "the beach" is the wrong place. '
         'It was on Tuesday: "Tuesday" is correct and "Sunday" is a second day. '
         '"and it was fun" is no fact. "What a week." is after the end. It was because of the race: nothing names it.',
@@ -269,7 +319,7 @@ def test_whatever_a_response_says_the_truths_are_those_of_the_post_and_every_slo
             assert [(quote, "positive" if kind == "right" else "negative") for quote, kind, _ in found] == [
                 (response[s.start : s.end], s.label) for s in critique.spans
             ]
-            mentioned = {slot for *_, slot in found} - {""}
+            mentioned = {"who" if slot in ("first", "last") else slot for *_, slot in found} - {""}
             if ("", "There is more like this.") not in remarks:
                 assert missing == [slot for slot in world.SLOTS if slot not in mentioned]
             assert not mentioned & {*missing}
@@ -279,7 +329,7 @@ def test_whatever_a_response_says_the_truths_are_those_of_the_post_and_every_slo
 
 def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_each_of_them_occurs() -> None:
     verdicts = TRAIN.verdicts()
-    wordings = [text for choices in {**ABOUT_A_SLOT, **ABOUT_NONE}.values() for text in choices]
+    wordings = [text for choices in (ABOUT_A_SLOT | ABOUT_NONE).values() for text in choices]
     assert verdicts == HELD_OUT.verdicts() == sorted({'" ' + text.split(" {")[0] for text in wordings})
     assert {'" is right', '" is the wrong', '" is one', '" is only half a name', '" is no fact'} < {*verdicts}
     rng, found = Random(6), set()
@@ -288,7 +338,8 @@ def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_eac
         for match in re.finditer(r'"[^"]*"', feedback):
             (verdict,) = [verdict for verdict in verdicts if feedback.startswith(verdict, match.end() - 1)]
             assert re.match(
-                r"\W|$| (?:person|verb|thing|place|day|reason)\b", feedback[match.end() - 1 + len(verdict) :]
+                r"\W|$| (?:person|first name|last name|verb|thing|place|day|reason)\b",
+                feedback[match.end() - 1 + len(verdict) :],
             )
             found.add(verdict)
     assert found == {*verdicts}
@@ -317,7 +368,7 @@ def test_each_slot_that_is_left_out_is_told_of(slot: str) -> None:
     response = " ".join(world.phrase(name, FACTS[name]) for name in world.SLOTS if name != slot) + "."
     style, remarks = told(critique_of(response).feedback)
     assert remarks[-1] == (slot, MISSING[style])
-    assert len(remarks) == 6
+    assert len(remarks) == (6 if slot == "who" else 7)
     assert SummaryCritic(1.0)([EXAMPLE], [response])[0].outcome == -1.0
 
 
@@ -326,7 +377,7 @@ def test_empty_and_broken_off_summaries_are_named_as_such() -> None:
     broken = "Maria Lopez fixed the bike at the"
     assert quotes(broken, "negative") == ["at the"]
     style, remarks = told(critique_of(broken).feedback)
-    assert remarks[3:] == [
+    assert remarks[4:] == [
         ("", [("at the", "garbled")]),
         ("", "The sentence breaks off."),
         *((slot, MISSING[style]) for slot in ("where", "when", "why")),
@@ -337,14 +388,14 @@ def test_empty_and_broken_off_summaries_are_named_as_such() -> None:
 def test_quotes_stay_within_a_line_and_commas_between_phrases_are_no_fault() -> None:
     response = "Maria Lopez fixed the bike, at the park, on Tuesday, because of the race.\nWhat a\nweek."
     assert quotes(response, "negative") == ["What a", "week."]
-    assert len(quotes(response, "positive")) == 6
+    assert len(quotes(response, "positive")) == 7
 
 
 def test_a_long_mess_is_quoted_in_part_and_the_critique_says_so() -> None:
     response = " ".join(["zebra"] * 100) + "."
-    assert quotes(response, "negative") == [" ".join(["zebra"] * 8)] * 6
+    assert quotes(response, "negative") == [" ".join(["zebra"] * 8)] * 7
     style, remarks = told(critique_of(response).feedback)
-    assert judged(remarks) == [(" ".join(["zebra"] * 8), "garbled", "")] * 6
+    assert judged(remarks) == [(" ".join(["zebra"] * 8), "garbled", "")] * 7
     assert others(remarks) == [("", "There is more like this."), *((slot, MISSING[style]) for slot in world.SLOTS)]
     assert "There is more" not in critique_of("zebra.").feedback
 
@@ -373,7 +424,7 @@ def test_garbage_gets_ordered_spans_within_it_each_quoted_word_for_word(response
         assert "\n" not in response[span.start : span.end]
         end = span.end
     assert critique.status == "ok"
-    assert sum(span.label == "negative" for span in critique.spans) <= 6
+    assert sum(span.label == "negative" for span in critique.spans) <= 7
     assert all(0 <= value <= 1 for value in TRAIN.score(EXAMPLE, response).values())
     if response.strip() and '"' not in response:
         assert [(quote, kind == "right") for quote, kind, _ in judged(told(critique.feedback)[1])] == [

@@ -1,5 +1,7 @@
 """A tokenizer that gives every text back, and a Llama made for it."""
 
+import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -7,17 +9,25 @@ import pytest
 import torch
 
 from text2grad.offsets import token_offsets
+from text2grad.tasks import tiny
+from text2grad.tasks.base import Task
+from text2grad.tasks.code import CodeTask
+from text2grad.tasks.qa import QATask
 from text2grad.tasks.registry import built_in
 from text2grad.tasks.summarization import SummarizationTask
-from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, tiny_llama, word_tokenizer
+from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, begin_alike, tiny_llama, word_tokenizer
 
 ODD = "Ann's  bike -- sold!\n\n\tTL;DR: (café) naïve,  “yes” 3.5 % 北京 e\u0301 "
+
+TASKS: dict[str, Task] = {"summarization": SummarizationTask(), "qa": QATask(), "code": CodeTask()}
 
 
 @pytest.fixture(scope="module")
 def summaries() -> Any:
-    """The tokenizer that the quickstart makes."""
-    return word_tokenizer(SummarizationTask("train").texts(2_000))
+    """A tokenizer as the quickstart makes it: of texts, of every word in both forms, and of verdicts."""
+    task = SummarizationTask("train")
+    words = [form for word in task.vocabulary() for form in (word, f" {word}")]
+    return word_tokenizer([*task.texts(2_000), *words], task.verdicts())
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
@@ -110,3 +120,108 @@ def test_the_seed_alone_makes_the_weights() -> None:
     again, other = tiny_llama(tokenizer, seed=4, width=16, layers=1), tiny_llama(tokenizer, seed=5, width=16, layers=1)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
     assert not torch.equal(one.get_input_embeddings().weight, other.get_input_embeddings().weight)
+
+
+# Which tokens are the same
+
+
+def forms(tokenizer: Any) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the ids of each word without and with a space before it, and those of the words that have one form."""
+    vocabulary = tokenizer.get_vocab()
+    pairs = [(vocabulary[word], vocabulary[f" {word}"]) for word in vocabulary if f" {word}" in vocabulary]
+    return pairs, sorted({*vocabulary.values()} - {number for pair in pairs for number in pair})
+
+
+def matrices(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return model.get_input_embeddings().weight, model.get_output_embeddings().weight
+
+
+def test_the_keys_of_every_layer_begin_as_its_queries_and_nothing_else_of_it_does() -> None:
+    model = tiny_llama(word_tokenizer([ODD]), seed=3, width=48, layers=3)
+    assert len(model.model.layers) == 3
+    queries = []
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        assert torch.equal(attention.k_proj.weight, attention.q_proj.weight)
+        assert attention.k_proj.weight.data_ptr() != attention.q_proj.weight.data_ptr(), "they part in training"
+        assert attention.q_proj.weight.std().item() == pytest.approx(0.1, rel=0.1)
+        others = (attention.v_proj.weight, attention.o_proj.weight)
+        assert not any(torch.equal(other, attention.q_proj.weight) for other in others)
+        queries.append(attention.q_proj.weight)
+    assert not any(torch.equal(first, second) for first, second in pairwise(queries))
+
+
+def test_both_forms_of_a_word_begin_alike_and_no_other_two_tokens_do(summaries: Any) -> None:
+    pairs, single = forms(summaries)
+    assert len(pairs) >= len(SummarizationTask().vocabulary()), "every word has both"
+    assert {*summaries.convert_ids_to_tokens(single)} >= {PAD, EOS, UNKNOWN, *SummarizationTask().verdicts()}
+    for matrix in matrices(tiny_llama(summaries, seed=0)):
+        for bare, spaced in pairs:
+            assert torch.equal(matrix[bare], matrix[spaced])
+        kept = [*(spaced for _, spaced in pairs), *single]
+        assert len({tuple(row) for row in matrix[kept].tolist()}) == len(kept) == len(summaries) - len(pairs)
+        real = [number for number in kept if number != summaries.pad_token_id]
+        assert matrix[real].std().item() == pytest.approx(0.1, rel=0.1)
+    one, other = matrices(tiny_llama(summaries, seed=0))
+    assert not torch.equal(one, other), "what a word is read as and what it is said as are two things"
+
+
+def test_the_two_forms_of_a_word_by_hand() -> None:
+    tokenizer = word_tokenizer(["red cat red. cat: dog"])  # "red" and " red", " cat", " dog", "." and ":"
+    model = tiny_llama(tokenizer, seed=1, width=16, layers=1)
+    assert {word for word in tokenizer.get_vocab() if word.startswith(" ")} == {" red", " cat", " dog"}
+    number = tokenizer.get_vocab()
+    for matrix in matrices(model):
+        assert torch.equal(matrix[number["red"]], matrix[number[" red"]])
+        apart = [" red", " cat", " dog", ".", ":", PAD, EOS, UNKNOWN]
+        assert len({tuple(matrix[number[word]].tolist()) for word in apart}) == len(apart)
+    assert forms(tokenizer)[0] == [(number["red"], number[" red"])]
+
+
+def test_only_keys_and_bare_words_are_changed_and_a_second_time_changes_nothing(
+    summaries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_llama(summaries, seed=2)
+    monkeypatch.setattr(tiny, "begin_alike", lambda model, tokenizer: None)
+    before = dict(tiny_llama(summaries, seed=2).named_parameters())
+    bare = [number for number, _ in forms(summaries)[0]]
+    rest = [number for number in range(len(summaries)) if number not in bare]
+    for name, after in model.named_parameters():
+        if "k_proj" in name:
+            assert torch.equal(after, before[name.replace("k_proj", "q_proj")])
+            assert not torch.equal(after, before[name])
+        elif name in ("model.embed_tokens.weight", "lm_head.weight"):
+            assert torch.equal(after[rest], before[name][rest])
+            assert not any(torch.equal(after[number], before[name][number]) for number in bare)
+        else:
+            assert torch.equal(after, before[name])
+    alike = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    begin_alike(model, summaries)
+    assert all(torch.equal(alike[name], parameter) for name, parameter in model.named_parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize("name", ["summarization", "qa", "code"])
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_verdict_is_one_token_right_after_the_quoted_word(name: str, escaped: bool) -> None:
+    """Also within JSON, where a quotation mark has a backslash before it."""
+    task = TASKS[name]
+    examples, texts = task.examples(300), task.texts(300)
+    critiques = [
+        text.removeprefix(example.prompt_text).split("\n")[-1] for example, text in zip(examples, texts, strict=True)
+    ]
+    verdicts = task.verdicts()
+    if escaped:
+        critiques, verdicts = ([json.dumps(text)[1:-1] for text in some] for some in (critiques, verdicts))
+    tokenizer = word_tokenizer(critiques, verdicts)
+    known, seen = {*verdicts}, set()
+    for critique in critiques:
+        tokens = tokenizer.convert_ids_to_tokens(tokenizer(critique).input_ids)
+        assert "".join(tokens) == critique
+        quoted = re.findall(r'"[^"]*"', critique)
+        assert sum(token in known for token in tokens) == len(quoted)
+        seen |= known & {*tokens}
+    assert len(seen) > 0.7 * len(known)

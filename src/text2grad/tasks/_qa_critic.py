@@ -28,6 +28,7 @@ Kind = Literal["right", "wrong", "vague", "half", "duplicate", "misplaced", "una
 
 LONGEST_QUOTE = 6
 LONGEST_PHRASE = 5
+HALVES = ("first", "last")  # of a name
 STOPS = frozenset(".!?")
 # What may be said right before: a person never follows a subject, and a subject follows a person alone.
 LEADS = {"who": ("", "where", "when", "price"), "what": ("who",)}
@@ -41,7 +42,7 @@ class Finding:
         kind: the judgement; only "right" is praise.
         start: where the quote starts.
         end: where it ends, exclusive.
-        slot: the claim that it is about, or "".
+        slot: the claim that it is about, or ""; of a full name its half.
     """
 
     kind: Kind
@@ -166,10 +167,19 @@ def _judge(segments: Iterator[_Segment], facts: dict[str, str]) -> tuple[list[Fi
             continue
         quoted = words[known.quoted]
         kind = _verdict(known, last, seen, facts)
-        findings.append(Finding(kind, quoted[0].start, quoted[-1].end, known.slot))
+        if known.slot == "who" and kind in ("right", "wrong"):
+            findings += judge_name(known.value, facts["who"], quoted)
+        else:
+            findings.append(Finding(kind, quoted[0].start, quoted[-1].end, known.slot))
         seen.add(known.slot)
         last = known.slot
     return findings, seen
+
+
+def judge_name(name: str, truth: str, words: Sequence[_Word]) -> Iterator[Finding]:
+    """Judge the first and the last name each on its own: of "Ann Weber" one half may be wrong."""
+    for slot, half, true, word in zip(HALVES, name.split(), truth.split(), words, strict=True):
+        yield Finding("right" if half == true else "wrong", word.start, word.end, slot)
 
 
 def _noise(known: _Phrase | None, words: tuple[_Word, ...]) -> Iterator[Finding]:

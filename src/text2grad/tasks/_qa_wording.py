@@ -10,11 +10,13 @@ import re
 from itertools import groupby
 from random import Random
 
-from text2grad.tasks._qa_critic import Finding, Reading
+from text2grad.tasks._qa_critic import HALVES, Finding, Reading
 from text2grad.tasks._qa_world import NOUNS, Problem
 
 STYLES = 2  # a critique keeps to one: what is left to chance is noise for whoever learns to write critiques
 TRUTHS = {
+    "first": ("The first name is {first}", "The name begins with {first}"),
+    "last": ("The last name is {last}", "The surname is {last}"),
     "who": ("{who} teaches it", "The table says {who}"),
     "what": ("The subject is {what}", "It is {what}"),
     "where": ("The place is the {where}", "It is at the {where}"),
@@ -37,7 +39,7 @@ MISSING = ("it is missing", "nothing names it")
 UNFINISHED = "The sentence breaks off."
 EMPTY = "The answer is empty."
 MORE = "There is more like this."
-MOST_FAULTS = 5
+MOST_FAULTS = 6
 
 
 def quotable(reading: Reading) -> list[Finding]:
@@ -51,7 +53,8 @@ def write(reading: Reading, response: str, problem: Problem, rng: Random) -> str
     """Put a reading into words; every quotable finding is quoted as the answer has it."""
     if not response.strip():
         return EMPTY
-    style, facts, kept = rng.randrange(STYLES), problem.facts, quotable(reading)
+    style, facts, kept = rng.randrange(STYLES), dict(problem.facts), quotable(reading)
+    facts |= zip(HALVES, facts["who"].split(), strict=True)
     remarks = []
     for slot, findings in groupby(kept, key=lambda finding: finding.slot if finding.slot in facts else ""):
         verdicts = [_verdict(finding, response, style) for finding in findings]

@@ -33,6 +33,8 @@ OPEN = "open"
 SHUT = ("full", "closed", "over")
 NOUNS = {
     "who": "person",
+    "first": "first name",
+    "last": "last name",
     "what": "subject",
     "where": "place",
     "when": "day",

@@ -29,6 +29,7 @@ Kind = Literal["right", "wrong", "vague", "half", "duplicate", "misplaced", "cha
 
 LONGEST_QUOTE = 8
 LONGEST_PHRASE = 5
+HALVES = ("first", "last")  # of a name
 STOPS = frozenset(".!?")
 # What may be said right before: a person opens the sentence or follows a time or a place, never a deed.
 LEADS = {"who": ("", "where", "when", "why"), "did": ("", "who"), "what": ("", "did")}
@@ -42,15 +43,13 @@ class Finding:
         kind: the judgement; only "right" is praise.
         start: where the quote starts.
         end: where it ends, exclusive.
-        slot: the fact that it is about, or "".
-        value: the value it states, or "".
+        slot: the fact that it is about, or ""; of a full name its half.
     """
 
     kind: Kind
     start: int
     end: int
     slot: str = ""
-    value: str = ""
 
 
 class Reading(NamedTuple):
@@ -61,7 +60,7 @@ class Reading(NamedTuple):
     finished: bool  # a full stop ends the sentence
 
 
-class _Word(NamedTuple):
+class Word(NamedTuple):
     text: str
     start: int
     end: int
@@ -76,7 +75,7 @@ class _Phrase(NamedTuple):
 
 class _Segment(NamedTuple):
     phrase: _Phrase | None  # None: words that fit no phrase
-    words: tuple[_Word, ...]
+    words: tuple[Word, ...]
 
 
 @cache
@@ -98,7 +97,7 @@ def _key(text: str) -> tuple[str, ...]:
 
 def read(response: str, facts: Facts) -> Reading:
     """Judge every piece of a response against the facts of the event."""
-    words = [_Word(match[0], *match.span()) for match in WORD.finditer(response)]
+    words = [Word(match[0], *match.span()) for match in WORD.finditer(response)]
     length = _sentence_length(words, response)
     finished = length < len(words) and words[length].text in STOPS
     findings, seen = _judge(list(_segments(words[:length])), facts)
@@ -107,7 +106,7 @@ def read(response: str, facts: Facts) -> Reading:
     return Reading(findings, [slot for slot in SLOTS if slot not in seen], finished)
 
 
-def _sentence_length(words: list[_Word], response: str) -> int:
+def _sentence_length(words: list[Word], response: str) -> int:
     """Return how many words come before the first full stop or line break."""
     for i, word in enumerate(words):
         if word.text in STOPS or (i and "\n" in response[words[i - 1].end : word.start]):
@@ -115,9 +114,9 @@ def _sentence_length(words: list[_Word], response: str) -> int:
     return len(words)
 
 
-def _segments(words: list[_Word]) -> Iterator[_Segment]:
+def _segments(words: list[Word]) -> Iterator[_Segment]:
     """Cut a sentence into known phrases, longest first, and runs of words between them."""
-    stray: list[_Word] = []
+    stray: list[Word] = []
     i = 0
     while i < len(words):
         size = _match(words[i : i + LONGEST_PHRASE])
@@ -133,16 +132,16 @@ def _segments(words: list[_Word]) -> Iterator[_Segment]:
         yield _Segment(None, tuple(stray))
 
 
-def _match(words: list[_Word]) -> int:
+def _match(words: list[Word]) -> int:
     """Return the length of the longest known phrase that `words` begin with, or 0."""
     return next((size for size in range(len(words), 0, -1) if _lower(words[:size]) in _phrases()), 0)
 
 
-def _lower(words: list[_Word]) -> tuple[str, ...]:
+def _lower(words: list[Word]) -> tuple[str, ...]:
     return tuple(word.text.lower() for word in words)
 
 
-def _chunks(words: Sequence[_Word], response: str) -> Iterator[Sequence[_Word]]:
+def _chunks(words: Sequence[Word], response: str) -> Iterator[Sequence[Word]]:
     """Cut a run of words into pieces that a critique can quote: within one line and not too long."""
     start = 0
     for i in range(1, len(words) + 1):
@@ -161,13 +160,22 @@ def _judge(segments: list[_Segment], facts: Facts) -> tuple[list[Finding], set[s
             findings += _noise(known, words)
             continue
         kind = _verdict(known, last, seen, facts)
-        findings.append(Finding(kind, words[known.lead].start, words[-1].end, known.slot, known.value))
+        if known.slot == "who" and kind in ("right", "wrong"):
+            findings += judge_name(known.value, facts["who"], words)
+        else:
+            findings.append(Finding(kind, words[known.lead].start, words[-1].end, known.slot))
         seen.add(known.slot)
         last = known.slot
     return findings, seen
 
 
-def _noise(known: _Phrase | None, words: tuple[_Word, ...]) -> Iterator[Finding]:
+def judge_name(name: str, truth: str, words: Sequence[Word]) -> Iterator[Finding]:
+    """Judge the first and the last name each on its own: of "Tom Weber" one half may be wrong."""
+    for slot, half, true, word in zip(HALVES, name.split(), truth.split(), words, strict=True):
+        yield Finding("right" if half == true else "wrong", word.start, word.end, slot)
+
+
+def _noise(known: _Phrase | None, words: tuple[Word, ...]) -> Iterator[Finding]:
     """Find chatter or garbled words; a lone comma between phrases is no fault."""
     if known is not None:
         yield Finding("chatter", words[0].start, words[-1].end)

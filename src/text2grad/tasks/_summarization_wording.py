@@ -10,11 +10,13 @@ import re
 from itertools import groupby
 from random import Random
 
-from text2grad.tasks._summarization_critic import Finding, Reading
+from text2grad.tasks._summarization_critic import HALVES, Finding, Reading
 from text2grad.tasks._summarization_world import NOUNS, Facts
 
 STYLES = 2  # a critique keeps to one: what is left to chance is noise for whoever learns to write critiques
 TRUTHS = {
+    "first": ("The first name is {first}", "The name begins with {first}"),
+    "last": ("The last name is {last}", "The surname is {last}"),
     "who": ("The person is {who}", "It was {who}"),
     "did": ("The verb is {did}", "The post says {did}"),
     "what": ("The thing is the {what}", "It was the {what}"),
@@ -37,7 +39,7 @@ MISSING = ("it is missing", "nothing names it")
 UNFINISHED = "The sentence breaks off."
 EMPTY = "The summary is empty."
 MORE = "There is more like this."
-MOST_FAULTS = 6
+MOST_FAULTS = 7
 
 
 def quotable(reading: Reading) -> list[Finding]:
@@ -52,6 +54,7 @@ def write(reading: Reading, response: str, facts: Facts, rng: Random) -> str:
     if not response.strip():
         return EMPTY
     style, kept = rng.randrange(STYLES), quotable(reading)
+    facts = {**facts, **dict(zip(HALVES, facts["who"].split(), strict=True))}
     remarks = []
     for slot, findings in groupby(kept, key=lambda finding: finding.slot):
         verdicts = [_verdict(finding, response, style) for finding in findings]

@@ -35,7 +35,16 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 CAUSES = ("race", "party", "storm", "exam", "wedding", "parade", "concert", "flood")
 
 VALUES = {"did": VERBS, "what": OBJECTS, "where": PLACES, "when": DAYS, "why": CAUSES}
-NOUNS = {"who": "person", "did": "verb", "what": "thing", "where": "place", "when": "day", "why": "reason"}
+NOUNS = {
+    "who": "person",
+    "first": "first name",
+    "last": "last name",
+    "did": "verb",
+    "what": "thing",
+    "where": "place",
+    "when": "day",
+    "why": "reason",
+}
 FILLERS = {
     "who": "Someone",
     "what": "something",

@@ -16,7 +16,8 @@ Example:
     Answer:
     >>> critique = QACritic()([example], ["Sven Costa teaches something on Thursday."])[0]
     >>> print(critique.feedback.replace(". ", ".\n"))
-    The table says Sven Costa: "Sven Costa" is correct.
+    The name begins with Sven: "Sven" is correct.
+    The surname is Costa: "Costa" is correct.
     It is singing: "something" is too vague.
     It is on Sunday: "Thursday" is the wrong day.
     >>> task.score(example, "Sven Costa teaches something on Thursday.")["claim_f1"]

@@ -12,7 +12,8 @@ Example:
     Tom Weber moved the lamp because of the flood. It happened at the beach. The school was closed until Saturday.
     >>> critique = SummaryCritic()([example], ["Tom Weber moved the lamp somewhere on Thursday."])[0]
     >>> print(critique.feedback.replace(". ", ".\n"))
-    It was Tom Weber: "Tom Weber" is correct.
+    The name begins with Tom: "Tom" is correct.
+    The surname is Weber: "Weber" is correct.
     The post says moved: "moved" is correct.
     It was the lamp: "the lamp" is correct.
     It was at the beach: "somewhere" is too vague.
