@@ -339,8 +339,8 @@ def test_two_of_three_corruptions_claim_what_was_asked_for_often_with_other_valu
         right = sum(value == facts[slot] for slot, value in stated.items())
         assert claim_f1(example, corrupt) == pytest.approx(right / len(facts))
     for slot in world.SLOTS:
-        assert 0.32 < fmean(wrong[slot]) < 0.5
-        assert 0.2 < fmean(tabled[slot]) < 0.95  # of another row, but at times of none
+        assert 0.4 < fmean(wrong[slot]) < 0.54
+        assert 0.2 < fmean(tabled[slot]) < 0.97  # of another row, but at times of none
 
 
 def test_half_of_the_wrong_persons_share_a_name_with_the_right_one() -> None:
@@ -349,8 +349,8 @@ def test_half_of_the_wrong_persons_share_a_name_with_the_right_one() -> None:
         right = problem_of(example).facts["who"]
         if stated["who"] != right:
             shared.append([a == b for a, b in zip(stated["who"].split(), right.split(), strict=True)])
-    assert 0.2 < fmean(first for first, _ in shared) < 0.33
-    assert 0.2 < fmean(last for _, last in shared) < 0.33
+    assert 0.18 < fmean(first for first, _ in shared) < 0.33
+    assert 0.18 < fmean(last for _, last in shared) < 0.33
 
 
 def test_the_third_corruption_is_a_demonstration_gone_wrong() -> None:

@@ -300,15 +300,15 @@ def test_what_a_mistaken_corruption_states_does_not_hang_on_the_order_of_the_pos
 
 def test_half_of_the_wrong_persons_share_a_name_with_the_right_one_and_the_others_are_of_the_split() -> None:
     known = {" ".join(name) for name in world.combinations(world.NAMES, "train")}
-    shared, strangers = [], set()
+    shared, persons = [], set()
     for example, _, (person, *_) in mistaken(TRAIN, 3000):
         right = example.meta["facts"]["who"]
+        persons.add(person)
         if person != right:
             shared.append([a == b for a, b in zip(person.split(), right.split(), strict=True)])
-            strangers |= set() if any(shared[-1]) else {person}
-    assert strangers == known
-    assert 0.22 < fmean(first for first, _ in shared) < 0.33
-    assert 0.22 < fmean(last for _, last in shared) < 0.33
+    assert persons == known  # nobody who is held out, not even by halves
+    assert 0.18 < fmean(first for first, _ in shared) < 0.3
+    assert 0.18 < fmean(last for _, last in shared) < 0.3
 
 
 def test_half_of_both_by_hand() -> None:

@@ -39,6 +39,8 @@ class RewardModelConfig(Section):
     """Peak learning rate."""
     optimizer: Optimizer = "adamw"
     """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
+    start: Literal["sft", "fresh"] = "sft"
+    """The weights it starts from: those of the fine-tuned policy, or such as were never trained."""
     max_new_tokens: Count = 512
     """Length limit of a critique."""
     words: bool = True

@@ -88,7 +88,7 @@ class Pipeline:
     def _sft(self, path: Path) -> None:
         examples, answers = self._demonstrations()
         tokenizer = self._tokenizer(examples, answers)
-        model = tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=CONTEXT)
+        model = self._untrained(tokenizer)
         how = self._how(self.recipe.sft)
         self._save(path, self._fine_tune("sft", model, tokenizer, examples, answers, how), tokenizer)
 
@@ -108,9 +108,11 @@ class Pipeline:
 
     def _train_reward_model(self, path: Path, *, words: bool) -> None:
         settings = self.recipe.reward_model
+        tokenizer = load_tokenizer(str(self.out / "sft"))
+        fine_tuned = settings.start == "sft"
         model, left_out = train_reward_model(
-            load_policy(str(self.out / "sft")),
-            load_tokenizer(str(self.out / "sft")),
+            load_policy(str(self.out / "sft")) if fine_tuned else self._untrained(tokenizer),
+            tokenizer,
             self._read_annotations(),
             self._how(settings),
             words=words,
@@ -154,6 +156,9 @@ class Pipeline:
         task, rng = self.task, self._rng("demonstrations")
         examples = task.examples(self.recipe.sft.steps * self.recipe.sft.batch_size, self.recipe.run.seed)
         return examples, [" " + task.demonstration(example, rng) for example in examples]
+
+    def _untrained(self, tokenizer: Any) -> Any:
+        return tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=CONTEXT)
 
     def _tokenizer(self, examples: Sequence[Example], answers: Sequence[str]) -> Any:
         """Return a tokenizer that knows every word of prompts, answers and written critiques.

@@ -22,7 +22,7 @@ from text2grad.tasks._qa_world import (
     phrase,
     said,
 )
-from text2grad.tasks.base import WORD, split_words
+from text2grad.tasks.base import WORD, same_halves, split_words
 
 Kind = Literal["right", "wrong", "vague", "half", "duplicate", "misplaced", "unasked", "chatter", "garbled", "extra"]
 
@@ -168,18 +168,16 @@ def _judge(segments: Iterator[_Segment], facts: dict[str, str]) -> tuple[list[Fi
         quoted = words[known.quoted]
         kind = _verdict(known, last, seen, facts)
         if known.slot == "who" and kind in ("right", "wrong"):
-            findings += judge_name(known.value, facts["who"], quoted)
+            right = same_halves(known.value, facts["who"])
+            findings += [
+                Finding("right" if same else "wrong", word.start, word.end, half)
+                for half, same, word in zip(HALVES, right, quoted, strict=True)
+            ]
         else:
             findings.append(Finding(kind, quoted[0].start, quoted[-1].end, known.slot))
         seen.add(known.slot)
         last = known.slot
     return findings, seen
-
-
-def judge_name(name: str, truth: str, words: Sequence[_Word]) -> Iterator[Finding]:
-    """Judge the first and the last name each on its own: of "Ann Weber" one half may be wrong."""
-    for slot, half, true, word in zip(HALVES, name.split(), truth.split(), words, strict=True):
-        yield Finding("right" if half == true else "wrong", word.start, word.end, slot)
 
 
 def _noise(known: _Phrase | None, words: tuple[_Word, ...]) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from text2grad.tasks._summarization_world import (
     phrase,
     with_article,
 )
-from text2grad.tasks.base import WORD, split_words
+from text2grad.tasks.base import WORD, same_halves, split_words
 
 Kind = Literal["right", "wrong", "vague", "half", "duplicate", "misplaced", "chatter", "garbled", "extra"]
 
@@ -161,18 +161,16 @@ def _judge(segments: list[_Segment], facts: Facts) -> tuple[list[Finding], set[s
             continue
         kind = _verdict(known, last, seen, facts)
         if known.slot == "who" and kind in ("right", "wrong"):
-            findings += judge_name(known.value, facts["who"], words)
+            right = same_halves(known.value, facts["who"])
+            findings += [
+                Finding("right" if same else "wrong", word.start, word.end, half)
+                for half, same, word in zip(HALVES, right, words, strict=True)
+            ]
         else:
             findings.append(Finding(kind, words[known.lead].start, words[-1].end, known.slot))
         seen.add(known.slot)
         last = known.slot
     return findings, seen
-
-
-def judge_name(name: str, truth: str, words: Sequence[Word]) -> Iterator[Finding]:
-    """Judge the first and the last name each on its own: of "Tom Weber" one half may be wrong."""
-    for slot, half, true, word in zip(HALVES, name.split(), truth.split(), words, strict=True):
-        yield Finding("right" if half == true else "wrong", word.start, word.end, slot)
 
 
 def _noise(known: _Phrase | None, words: tuple[Word, ...]) -> Iterator[Finding]:

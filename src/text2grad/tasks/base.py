@@ -35,6 +35,17 @@ def verdicts(wordings: Iterable[str]) -> list[str]:
     return sorted({'"' + wording.partition("{quote}")[2].partition(" {")[0] for wording in wordings})
 
 
+def same_halves(name: str, truth: str) -> tuple[bool, bool]:
+    """Return whether the first and whether the last name is the true one: of "Tom Weber" one half may be wrong.
+
+    Example:
+        >>> same_halves("Tom Weber", "Tom Chen")
+        (True, False)
+    """
+    first, last = (said == true for said, true in zip(name.split(), truth.split(), strict=True))
+    return first, last
+
+
 def half_of_both(name: str, other: str, rng: Random) -> str:
     """Return another full name, or as often one that shares the first or the last with the name."""
     (first, last), (another, surname) = name.split(), other.split()

@@ -41,10 +41,12 @@ from text2grad.tasks._qa_world import (
     DETAILS,
     EXTRA_LINE,
     FILLERS,
+    NAMES,
     SLOTS,
     Problem,
     Split,
     answer_of,
+    pairs,
     phrase,
     sentence,
 )
@@ -195,14 +197,20 @@ class QATask:
         return " ".join(rng.choice(kinds))
 
     def _mistaken(self, problem: Problem, rng: Random) -> str:
-        """State each claim, or as often another value: one of the table, or any; of names at times one half."""
-        said = dict(problem.facts)
+        """State each claim, or as often another value: of another row, or any; of names at times one half."""
+        said, others = dict(problem.facts), [row for i, row in enumerate(problem.rows) if i != problem.target]
         for slot in said:
             if rng.random() < 0.5:
                 anything = tables.draw_problem(self.split, 2, rng).rows[0]
-                value = rng.choice([anything, *problem.rows])[slot]
-                said[slot] = half_of_both(said[slot], value, rng) if slot == "who" else value
+                value = rng.choice([anything, *others])[slot]
+                said[slot] = self._name(said[slot], value, rng) if slot == "who" else value
         return answer_of(said)
+
+    def _name(self, name: str, other: str, rng: Random) -> str:
+        """Return another name, perhaps half the same; training never sees one that is held out."""
+        mixed = half_of_both(name, other, rng)
+        unseen = self.split == "train" and tuple(mixed.split()) in pairs(NAMES, "held_out")
+        return other if unseen else mixed
 
     def critic(self) -> Critic:
         """Return the programmatic critic."""

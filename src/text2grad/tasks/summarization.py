@@ -39,9 +39,11 @@ from text2grad.tasks._summarization_world import (
     CHATTER,
     EXTRA_LINE,
     FILLERS,
+    NAMES,
     SLOTS,
     Facts,
     Split,
+    combinations,
     draw_facts,
     phrase,
     summary_of,
@@ -198,8 +200,14 @@ class SummarizationTask:
         for slot in SLOTS:
             if rng.random() < 0.5:
                 value = rng.choice([*example.meta["distractors"][slot], other[slot]])
-                said[slot] = half_of_both(said[slot], value, rng) if slot == "who" else value
+                said[slot] = self._name(said[slot], value, rng) if slot == "who" else value
         return summary_of(said)
+
+    def _name(self, name: str, other: str, rng: Random) -> str:
+        """Return another name, perhaps half the same; training never sees one that is held out."""
+        mixed = half_of_both(name, other, rng)
+        unseen = self.split == "train" and tuple(mixed.split()) in combinations(NAMES, "held_out")
+        return other if unseen else mixed
 
     def critic(self) -> Critic:
         """Return the programmatic critic."""
