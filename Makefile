@@ -28,6 +28,7 @@ test: check                  ## what CI runs
 benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/align.py --json docs/results/align.json
 	$(BIN)/python benchmarks/step.py --json docs/results/step.json
+	$(BIN)/python benchmarks/sandbox.py --json docs/results/sandbox.json
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -8,9 +8,11 @@ import pytest
 
 from text2grad.annotations import read_annotations
 from text2grad.cli import main, parser
+from text2grad.commands.quickstart import recipe_path
 from text2grad.comparison import in_words, mean_curve, method_rows, quality_rows
+from text2grad.config import load_recipe
 from text2grad.errors import ConfigError
-from text2grad.methods import METHODS, settings
+from text2grad.methods import ABLATIONS, COMPARED, METHODS, NEEDS, settings
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.tasks.registry import procedural
 
@@ -114,6 +116,21 @@ def test_every_method_starts_at_the_same_weights_and_differs_in_what_it_is_told(
     assert "reward.placement=last_token" not in each["text2grad"]
     assert {"reward.placement=last_token", "ppo.gamma=1.0", "critic.model='x/reward_model'"} <= set(each["scalar_ppo"])
     assert {"critic.kind=scalar", "critic.model='x/reward_head'", "refresh.steps=[]"} <= set(each["reward_head_ppo"])
+
+
+def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
+    whole = set(settings("text2grad", "summarization", Path("x")))
+    changed = {name: set(settings(name, "summarization", Path("x"))) ^ whole for name in ABLATIONS}
+    assert changed == {
+        "gamma_1": {"ppo.gamma=1.0"},
+        "frozen": {"refresh.steps=[]"},
+        "linear_decay": {"reward.weighting=linear_decay"},
+        "no_words": {"critic.model='x/reward_model'", "critic.model='x/reward_model_without_words'"},
+    }
+    assert set(NEEDS) <= set(METHODS)
+    assert {*COMPARED, *ABLATIONS} == set(METHODS)
+    for name in METHODS:  # every setting is one of a recipe
+        load_recipe(recipe_path("summarization"), settings(name, "summarization", Path("x")))
 
 
 RESULT = {
