@@ -109,11 +109,12 @@ def one_run(
 
 def make_models(recipe: Any, out: Path, tell: Any, methods: Sequence[str]) -> None:
     """Make the models of phases 1 and 2 and evaluate the first of them."""
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from text2grad.pipeline import Pipeline
 
     disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading and saving models of a megabyte
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # a new reward head is no news
     pipeline = Pipeline(recipe, out, tell)
     pipeline.run([NEEDS[method] for method in methods if method in NEEDS])
     pipeline.evaluate()
