@@ -7,10 +7,10 @@ On disk an annotation is a line of JSON, which `text2grad align` reads, too:
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from text2grad.critics import Critic, ask
-from text2grad.records import read_judged
+from text2grad.records import critique_record, read_judged
 from text2grad.runlog import to_json, write_atomically
 from text2grad.spans import Match
 from text2grad.types import Critique, Example
@@ -37,17 +37,6 @@ def annotate(
         Annotation(example.prompt_text, response, critique)
         for example, response, critique in zip(examples, responses, critiques, strict=True)
     ]
-
-
-def critique_record(critique: Critique) -> dict[str, Any]:
-    """Return a critique as JSON data."""
-    return {
-        "feedback": critique.feedback,
-        "spans": [[span.start, span.end, span.label] for span in critique.spans],
-        "outcome": critique.outcome,
-        "status": critique.status,
-        "unmatched": list(critique.unmatched),
-    }
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:

@@ -15,7 +15,8 @@ import os
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,23 +59,20 @@ def save_checkpoint(
     from safetensors.torch import save_file
 
     final = directory / f"step-{state['step']:06d}"
-    temporary = directory / f".step-{state['step']:06d}.tmp"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        policy.save_pretrained(temporary / "policy")
-        tokenizer.save_pretrained(temporary / "policy")
-        save_file({name: p.detach().contiguous() for name, p in trainable.items()}, temporary / "trainable.safetensors")
+        weights = {name: p.detach().contiguous() for name, p in trainable.items()}
         moments = {
             f"{name}.{key}": moment[key].detach().contiguous()
             for name, moment in optimizers.states(_names(trainable)).items()
             for key in MOMENTS
         }
-        save_file(moments, temporary / "optimizer.safetensors")
-        (temporary / "state.json").write_bytes(to_json(state))
-        publish(temporary, final)
+        with published(final) as temporary:
+            policy.save_pretrained(temporary / "policy")
+            tokenizer.save_pretrained(temporary / "policy")
+            save_file(weights, temporary / "trainable.safetensors")
+            save_file(moments, temporary / "optimizer.safetensors")
+            (temporary / "state.json").write_bytes(to_json(state))
     except (OSError, RuntimeError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         before = latest_checkpoint(directory)
         raise CheckpointError(
             f"cannot write checkpoint {final}: {error}. Free some space and go on with --resume, from "
@@ -85,8 +83,20 @@ def save_checkpoint(
     return final
 
 
-def publish(temporary: Path, final: Path) -> None:
-    """Give a finished directory its name; what it holds is on the disk before the name is."""
+@contextmanager
+def published(final: Path) -> Iterator[Path]:
+    """Yield where to make a directory; it gets its name once it is whole and on disk, or goes if that fails."""
+    temporary = final.with_name(f".{final.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        yield temporary
+        _publish(temporary, final)
+    except Exception:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _publish(temporary: Path, final: Path) -> None:
     _flush(temporary)
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)

@@ -46,8 +46,8 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
         "sft": {"final": [one[metric] for one in sft], "curve": [[] for _ in places], "kl_per_token": [0.0] * len(sft)}
     }
     seconds = [json.loads((place / "phases.json").read_bytes()) for place in places]
-    for method in methods:
-        runs = [read_run(place / method) for place in places]
+    trained = {method: [read_run(place / method) for place in places] for method in methods}
+    for method, runs in trained.items():
         found[method] = {
             "final": [run.evaluations[-1]["metrics"][metric] for run in runs],
             "curve": [[[one["step"], one["metrics"][metric]] for one in run.evaluations] for run in runs],
@@ -56,12 +56,11 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
         for timed, run in zip(seconds, runs, strict=True):
             spent = sum(v for line in run.metrics for k, v in line.items() if k.startswith("seconds/"))
             timed[method] = round(spent, 1)
-    quality = [read_run(place / "text2grad").evaluations[-1]["critic"] for place in places]
     return {
         "metric": metric,
         "seeds": list(seeds),
         "methods": found,
-        "reward_model": quality,
+        "reward_model": [run.evaluations[-1]["critic"] for run in trained["text2grad"]],
         "seconds": seconds,
     }
 

@@ -9,12 +9,12 @@ left without rewards.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from text2grad.align import Mode, Overlap, SpanMass, pseudo_rewards, span_tokens
 from text2grad.offsets import Range, token_offsets
-from text2grad.records import Judged
+from text2grad.records import Judged, critique_record
 from text2grad.types import Span
 from text2grad.weighting import Weighting
 
@@ -58,18 +58,11 @@ class Labelled:
 
     def as_record(self) -> dict[str, Any]:
         """Return the record as JSON has it, of the shape of a run's rollouts; `read_judged` reads it too."""
-        critique = self.judged.critique
         return {
             "record": self.judged.number,
             "prompt": self.judged.prompt,
             "response": self.text,
-            "critique": {
-                "feedback": critique.feedback,
-                "spans": [[span.start, span.end, span.label] for span in self.spans],
-                "outcome": critique.outcome,
-                "status": critique.status,
-                "unmatched": list(critique.unmatched),
-            },
+            "critique": critique_record(replace(self.judged.critique, spans=self.spans)),
             "ids": list(self.ids),
             "offsets": [list(pair) for pair in self.offsets],
             "delta": list(self.delta),

@@ -62,7 +62,7 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
     if method == "scalar_ppo":
         return [*start, *words, *scalar]
     head = [f"critic.model='{phases / 'reward_head'}'", "critic.kind=scalar", "refresh.steps=[]", "refresh.audit=0"]
-    return [*start, *head, *ONE_NUMBER, f"optim.lr={SCALAR_LR[task]}"]
+    return [*start, *head, *scalar]
 
 
 def train_all(

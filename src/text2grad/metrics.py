@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from text2grad.models import Scores
+from text2grad.records import critique_record
 from text2grad.types import FAILED_STATUSES, Critique, Rollout
 
 Offsets = Sequence[tuple[int, int]]
@@ -50,13 +51,7 @@ def response_records(
                 "prompt": rollout.example.prompt_text,
                 "response": rollout.response,
                 "truncated": rollout.truncated,
-                "critique": {
-                    "feedback": critique.feedback,
-                    "spans": [[span.start, span.end, span.label] for span in critique.spans],
-                    "outcome": critique.outcome,
-                    "status": critique.status,
-                    "unmatched": list(critique.unmatched),
-                },
+                "critique": critique_record(critique),
                 "ids": list(rollout.response_ids),
                 "offsets": [list(pair) for pair in offsets[row]],
                 "delta": [round(x, 4) for x in deltas[row]],

@@ -30,7 +30,7 @@ class RewardModelConfig(Section):
     """Phase 2: a language model learns to write critiques and quotes (section 3.4)."""
 
     responses: Count = 20_000
-    """Responses that are annotated for it: of the fine-tuned policy, of demonstrators, and garbled ones."""
+    """Responses that are annotated for it: half of the fine-tuned policy, half corrupted."""
     steps: Count = 1_000
     """Optimizer steps."""
     batch_size: Count = 32

@@ -12,7 +12,6 @@ A phase that is finished is not repeated; each appears under its name when it is
 """
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any
 
 from text2grad.align import pseudo_rewards
 from text2grad.annotations import Annotation, annotate, read_annotations, write_annotations
+from text2grad.checkpoint import published
 from text2grad.config import Recipe
 from text2grad.critique_writing import SYMBOLS, critique_target
 from text2grad.models import load_policy, load_tokenizer
@@ -120,10 +120,8 @@ class Pipeline:
             on_step=lambda done: self.progress(path.name, done, settings.steps),
         )
         self._note("left_out", left_out)
-        temporary = path.with_name(f".{path.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        model.save(temporary)
-        temporary.rename(path)
+        with published(path) as temporary:
+            model.save(temporary)
 
     def _start(self, path: Path) -> None:
         steps, settings = self.recipe.sft.after_reward_model, self.recipe.sft
@@ -147,10 +145,8 @@ class Pipeline:
             replace(self._how(settings), steps=steps),
             on_step=lambda done: self.progress("reward_head", done, steps),
         )
-        temporary = path.with_name(f".{path.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        model.save(temporary)
-        temporary.rename(path)
+        with published(path) as temporary:
+            model.save(temporary)
 
     def _demonstrations(self) -> tuple[list[Example], list[str]]:
         task, rng = self.task, self._rng("demonstrations")
@@ -168,11 +164,8 @@ class Pipeline:
         task, rng = self.task, self._rng("tokenizer")
         shown, given = examples[:VOCABULARY_ITEMS], answers[:VOCABULARY_ITEMS]
         garbled = [" " + task.corruption(example, rng) for example in shown]
-        critiques = task.critic()([*shown, *shown], [*given, *garbled])
-        written = [
-            critique_target(critique, response)  # type: ignore[arg-type]
-            for critique, response in zip(critiques, [*given, *garbled], strict=True)
-        ]
+        annotated = annotate(task.critic(), [*shown, *shown], [*given, *garbled])
+        written = [critique_target(one.critique, one.response) for one in annotated]
         prompts = [example.prompt_text for example in shown]
         rare = [word for word in task.vocabulary() for word in (word, f" {word}")]
         judged = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # as it stands within the JSON
@@ -222,11 +215,9 @@ class Pipeline:
         )
 
     def _save(self, path: Path, model: Any, tokenizer: Any) -> None:
-        temporary = path.with_name(f".{path.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        temporary.rename(path)
+        with published(path) as temporary:
+            model.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
 
     def _read_annotations(self) -> list[Annotation]:
         return read_annotations(self.out / "annotations.jsonl")

@@ -54,6 +54,17 @@ class Judged:
     ids: tuple[int, ...] | None = None
 
 
+def critique_record(critique: Critique) -> dict[str, Any]:
+    """Return a critique as JSON data; `read_judged` reads it."""
+    return {
+        "feedback": critique.feedback,
+        "spans": [[span.start, span.end, span.label] for span in critique.spans],
+        "outcome": critique.outcome,
+        "status": critique.status,
+        "unmatched": list(critique.unmatched),
+    }
+
+
 def read_judged(
     path: str | Path,
     *,

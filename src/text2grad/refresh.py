@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from text2grad.annotations import Annotation, annotate, read_annotations
-from text2grad.checkpoint import publish, random_states, restore_random_states
+from text2grad.checkpoint import published, random_states, restore_random_states
 from text2grad.config import Recipe
 from text2grad.critics import Critic, ask
 from text2grad.errors import ConfigError
@@ -114,10 +114,8 @@ class Refresher:
             before = random_states()
             self._train(step)
             restore_random_states(before)
-            temporary = self.directory / f".{name}.tmp"
-            shutil.rmtree(temporary, ignore_errors=True)
-            self.critic.save(temporary)
-            publish(temporary, self.directory / name)
+            with published(self.directory / name) as temporary:
+                self.critic.save(temporary)
         self._load(name)
         self.last_kl = kl_per_token
         return {"critic/refreshed": 1.0}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from text2grad.annotations import critique_record
 from text2grad.critics import Critic, ask
+from text2grad.records import critique_record
 from text2grad.runlog import to_json
 from text2grad.spans import Match
 from text2grad.types import Critique, Example, Span
