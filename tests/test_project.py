@@ -25,9 +25,10 @@ BANDS = """
     sections phase_sections config examples critics
     tasks/__init__ tasks/base
     tasks/_story_words tasks/_story_reading tasks/_story_openings tasks/stories
+    tasks/procedural tasks/_fact_reading tasks/_fact_wording
     tasks/_summarization_world tasks/_summarization_posts tasks/_summarization_metric tasks/_summarization_critic
-    tasks/_summarization_wording tasks/summarization
-    tasks/_qa_world tasks/_qa_tables tasks/_qa_metric tasks/_qa_critic tasks/_qa_wording tasks/qa
+    tasks/summarization
+    tasks/_qa_world tasks/_qa_tables tasks/_qa_metric tasks/_qa_critic tasks/qa
     tasks/_code_world tasks/_code_expressions tasks/_code_specs tasks/_code_tests tasks/_code_critic tasks/_code_wording
     tasks/code tasks/registry
     nl_gradient advantages ppo

@@ -62,7 +62,7 @@ def test_a_hundred_thousand_items_are_distinct(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_prompt_that_comes_up_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([Example("a"), Example("b"), Example("a"), Example("c")])
-    monkeypatch.setattr(CodeTask, "_example", lambda self, rng: next(drawn))
+    monkeypatch.setattr(CodeTask, "draw", lambda self, rng: next(drawn))
     assert [example.prompt for example in TRAIN.examples(3)] == ["a", "b", "c"]
 
 

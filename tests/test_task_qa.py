@@ -192,7 +192,7 @@ def test_a_hundred_thousand_distinct_items_are_within_reach() -> None:
 
 def test_an_item_that_comes_up_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([Example("a"), Example("b"), Example("a"), Example("c")])
-    monkeypatch.setattr(QATask, "_example", lambda self, rng: next(drawn))
+    monkeypatch.setattr(QATask, "draw", lambda self, rng: next(drawn))
     assert [example.prompt for example in TRAIN.examples(3)] == ["a", "b", "c"]
 
 

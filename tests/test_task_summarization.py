@@ -15,7 +15,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.tasks import _summarization_posts as posts
 from text2grad.tasks import _summarization_world as world
 from text2grad.tasks._summarization_metric import claims, rouge_l
-from text2grad.tasks.base import Task, half_of_both, split_words
+from text2grad.tasks.base import Task, half_of_both, pairs, split_words
 from text2grad.tasks.summarization import DIFFICULTIES, SummarizationTask, SummaryCritic, fact_f1
 from text2grad.types import Critique, Example
 
@@ -67,7 +67,7 @@ def test_a_hundred_thousand_items_are_distinct() -> None:
 
 def test_a_post_that_comes_up_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([Example("a"), Example("b"), Example("a"), Example("c")])
-    monkeypatch.setattr(SummarizationTask, "_example", lambda self, rng: next(drawn))
+    monkeypatch.setattr(SummarizationTask, "draw", lambda self, rng: next(drawn))
     assert [example.prompt for example in TRAIN.examples(3)] == ["a", "b", "c"]
 
 
@@ -299,7 +299,7 @@ def test_what_a_mistaken_corruption_states_does_not_hang_on_the_order_of_the_pos
 
 
 def test_half_of_the_wrong_persons_share_a_name_with_the_right_one_and_the_others_are_of_the_split() -> None:
-    known = {" ".join(name) for name in world.combinations(world.NAMES, "train")}
+    known = {" ".join(name) for name in pairs(world.NAMES, "train")}
     shared, persons = [], set()
     for example, _, (person, *_) in mistaken(TRAIN, 3000):
         right = example.meta["facts"]["who"]

@@ -7,12 +7,11 @@ finding is an expression of one line; a step without a line has no place to quot
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from text2grad.tasks._code_expressions import Part, RightSide, parse
 from text2grad.tasks._code_world import INPUT, NAMES, Step, right_side, slipped
-from text2grad.tasks.base import WORD
+from text2grad.tasks.base import WORD, Finding
 
 Kind = Literal[
     "right",
@@ -36,23 +35,6 @@ INDENT = " "
 _ASSIGNMENT = re.compile(r"([a-z]) *= *(?!=)(?=[^ ])")
 _RETURN = re.compile(r"return +(?=[^ ])")
 _NAME = re.compile(r"[a-z]")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One judged piece of a response, characters [start, end).
-
-    Attributes:
-        kind: the judgement; only "right" is praise. A "slip" is the habitual mistake for its step.
-        start: where the quote starts.
-        end: where it ends, exclusive.
-        step: the place of the step that it is about, or None.
-    """
-
-    kind: Kind
-    start: int
-    end: int
-    step: int | None = None
 
 
 class Reading(NamedTuple):

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from random import Random
 
-from text2grad.tasks._code_world import ASKED, HEADER, ORDINALS, Split, Step
+from text2grad.tasks._code_world import ASKED, HEADER, ORDINALS, Step
+from text2grad.tasks.base import Split
 
 CHOOSE = {
     "train": ("keep the values {}", "keep only numbers {}", "take all values {}", "take only the numbers {}"),

@@ -6,14 +6,12 @@ among wordings is drawn from the given generator, which the critic seeds with th
 same answer always gets the same words.
 """
 
-import re
 from collections.abc import Sequence
-from itertools import groupby
 from random import Random
 
-from text2grad.tasks._code_critic import Finding, Reading
+from text2grad.tasks._code_critic import Reading
 from text2grad.tasks._code_world import INPUT, NAMES, ORDINALS, Step, expression
-from text2grad.tasks.base import split_words
+from text2grad.tasks.base import Finding, bare, remarks, split_words
 
 STYLES = 2  # a critique keeps to one: what is left to chance is noise for whoever learns to write critiques
 NEEDS = ("Step {step} needs {truth}", "Step {step} is {truth}")
@@ -77,32 +75,31 @@ def write(reading: Reading, response: str, steps: Sequence[Step], rng: Random) -
     """Put a reading into words; every quotable finding is quoted as the response has it."""
     if not response.strip():
         return EMPTY
-    kept = quotable(reading, response)
-    style, remarks = rng.randrange(STYLES), []
-    for place, findings in groupby(kept, key=lambda finding: finding.step):
-        verdicts = [_verdict(finding, response, steps, style) for finding in findings]
-        if place is None:
-            remarks += [f"{verdict}." for verdict in verdicts]
-        else:
-            remarks.append(_remark(place, " and ".join(verdicts), steps, style))
-    remarks += [MORE] if len(kept) < len(reading.findings) else []
-    remarks += [_remark(place, MISSING[style], steps, style) for place in reading.missing]
-    return " ".join(remarks if reading.returns else [*remarks, NO_RETURN[style]])
+    kept, style = quotable(reading, response), rng.randrange(STYLES)
+    truths = [_truth(step, place, style) for place, step in enumerate(steps)]
+    text = remarks(
+        kept,
+        lambda finding: None if finding.about is None else truths[finding.about],
+        lambda finding: _verdict(finding, response, steps, style),
+    )
+    text += [MORE] if len(kept) < len(reading.findings) else []
+    text += [f"{truths[place]}: {MISSING[style]}." for place in reading.missing]
+    return " ".join(text if reading.returns else [*text, NO_RETURN[style]])
+
+
+def _truth(step: Step, place: int, style: int) -> str:
+    """Say what a step needs, in the names of a right program."""
+    needed = expression(step, place, NAMES[place - 1] if place else INPUT)
+    return NEEDS[style].format(step=ORDINALS[place], truth=needed)
 
 
 def _verdict(finding: Finding, response: str, steps: Sequence[Step], style: int) -> str:
     """Return the judgement of one quote; in one style a known habit is called by its name."""
     choice, k = RIGHT if finding.kind == "right" else FAULTS[finding.kind if finding.kind != "slip" else "wrong"], 0
-    if finding.kind == "slip" and finding.step is not None:
-        operation, k = steps[finding.step]
+    if finding.kind == "slip":
+        operation, k = steps[finding.about]
         choice = (choice[0], "{quote} " + SLIPS[operation])
     return choice[style % len(choice)].format(quote=f'"{response[finding.start : finding.end]}"', k=k)
-
-
-def _remark(place: int, verdicts: str, steps: Sequence[Step], style: int) -> str:
-    """Say what a step needs, in the names of a right program, and what the program has."""
-    truth = expression(steps[place], place, NAMES[place - 1] if place else INPUT)
-    return f"{NEEDS[style].format(step=ORDINALS[place], truth=truth)}: {verdicts}."
 
 
 def judgements() -> list[str]:
@@ -114,5 +111,4 @@ def judgements() -> list[str]:
 def words() -> list[str]:
     """Return texts that hold every word of critiques, but for expressions and what they quote."""
     wordings = [*NEEDS, *RIGHT, *MISSING, *SLIPS.values(), *(text for choices in FAULTS.values() for text in choices)]
-    bare = [re.sub(r"\{\w+\}", "", wording) for wording in wordings]
-    return [*bare, *NO_RETURN, EMPTY, MORE, '" and: ']
+    return [*map(bare, wordings), *NO_RETURN, EMPTY, MORE, '" and: ']

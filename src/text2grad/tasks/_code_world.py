@@ -14,7 +14,8 @@ from itertools import pairwise
 from random import Random
 from typing import Literal, NamedTuple
 
-Split = Literal["train", "held_out"]
+from text2grad.tasks.base import Split
+
 Kind = Literal["filter", "map", "slice", "order", "reduce"]
 Value = list[int] | int
 

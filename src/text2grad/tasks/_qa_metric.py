@@ -47,8 +47,3 @@ def claim_scores(facts: Mapping[str, str], response: str) -> dict[str, float]:
         "claim_precision": right / len(stated) if stated else 0.0,
         "claim_recall": right / len(facts),
     }
-
-
-def same_words(reference: str, response: str) -> bool:
-    """Tell whether two texts have the same words and marks, spacing and case aside."""
-    return split_words(reference.lower()) == split_words(response.lower())

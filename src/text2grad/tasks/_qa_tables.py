@@ -16,13 +16,11 @@ from text2grad.tasks._qa_world import (
     SLOTS,
     VALUES,
     VERB,
-    Pair,
     Problem,
-    Split,
     compositions,
-    pairs,
     phrase,
 )
+from text2grad.tasks.base import Pair, Split, pairs
 
 COLUMNS = {
     "train": (

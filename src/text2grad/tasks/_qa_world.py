@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Literal, NamedTuple
 
-Split = Literal["train", "held_out"]
+from text2grad.tasks.base import Pair, Split
+
 Row = Mapping[str, str]
 
 DETAILS = ("what", "where", "when", "price")
@@ -52,13 +52,6 @@ CHATTER = ("and it is fun", "and all are welcome", "which is a good deal")
 EXTRA_LINE = "See you soon."
 
 
-class Pair(NamedTuple):
-    """Two word lists that are combined."""
-
-    left: tuple[str, ...]
-    right: tuple[str, ...]
-
-
 NAMES = Pair(FIRST_NAMES, LAST_NAMES)
 COURSES = Pair(VALUES["what"], VALUES["where"])
 
@@ -81,17 +74,6 @@ class Problem:
     def facts(self) -> dict[str, str]:
         """The claims of the perfect answer: the person and the details asked for."""
         return {slot: self.rows[self.target][slot] for slot in ("who", *self.asked)}
-
-
-@cache
-def pairs(pair: Pair, split: Split) -> tuple[tuple[str, str], ...]:
-    """Return the combinations of one split; the two splits share none and leave none out."""
-    return tuple(
-        (left, right)
-        for i, left in enumerate(pair.left)
-        for j, right in enumerate(pair.right)
-        if ((i + j) % 8 == 0) == (split == "held_out")
-    )
 
 
 @cache

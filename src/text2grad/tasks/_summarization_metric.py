@@ -71,10 +71,5 @@ def rouge_l(reference: str, response: str) -> float:
     return 2 * row[-1] / (len(left) + len(right)) if left or right else 0.0
 
 
-def same_words(reference: str, response: str) -> bool:
-    """Tell whether two texts have the same words and marks, spacing and case aside."""
-    return split_words(reference.lower()) == split_words(response.lower())
-
-
 def _plain_words(text: str) -> list[str]:
     return [word for word in split_words(text.lower()) if word.isalnum()]

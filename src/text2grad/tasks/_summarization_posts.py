@@ -17,9 +17,8 @@ from text2grad.tasks._summarization_world import (
     SLOTS,
     VALUES,
     Facts,
-    Split,
-    combinations,
 )
+from text2grad.tasks.base import Split, pairs
 
 MAIN = {
     "train": (
@@ -141,7 +140,7 @@ class Strangers:
     def __init__(self, facts: Facts, split: Split, rng: Random) -> None:
         """Start with the event as all that is used."""
         self._used = set(facts.values()) | set(facts["who"].split())
-        self._people = combinations(NAMES, "train") + (combinations(NAMES, "held_out") if split == "held_out" else ())
+        self._people = pairs(NAMES, "train") + (pairs(NAMES, "held_out") if split == "held_out" else ())
         self._rng = rng
 
     def draw(self, slot: str) -> str:

@@ -7,11 +7,10 @@ the deed that is told, and sentence templates of its own mark each held-out post
 """
 
 from collections.abc import Mapping
-from functools import cache
 from random import Random
-from typing import Literal, NamedTuple
 
-Split = Literal["train", "held_out"]
+from text2grad.tasks.base import Pair, Split, pairs
+
 Facts = Mapping[str, str]
 
 SLOTS = ("who", "did", "what", "where", "when", "why")
@@ -57,32 +56,14 @@ EXTRA_LINE = "What a week."
 ANSWER_WORDS = (*FILLERS.values(), *CHATTER, EXTRA_LINE, "at the on because of.")
 
 
-class Pair(NamedTuple):
-    """Two word lists that are combined."""
-
-    left: tuple[str, ...]
-    right: tuple[str, ...]
-
-
 NAMES = Pair(FIRST_NAMES, LAST_NAMES)
 DEEDS = Pair(VERBS, OBJECTS)
 
 
-@cache
-def combinations(pair: Pair, split: Split) -> tuple[tuple[str, str], ...]:
-    """Return the combinations of one split; the two splits share none and leave none out."""
-    return tuple(
-        (left, right)
-        for i, left in enumerate(pair.left)
-        for j, right in enumerate(pair.right)
-        if ((i + j) % 8 == 0) == (split == "held_out")
-    )
-
-
 def draw_facts(split: Split, rng: Random) -> Facts:
     """Draw one event of the split."""
-    first, last = rng.choice(combinations(NAMES, split))
-    did, what = rng.choice(combinations(DEEDS, split))
+    first, last = rng.choice(pairs(NAMES, split))
+    did, what = rng.choice(pairs(DEEDS, split))
     rest = (rng.choice(VALUES[slot]) for slot in ("where", "when", "why"))
     return dict(zip(SLOTS, (f"{first} {last}", did, what, *rest), strict=True))
 

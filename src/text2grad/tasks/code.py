@@ -24,12 +24,10 @@ Example:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
-from text2grad.critics import Critic
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import DataError
 from text2grad.tasks import _code_specs as specs
 from text2grad.tasks import _code_wording as wording
 from text2grad.tasks._code_critic import read
@@ -39,7 +37,6 @@ from text2grad.tasks._code_world import (
     HEADER,
     INDENT,
     NAMES,
-    Split,
     Step,
     body,
     code_words,
@@ -47,8 +44,9 @@ from text2grad.tasks._code_world import (
     garble,
     slipped,
 )
-from text2grad.tasks.base import split_words, verdicts
-from text2grad.types import Critique, Example, Span
+from text2grad.tasks.base import split_words
+from text2grad.tasks.procedural import Judgement, ProceduralTask, ProgramCritic
+from text2grad.types import Example
 
 BLANKS = " \n"
 TIMEOUT_S = 2.0  # of each program
@@ -80,75 +78,34 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class CodeCritic:
-    """Judges programs in words: `critic(examples, responses)` returns one critique each. It runs nothing.
+class CodeCritic(ProgramCritic):
+    """Judges programs in words, each line against its step. It runs nothing."""
 
-    Attributes:
-        omission_penalty: with a value above 0, each step without a line, and a missing return, takes this much off
-            the critique's `outcome`; an omission has no span. At 0 the outcome is None.
-    """
-
-    omission_penalty: float = 0.0
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response.
-
-        Raises:
-            DataError: if the lengths differ or an example is not of this task.
-        """
-        if len(examples) != len(responses):
-            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
-        return [self._critique(example, response) for example, response in zip(examples, responses, strict=True)]
-
-    def _critique(self, example: Example, response: str) -> Critique:
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one program; steps without a line and a missing return are omissions."""
         steps = steps_of(example)
         reading = read(response, steps)
-        spans = tuple(
-            Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
-            for finding in wording.quotable(reading, response)
-        )
-        feedback = wording.write(reading, response, steps, _generator(example.prompt_text, response))
-        omissions = len(reading.missing) + (not reading.returns)
-        return Critique(feedback, spans, -self.omission_penalty * omissions if self.omission_penalty else None)
+        feedback = wording.write(reading, response, steps, rng)
+        return Judgement(feedback, wording.quotable(reading, response), len(reading.missing) + (not reading.returns))
 
 
 @dataclass(frozen=True, slots=True)
-class CodeTask:
+class CodeTask(ProceduralTask):
     """Specifications to be programmed; the two splits share none, and no pair of operations that is held out.
 
     Attributes:
-        split: "train" or "held_out".
-        difficulty: a key of `DIFFICULTIES`.
-        seed: with another seed, every item is another.
         runner: runs programs with their tests and tells which pass; None is the sandbox.
     """
 
-    split: Split = "train"
-    difficulty: str = "normal"
-    seed: int = 0
     runner: Runner | None = field(default=None, repr=False, compare=False)
-    name: str = field(default="code", init=False)
-    metric: str = field(default="pass_at_1", init=False)
 
-    def __post_init__(self) -> None:
-        """Refuse unknown settings."""
-        for what, value, known in (
-            ("split", self.split, get_args(Split)),
-            ("difficulty", self.difficulty, tuple(DIFFICULTIES)),
-        ):
-            if value not in known:
-                raise ConfigError(f"code has no {what} {value!r}; known: {', '.join(known)}")
+    name = "code"
+    metric = "pass_at_1"
+    difficulties = DIFFICULTIES
+    judgements = wording.judgements()
 
-    def examples(self, n: int, seed: int = 0) -> list[Example]:
-        """Return n items with distinct prompts; a shorter list is the beginning of a longer one."""
-        rng = _generator("examples", self.split, self.difficulty, self.seed, seed)
-        items: dict[str, Example] = {}
-        while len(items) < n:
-            example = self._example(rng)
-            items.setdefault(example.prompt_text, example)
-        return list(items.values())
-
-    def _example(self, rng: Random) -> Example:
+    def draw(self, rng: Random) -> Example:
+        """Draw one item."""
         sizes = DIFFICULTIES[self.difficulty].sizes
         size = rng.choices(range(2, 2 + len(sizes)), sizes)[0]
         while True:
@@ -179,7 +136,7 @@ class CodeTask:
             return body([rng.choice([slipped(step), other]) if rng.random() < 0.5 else step for step, other in pairs])
         return garble(self.demonstration(example, rng), body(others), rng)
 
-    def critic(self) -> Critic:
+    def critic(self) -> CodeCritic:
         """Return the programmatic critic."""
         return CodeCritic()
 
@@ -215,21 +172,6 @@ class CodeTask:
         return sorted(
             {word for text in (*specs.words(), *code_words(), *wording.words()) for word in split_words(text)}
         )
-
-    def verdicts(self) -> list[str]:
-        """Return what critiques say right after a quote, from its closing mark on."""
-        return verdicts(wording.judgements())
-
-    def texts(self, n: int, seed: int = 0) -> list[str]:
-        """Return n texts, each a prompt, an answer and its critique; every second answer is a corruption."""
-        rng = _generator("texts", self.split, self.difficulty, self.seed, seed)
-        examples = self.examples(n, seed)
-        answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
-        critiques = CodeCritic()(examples, answers)
-        return [
-            f"{example.prompt_text} {answer}\n{critique.feedback}"
-            for example, answer, critique in zip(examples, answers, critiques, strict=True)
-        ]
 
 
 def program_of(response: str) -> str:
@@ -275,8 +217,3 @@ def _in_sandbox(jobs: Sequence[Job]) -> list[bool]:
 
     with Sandbox() as sandbox:
         return [outcome.passed for outcome in sandbox.run_many(jobs, timeout_s=TIMEOUT_S)]
-
-
-def _generator(*parts: object) -> Random:
-    """Return a generator seeded by the parts alone: the same on every machine and in every process."""
-    return Random(sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest())

@@ -25,17 +25,14 @@ Example:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
-from text2grad.critics import Critic
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import DataError
 from text2grad.tasks import _qa_metric as metric
 from text2grad.tasks import _qa_tables as tables
-from text2grad.tasks import _qa_wording as wording
-from text2grad.tasks._qa_critic import read
+from text2grad.tasks._qa_critic import PEN, READER
 from text2grad.tasks._qa_world import (
     CHATTER,
     DETAILS,
@@ -44,14 +41,13 @@ from text2grad.tasks._qa_world import (
     NAMES,
     SLOTS,
     Problem,
-    Split,
     answer_of,
-    pairs,
     phrase,
     sentence,
 )
-from text2grad.tasks.base import half_of_both, split_words, verdicts
-from text2grad.types import Critique, Example, Span
+from text2grad.tasks.base import chatty, half_of_both, pairs, same_words, scrambled, split_words
+from text2grad.tasks.procedural import Judgement, ProceduralTask, ProgramCritic
+from text2grad.types import Example
 
 TOGETHER = (("who",), ("what",), ("where",), ("when",), ("price",))  # read from one row
 CAREFUL = ("who", "what")  # the groups that are read with more care
@@ -86,73 +82,27 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class QACritic:
-    """Judges answers in words: `critic(examples, responses)` returns one critique each.
+class QACritic(ProgramCritic):
+    """Judges answers in words, each claim against the open row."""
 
-    Attributes:
-        omission_penalty: with a value above 0, each claim that an answer leaves out takes this much off the
-            critique's `outcome`; an omission has no span. At 0 the outcome is None.
-    """
-
-    omission_penalty: float = 0.0
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response.
-
-        Raises:
-            DataError: if the lengths differ or an example is not of this task.
-        """
-        if len(examples) != len(responses):
-            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
-        return [self._critique(example, response) for example, response in zip(examples, responses, strict=True)]
-
-    def _critique(self, example: Example, response: str) -> Critique:
-        problem = problem_of(example)
-        reading = read(response, problem.facts)
-        spans = tuple(
-            Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
-            for finding in wording.quotable(reading)
-        )
-        feedback = wording.write(reading, response, problem, _generator(example.prompt_text, response))
-        outcome = -self.omission_penalty * len(reading.missing) if self.omission_penalty else None
-        return Critique(feedback, spans, outcome)
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one answer."""
+        facts = problem_of(example).facts
+        reading = READER.read(response, facts)
+        return Judgement(PEN.write(reading, response, facts, rng), PEN.quotable(reading), len(reading.missing))
 
 
 @dataclass(frozen=True, slots=True)
-class QATask:
-    """Questions about tables; the two splits share no question: no name, course or composition that is asked for.
+class QATask(ProceduralTask):
+    """Questions about tables; the two splits share no question: no name, course or composition that is asked for."""
 
-    Attributes:
-        split: "train" or "held_out".
-        difficulty: a key of `DIFFICULTIES`.
-        seed: with another seed, every item is another.
-    """
+    name = "qa"
+    metric = "claim_f1"
+    difficulties = DIFFICULTIES
+    judgements = PEN.judgements()
 
-    split: Split = "train"
-    difficulty: str = "normal"
-    seed: int = 0
-    name: str = field(default="qa", init=False)
-    metric: str = field(default="claim_f1", init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse unknown settings."""
-        for what, value, known in (
-            ("split", self.split, get_args(Split)),
-            ("difficulty", self.difficulty, tuple(DIFFICULTIES)),
-        ):
-            if value not in known:
-                raise ConfigError(f"qa has no {what} {value!r}; known: {', '.join(known)}")
-
-    def examples(self, n: int, seed: int = 0) -> list[Example]:
-        """Return n items with distinct prompts; a shorter list is the beginning of a longer one."""
-        rng = _generator("examples", self.split, self.difficulty, self.seed, seed)
-        items: dict[str, Example] = {}
-        while len(items) < n:
-            example = self._example(rng)
-            items.setdefault(example.prompt_text, example)
-        return list(items.values())
-
-    def _example(self, rng: Random) -> Example:
+    def draw(self, rng: Random) -> Example:
+        """Draw one item."""
         rows = rng.randint(*DIFFICULTIES[self.difficulty].rows)
         problem = tables.draw_problem(self.split, rows, rng)
         prompt = tables.write_prompt(problem, self.split, rng)
@@ -172,7 +122,7 @@ class QATask:
                 if drops and slot not in CAREFUL:
                     del phrases[slot]
         if rng.random() < level.chatter:
-            return _chatty(sentence(phrases), rng)
+            return chatty(sentence(phrases), CHATTER, EXTRA_LINE, rng)
         return sentence(phrases) + "."
 
     def corruption(self, example: Example, rng: Random) -> str:
@@ -183,67 +133,32 @@ class QATask:
         """
         if rng.random() < 2 / 3:
             return self._mistaken(problem_of(example), rng)
-        words = self.demonstration(example, rng).split()
-        others = str(self._example(rng).reference).split()
-        i, j = sorted((rng.randrange(len(words)), rng.randrange(len(words))))
-        kinds = (
-            words[:i],
-            words[:i] + others[i:],
-            words[:i] + words[i + 1 :],
-            words[:j] + words[i:],
-            [*words[:i], words[j], *words[i + 1 : j], words[i], *words[j + 1 :]],
-            rng.sample(words, len(words)),
-        )
-        return " ".join(rng.choice(kinds))
+        return scrambled(self.demonstration(example, rng), str(self.draw(rng).reference), rng)
 
     def _mistaken(self, problem: Problem, rng: Random) -> str:
         """State each claim, or as often another value: of another row, or any; of names at times one half."""
         said, others = dict(problem.facts), [row for i, row in enumerate(problem.rows) if i != problem.target]
+        unseen = pairs(NAMES, "held_out") if self.split == "train" else ()
         for slot in said:
             if rng.random() < 0.5:
                 anything = tables.draw_problem(self.split, 2, rng).rows[0]
                 value = rng.choice([anything, *others])[slot]
-                said[slot] = self._name(said[slot], value, rng) if slot == "who" else value
+                said[slot] = half_of_both(said[slot], value, rng, unseen) if slot == "who" else value
         return answer_of(said)
 
-    def _name(self, name: str, other: str, rng: Random) -> str:
-        """Return another name, perhaps half the same; training never sees one that is held out."""
-        mixed = half_of_both(name, other, rng)
-        unseen = self.split == "train" and tuple(mixed.split()) in pairs(NAMES, "held_out")
-        return other if unseen else mixed
-
-    def critic(self) -> Critic:
+    def critic(self) -> QACritic:
         """Return the programmatic critic."""
         return QACritic()
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return F1, precision and recall of the claims and whether it is the reference, each in [0, 1]."""
         facts = problem_of(example).facts
-        exact = float(metric.same_words(answer_of(facts), response))
+        exact = float(same_words(answer_of(facts), response))
         return {**metric.claim_scores(facts, response), "exact": exact}
-
-    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
-        """Return `score` of each response."""
-        return [self.score(example, response) for example, response in zip(examples, responses, strict=True)]
 
     def vocabulary(self) -> list[str]:
         """Return every word and mark of prompts, answers and critiques, of both splits, sorted."""
-        return sorted({word for text in (*tables.words(), *wording.words()) for word in split_words(text)})
-
-    def verdicts(self) -> list[str]:
-        """Return what critiques say right after a quote, from its closing mark on."""
-        return verdicts(wording.judgements())
-
-    def texts(self, n: int, seed: int = 0) -> list[str]:
-        """Return n texts, each a prompt, an answer and its critique; every second answer is a corruption."""
-        rng = _generator("texts", self.split, self.difficulty, self.seed, seed)
-        examples = self.examples(n, seed)
-        answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
-        critiques = QACritic()(examples, answers)
-        return [
-            f"{example.prompt_text} {answer}\n{critique.feedback}"
-            for example, answer, critique in zip(examples, answers, critiques, strict=True)
-        ]
+        return sorted({word for text in (*tables.words(), *PEN.words()) for word in split_words(text)})
 
 
 def claim_f1(example: Example, response: str) -> float:
@@ -278,13 +193,3 @@ def _details(asked: Any) -> tuple[str, ...]:
     """Return the details asked for, or nothing if they are none."""
     known = isinstance(asked, Sequence) and not isinstance(asked, str) and set(asked) <= set(DETAILS)
     return tuple(asked) if known else ()
-
-
-def _chatty(sentence: str, rng: Random) -> str:
-    ending = rng.choice((*CHATTER, None))
-    return f"{sentence}. {EXTRA_LINE}" if ending is None else f"{sentence} {ending}."
-
-
-def _generator(*parts: object) -> Random:
-    """Return a generator seeded by the parts alone: the same on every machine and in every process."""
-    return Random(sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest())

@@ -3,18 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
 
 from text2grad.critics import Critic
 from text2grad.errors import ConfigError
-from text2grad.tasks.base import Task
+from text2grad.tasks.base import Split, Task
 from text2grad.tasks.code import CodeTask
 from text2grad.tasks.qa import QATask
 from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
 from text2grad.tasks.summarization import SummarizationTask
 from text2grad.types import Example
 
-PROCEDURAL: dict[str, Callable[[Literal["train", "held_out"]], Task]] = {
+PROCEDURAL: dict[str, Callable[[Split], Task]] = {
     "summarization": SummarizationTask,
     "code": CodeTask,
     "qa": QATask,
@@ -61,7 +60,7 @@ def _made(name: str) -> BuiltIn:
     return BuiltIn(train.examples, held_out.examples, train.critic, score, held_out.metric)
 
 
-def procedural(name: str, split: Literal["train", "held_out"]) -> Task:
+def procedural(name: str, split: Split) -> Task:
     """Return a task that makes its own items, with demonstrations and a critic.
 
     Raises:

@@ -23,18 +23,15 @@ Example:
     0.6
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
-from text2grad.critics import Critic
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import DataError
 from text2grad.tasks import _summarization_metric as metric
 from text2grad.tasks import _summarization_posts as posts
-from text2grad.tasks import _summarization_wording as wording
-from text2grad.tasks._summarization_critic import read
+from text2grad.tasks._summarization_critic import PEN, READER
 from text2grad.tasks._summarization_world import (
     CHATTER,
     EXTRA_LINE,
@@ -42,14 +39,13 @@ from text2grad.tasks._summarization_world import (
     NAMES,
     SLOTS,
     Facts,
-    Split,
-    combinations,
     draw_facts,
     phrase,
     summary_of,
 )
-from text2grad.tasks.base import half_of_both, split_words, verdicts
-from text2grad.types import Critique, Example, Span
+from text2grad.tasks.base import chatty, half_of_both, pairs, same_words, scrambled, split_words
+from text2grad.tasks.procedural import Judgement, ProceduralTask, ProgramCritic
+from text2grad.types import Example
 
 TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # believed or mistaken as one
 
@@ -83,73 +79,27 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryCritic:
-    """Judges summaries in words: `critic(examples, responses)` returns one critique each.
+class SummaryCritic(ProgramCritic):
+    """Judges summaries in words, each fact against the event."""
 
-    Attributes:
-        omission_penalty: with a value above 0, each fact that a summary leaves out takes this much off the
-            critique's `outcome`; an omission has no span. At 0 the outcome is None.
-    """
-
-    omission_penalty: float = 0.0
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response.
-
-        Raises:
-            DataError: if the lengths differ or an example is not of this task.
-        """
-        if len(examples) != len(responses):
-            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
-        return [self._critique(example, response) for example, response in zip(examples, responses, strict=True)]
-
-    def _critique(self, example: Example, response: str) -> Critique:
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one summary."""
         facts = facts_of(example)
-        reading = read(response, facts)
-        spans = tuple(
-            Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
-            for finding in wording.quotable(reading)
-        )
-        feedback = wording.write(reading, response, facts, _generator(example.prompt_text, response))
-        outcome = -self.omission_penalty * len(reading.missing) if self.omission_penalty else None
-        return Critique(feedback, spans, outcome)
+        reading = READER.read(response, facts)
+        return Judgement(PEN.write(reading, response, facts, rng), PEN.quotable(reading), len(reading.missing))
 
 
 @dataclass(frozen=True, slots=True)
-class SummarizationTask:
-    """Posts to be summarized; the two splits share no post, no name and no deed.
+class SummarizationTask(ProceduralTask):
+    """Posts to be summarized; the two splits share no post, no name and no deed."""
 
-    Attributes:
-        split: "train" or "held_out".
-        difficulty: a key of `DIFFICULTIES`.
-        seed: with another seed, every item is another.
-    """
+    name = "summarization"
+    metric = "fact_f1"
+    difficulties = DIFFICULTIES
+    judgements = PEN.judgements()
 
-    split: Split = "train"
-    difficulty: str = "normal"
-    seed: int = 0
-    name: str = field(default="summarization", init=False)
-    metric: str = field(default="fact_f1", init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse unknown settings."""
-        for what, value, known in (
-            ("split", self.split, get_args(Split)),
-            ("difficulty", self.difficulty, tuple(DIFFICULTIES)),
-        ):
-            if value not in known:
-                raise ConfigError(f"summarization has no {what} {value!r}; known: {', '.join(known)}")
-
-    def examples(self, n: int, seed: int = 0) -> list[Example]:
-        """Return n items with distinct prompts; a shorter list is the beginning of a longer one."""
-        rng = _generator("examples", self.split, self.difficulty, self.seed, seed)
-        items: dict[str, Example] = {}
-        while len(items) < n:
-            example = self._example(rng)
-            items.setdefault(example.prompt_text, example)
-        return list(items.values())
-
-    def _example(self, rng: Random) -> Example:
+    def draw(self, rng: Random) -> Example:
+        """Draw one item."""
         facts = draw_facts(self.split, rng)
         level = DIFFICULTIES[self.difficulty]
         post = posts.write_post(facts, self.split, level.distractors, rng, confusing=level.confusing)
@@ -170,7 +120,7 @@ class SummarizationTask:
                 if not (drops and slot in ("where", "when", "why")):
                     parts.append(said)
         if rng.random() < level.chatter:
-            return _chatty(" ".join(parts), rng)
+            return chatty(" ".join(parts), CHATTER, EXTRA_LINE, rng)
         return " ".join(parts) + "."
 
     def corruption(self, example: Example, rng: Random) -> str:
@@ -181,35 +131,19 @@ class SummarizationTask:
         """
         if rng.random() < 2 / 3:
             return self._mistaken(example, rng)
-        words = self.demonstration(example, rng).split()
-        others = summary_of(draw_facts(self.split, rng)).split()
-        i, j = sorted((rng.randrange(len(words)), rng.randrange(len(words))))
-        kinds = (
-            words[:i],
-            words[:i] + others[i:],
-            words[:i] + words[i + 1 :],
-            words[:j] + words[i:],
-            [*words[:i], words[j], *words[i + 1 : j], words[i], *words[j + 1 :]],
-            rng.sample(words, len(words)),
-        )
-        return " ".join(rng.choice(kinds))
+        return scrambled(self.demonstration(example, rng), summary_of(draw_facts(self.split, rng)), rng)
 
     def _mistaken(self, example: Example, rng: Random) -> str:
         """State each fact, or as often another value: one that the post names, or any; of names at times one half."""
         said, other = dict(example.meta["facts"]), draw_facts(self.split, rng)
+        unseen = pairs(NAMES, "held_out") if self.split == "train" else ()
         for slot in SLOTS:
             if rng.random() < 0.5:
                 value = rng.choice([*example.meta["distractors"][slot], other[slot]])
-                said[slot] = self._name(said[slot], value, rng) if slot == "who" else value
+                said[slot] = half_of_both(said[slot], value, rng, unseen) if slot == "who" else value
         return summary_of(said)
 
-    def _name(self, name: str, other: str, rng: Random) -> str:
-        """Return another name, perhaps half the same; training never sees one that is held out."""
-        mixed = half_of_both(name, other, rng)
-        unseen = self.split == "train" and tuple(mixed.split()) in combinations(NAMES, "held_out")
-        return other if unseen else mixed
-
-    def critic(self) -> Critic:
+    def critic(self) -> SummaryCritic:
         """Return the programmatic critic."""
         return SummaryCritic()
 
@@ -219,31 +153,12 @@ class SummarizationTask:
         return {
             "fact_f1": fact_f1(example, response),
             "rouge_l": metric.rouge_l(reference, response),
-            "exact": float(metric.same_words(reference, response)),
+            "exact": float(same_words(reference, response)),
         }
-
-    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
-        """Return `score` of each response."""
-        return [self.score(example, response) for example, response in zip(examples, responses, strict=True)]
 
     def vocabulary(self) -> list[str]:
         """Return every word and mark of posts, summaries and critiques, of both splits, sorted."""
-        return sorted({word for text in (*posts.words(), *wording.words()) for word in split_words(text)})
-
-    def verdicts(self) -> list[str]:
-        """Return what critiques say right after a quote, from its closing mark on."""
-        return verdicts(wording.judgements())
-
-    def texts(self, n: int, seed: int = 0) -> list[str]:
-        """Return n texts, each a post, an answer and its critique; every second answer is a corruption."""
-        rng = _generator("texts", self.split, self.difficulty, self.seed, seed)
-        examples = self.examples(n, seed)
-        answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
-        critiques = SummaryCritic()(examples, answers)
-        return [
-            f"{example.prompt_text} {answer}\n{critique.feedback}"
-            for example, answer, critique in zip(examples, answers, critiques, strict=True)
-        ]
+        return sorted({word for text in (*posts.words(), *PEN.words()) for word in split_words(text)})
 
 
 def fact_f1(example: Example, response: str) -> float:
@@ -261,13 +176,3 @@ def facts_of(example: Example) -> Facts:
     if not isinstance(facts, Mapping) or set(facts) != set(SLOTS):
         raise DataError(f"not a summarization example: meta['facts'] is {facts!r}, need the keys {SLOTS}")
     return facts
-
-
-def _chatty(sentence: str, rng: Random) -> str:
-    ending = rng.choice((*CHATTER, None))
-    return f"{sentence}. {EXTRA_LINE}" if ending is None else f"{sentence} {ending}."
-
-
-def _generator(*parts: object) -> Random:
-    """Return a generator seeded by the parts alone: the same on every machine and in every process."""
-    return Random(sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest())

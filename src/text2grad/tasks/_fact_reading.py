@@ -1,0 +1,159 @@
+"""The critic's eyes, where one sentence states facts: what it finds in an answer, before it puts that into words.
+
+An answer is read from left to right with a table of known phrases, longest first. Each phrase states a fact, is vague
+about one, or is chatter; words that fit no phrase are garbled, and whatever follows the first full stop is extra. The
+task says how a phrase is judged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from text2grad.tasks.base import WORD, Finding, same_halves, split_words
+
+HALVES = ("first", "last")  # of a name
+STOPS = frozenset(".!?")
+
+
+class Reading(NamedTuple):
+    """What a critic saw in one answer."""
+
+    findings: list[Finding]
+    missing: list[str]  # slots that are not mentioned at all
+    finished: bool  # a full stop ends the sentence
+
+
+class Word(NamedTuple):
+    """A word or a mark, characters [start, end)."""
+
+    text: str
+    start: int
+    end: int
+
+
+class Phrase(NamedTuple):
+    """What a critic knows of some words.
+
+    Attributes:
+        kind: "fact", "vague", "chatter", or a kind of the task's own.
+        slot: the fact that it is about, or "".
+        value: what it says of it.
+        quoted: which of its words a critique quotes: "Friday" of "on Friday".
+    """
+
+    kind: str
+    slot: str = ""
+    value: str = ""
+    quoted: slice = slice(None)
+
+
+Facts = Mapping[str, str]
+Phrases = Mapping[tuple[str, ...], Phrase]
+Verdict = Callable[[Phrase, str, set[str], Facts], str]
+"""(phrase, the slot mentioned right before or "", the slots mentioned so far, facts) → kind of the finding."""
+
+
+def key(text: str) -> tuple[str, ...]:
+    """Return the words by which a phrase is looked up."""
+    return tuple(split_words(text.lower()))
+
+
+@dataclass(frozen=True, slots=True)
+class FactReader:
+    """Reads answers of one sentence.
+
+    Attributes:
+        phrases: () → every known phrase by its words in lower case.
+        verdict: judges a phrase; a full name found "right" or "wrong" is judged half by half.
+        longest_phrase: words of the longest known phrase.
+        longest_quote: words of the longest quote; what is longer is quoted in pieces.
+    """
+
+    phrases: Callable[[], Phrases]
+    verdict: Verdict
+    longest_phrase: int
+    longest_quote: int
+
+    def read(self, response: str, facts: Facts) -> Reading:
+        """Judge every piece of an answer against the facts."""
+        words = [Word(match[0], *match.span()) for match in WORD.finditer(response)]
+        length = _sentence_length(words, response)
+        finished = length < len(words) and words[length].text in STOPS
+        findings, seen = self._judge(words[:length], facts)
+        for chunk in self._chunks(words[length + finished :], response):
+            findings.append(Finding("extra", chunk[0].start, chunk[-1].end))
+        return Reading(findings, [slot for slot in facts if slot not in seen], finished)
+
+    def _judge(self, words: list[Word], facts: Facts) -> tuple[list[Finding], set[str]]:
+        """Judge the pieces of a sentence in order; return the findings and the slots that were mentioned."""
+        findings: list[Finding] = []
+        seen: set[str] = set()
+        last = ""
+        for known, piece in self._pieces(words):
+            if known is None:
+                findings += self._garbled(piece)
+            elif known.kind == "chatter":
+                findings.append(Finding("chatter", piece[0].start, piece[-1].end))
+            else:
+                findings += _findings(known, self.verdict(known, last, seen, facts), piece[known.quoted], facts)
+                seen.add(known.slot)
+                last = known.slot
+        return findings, seen
+
+    def _pieces(self, words: list[Word]) -> Iterator[tuple[Phrase | None, list[Word]]]:
+        """Cut a sentence into known phrases, longest first, and runs of words that fit none."""
+        stray: list[Word] = []
+        i = 0
+        while i < len(words):
+            size = self._match(words[i : i + self.longest_phrase])
+            if not size:
+                stray.append(words[i])
+            else:
+                if stray:
+                    yield None, stray
+                stray = []
+                yield self.phrases()[_lower(words[i : i + size])], words[i : i + size]
+            i += size or 1
+        if stray:
+            yield None, stray
+
+    def _match(self, words: list[Word]) -> int:
+        """Return the length of the longest known phrase that `words` begin with, or 0."""
+        return next((size for size in range(len(words), 0, -1) if _lower(words[:size]) in self.phrases()), 0)
+
+    def _garbled(self, words: list[Word]) -> Iterator[Finding]:
+        """Find fault with words that fit no phrase; a lone comma between phrases is none."""
+        if any(word.text != "," for word in words):
+            for i in range(0, len(words), self.longest_quote):
+                yield Finding("garbled", words[i].start, words[i : i + self.longest_quote][-1].end)
+
+    def _chunks(self, words: Sequence[Word], response: str) -> Iterator[Sequence[Word]]:
+        """Cut a run of words into pieces that a critique can quote: within one line and not too long."""
+        start = 0
+        for i in range(1, len(words) + 1):
+            full = i == len(words) or i - start == self.longest_quote
+            if full or "\n" in response[words[i - 1].end : words[i].start]:
+                yield words[start:i]
+                start = i
+
+
+def _sentence_length(words: list[Word], response: str) -> int:
+    """Return how many words come before the first full stop or line break."""
+    for i, word in enumerate(words):
+        if word.text in STOPS or (i and "\n" in response[words[i - 1].end : word.start]):
+            return i
+    return len(words)
+
+
+def _lower(words: list[Word]) -> tuple[str, ...]:
+    return tuple(word.text.lower() for word in words)
+
+
+def _findings(known: Phrase, kind: str, quoted: list[Word], facts: Facts) -> Iterator[Finding]:
+    """Find what is said of one phrase: of a full name, what is said of each half."""
+    if known.slot == "who" and kind in ("right", "wrong"):
+        right = same_halves(known.value, facts["who"])
+        for half, same, word in zip(HALVES, right, quoted, strict=True):
+            yield Finding("right" if same else "wrong", word.start, word.end, half)
+    else:
+        yield Finding(kind, quoted[0].start, quoted[-1].end, known.slot)
