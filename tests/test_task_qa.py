@@ -25,13 +25,13 @@ CRITIC = QACritic()
 ROWS = tuple(
     dict(zip(("status", *world.SLOTS), row, strict=True))
     for row in (
-        ("full", "Paul Chen", "yoga", "beach", "Friday", "50"),
-        ("open", "Ann Weber", "chess", "library", "Monday", "40"),
+        ("full", "Paul Chen", "yoga", "Turin", "Friday", "50"),
+        ("open", "Ann Weber", "chess", "Lyon", "Monday", "40"),
         ("over", "Rosa Sato", "sewing", "park", "Sunday", "10"),
     )
 )
 EXAMPLE = Example("table", meta={"rows": ROWS, "target": 1, "asked": ("what", "where", "price")})
-GOLD = "Ann Weber teaches chess at the library for 40 euros."
+GOLD = "Ann Weber teaches chess in Lyon for 40 euros."
 
 # Both styles: what is true of each slot, and what each judgement says. A full name is judged half by half.
 TRUTHS = {
@@ -39,7 +39,7 @@ TRUTHS = {
     "last": ("The last name is {}", "The surname is {}"),
     "who": ("{} teaches it", "The table says {}"),
     "what": ("The subject is {}", "It is {}"),
-    "where": ("The place is the {}", "It is at the {}"),
+    "where": ("The city is {}", "It is in {}"),
     "when": ("The day is {}", "It is on {}"),
     "price": ("The price is {} euros", "It costs {} euros"),
 }
@@ -48,7 +48,7 @@ NOUNS = {
     "last": "last name",
     "who": "person",
     "what": "subject",
-    "where": "place",
+    "where": "city",
     "when": "day",
     "price": "price",
 }
@@ -74,12 +74,12 @@ Judged = list[tuple[str, str]]  # quotes, each with the kind of its judgement
 
 # An answer that claims a person and two or more details.
 WHOLE = re.compile(
-    r"(?P<who>\w+ \w+) teaches(?: (?P<what>\w+))??(?: at the (?P<where>\w+))?(?: on (?P<when>\w+))?"
+    r"(?P<who>\w+ \w+) teaches(?: (?P<what>\w+))??(?: in (?P<where>\w+))?(?: on (?P<when>\w+))?"
     r"(?: for (?P<price>\w+) euros)?\."
 )
 NAMES = [*world.FIRST_NAMES, *world.LAST_NAMES, *(f"{a} {b}" for a in world.FIRST_NAMES for b in world.LAST_NAMES)]
 SLOT_OF = {
-    **{world.said(slot, value).lower(): slot for slot, values in world.VALUES.items() for value in values},
+    **{value.lower(): slot for slot, values in world.VALUES.items() for value in values},
     **{text.lower(): slot for slot, text in world.FILLERS.items()},
     **{name.lower(): "who" for name in NAMES},
 }
@@ -384,13 +384,13 @@ def test_corruptions_depend_on_the_generator_alone_and_hold_known_words(level: s
     ("response", "right", "stated"),
     [
         (GOLD, 4, 4),
-        ("ann weber teaches chess at the library for 40 euros .", 4, 4),
-        ("Ann Weber teaches chess at the beach for 40 euros.", 3, 4),
+        ("ann weber teaches chess in Lyon for 40 euros .", 4, 4),
+        ("Ann Weber teaches chess in Turin for 40 euros.", 3, 4),
         ("Ann Weber teaches chess somewhere for some price.", 2, 2),
-        ("Ann Weber teaches chess at the library on Monday for 40 euros.", 4, 5),  # nobody asked for the day
-        ("Ann Weber teaches chess at the library at the library.", 3, 4),
+        ("Ann Weber teaches chess in Lyon on Monday for 40 euros.", 4, 5),  # nobody asked for the day
+        ("Ann Weber teaches chess in Lyon in Lyon.", 3, 4),
         ("Paul Chen teaches yoga.", 0, 2),
-        ("Ann Weber chess library 40", 0, 0),
+        ("Ann Weber chess Lyon 40", 0, 0),
         ("", 0, 0),
     ],
 )
@@ -411,10 +411,10 @@ def test_critic_and_metric_agree_on_clean_answers_and_references_score_one() -> 
         assert {span.label for span in critique.spans} == {"positive"}
         facts = problem_of(example).facts
         _, remarks = told(critique.feedback, facts)
-        assert remarks == [(slot, [(world.said(slot, value), "right")]) for slot, value in halved(facts)]
+        assert remarks == [(slot, [(value, "right")]) for slot, value in halved(facts)]
         answer = TRAIN.demonstration(example, rng)
         praised = {answer[s.start : s.end].lower() for s in critique_of(answer, example).spans if s.label == "positive"}
-        right = {world.said(slot, value) for slot, value in claims(answer) if facts.get(slot, "").lower() == value}
+        right = {value for slot, value in claims(answer) if facts.get(slot, "").lower() == value}
         names = [value.split() for slot, value in claims(answer) if slot == "who"]
         halves = {a for name in names for a, b in zip(name, facts["who"].lower().split(), strict=True) if a == b}
         assert praised == halves | (right - {facts["who"].lower()})
@@ -426,26 +426,26 @@ def test_critic_and_metric_agree_on_clean_answers_and_references_score_one() -> 
 @pytest.mark.parametrize(
     ("response", "negative", "slot", "kind"),
     [
-        (GOLD.replace("library", "beach"), "the beach", "where", "wrong"),  # of another row
-        (GOLD.replace("library", "school"), "the school", "where", "wrong"),  # of none
+        (GOLD.replace("Lyon", "Turin"), "Turin", "where", "wrong"),  # of another row
+        (GOLD.replace("Lyon", "Oslo"), "Oslo", "where", "wrong"),  # of none
         (GOLD.replace("chess", "sewing"), "sewing", "what", "wrong"),
-        (GOLD.replace("40", "50"), "50 euros", "price", "wrong"),
+        (GOLD.replace("40", "50"), "50", "price", "wrong"),
         (GOLD.replace("Ann", "Rosa"), "Rosa", "first", "wrong"),
         (GOLD.replace("Weber", "Sato"), "Sato", "last", "wrong"),
         (GOLD.replace("Ann Weber", "Ann"), "Ann", "who", "half"),
         (GOLD.replace("Ann Weber", "Sato"), "Sato", "who", "half"),
         (GOLD.replace("Ann Weber", "Someone"), "Someone", "who", "vague"),
         (GOLD.replace("chess", "something"), "something", "what", "vague"),
-        (GOLD.replace("at the library", "somewhere"), "somewhere", "where", "vague"),
+        (GOLD.replace("in Lyon", "somewhere"), "somewhere", "where", "vague"),
         (GOLD.replace("40 euros", "some price"), "for some price", "price", "vague"),
-        (GOLD[:-1] + " for 40 euros.", "40 euros", "price", "duplicate"),
-        (GOLD[:-1] + " at the beach.", "the beach", "where", "duplicate"),
-        ("At the library chess for 40 euros Ann Weber teaches.", "chess", "what", "misplaced"),
-        ("Ann Weber at the library for 40 euros.", "Ann Weber", "who", "misplaced"),
+        (GOLD[:-1] + " for 40 euros.", "40", "price", "duplicate"),
+        (GOLD[:-1] + " in Turin.", "Turin", "where", "duplicate"),
+        ("In Lyon chess for 40 euros Ann Weber teaches.", "chess", "what", "misplaced"),
+        ("Ann Weber in Lyon for 40 euros.", "Ann Weber", "who", "misplaced"),
         (GOLD.replace("for", "on Monday for"), "Monday", "", "unasked"),  # right, yet nobody asked
         (GOLD.replace("for", "at some point for"), "at some point", "", "unasked"),
         (GOLD[:-1] + " and it is fun.", "and it is fun", "", "chatter"),
-        (GOLD.replace("at the", "at the in"), "at the in library", "", "garbled"),
+        (GOLD.replace("in Lyon", "for in Lyon"), "for", "", "garbled"),
         (GOLD + "\nSee you soon.", "See you soon.", "", "extra"),
     ],
 )
@@ -487,17 +487,17 @@ def test_the_halves_of_a_full_name_are_judged_each_on_its_own(name: str, verdict
     ("response", "said"),
     [
         (
-            "Ann Weber teaches at the library for 40 euros on Monday on Sunday.",
+            "Ann Weber teaches in Lyon for 40 euros on Monday on Sunday.",
             {
-                ': "40 euros" is right. "Monday" is not asked for. "Sunday" is one day too many.',
-                ': "40 euros" is correct. "Monday" answers no question. "Sunday" is a second day.',
+                ': "40" is right. "Monday" is not asked for. "Sunday" is one day too many.',
+                ': "40" is correct. "Monday" answers no question. "Sunday" is a second day.',
             },
         ),
         (
-            "Ann Weber teaches for 40 euros at the library chess.",
+            "Ann Weber teaches for 40 euros in Lyon chess.",
             {
-                ': "the library" is right. "chess" is out of place.',
-                ': "the library" is correct. "chess" is in the wrong place.',
+                ': "Lyon" is right. "chess" is out of place.',
+                ': "Lyon" is correct. "chess" is in the wrong place.',
             },
         ),
     ],
@@ -514,17 +514,17 @@ def test_a_claim_that_nobody_asked_for_is_named_beside_no_truth_also_where_it_co
 
 
 def test_each_remark_first_says_what_is_true_and_then_what_of_it_the_answer_has() -> None:
-    response = "Rosa Sato teaches chess at the beach at the library on Sunday and it is fun."
+    response = "Rosa Sato teaches chess in Turin in Lyon on Sunday and it is fun."
     assert quotes(response, "positive") == ["chess"]
-    assert quotes(response, "negative") == ["Rosa", "Sato", "the beach", "the library", "Sunday", "and it is fun"]
+    assert quotes(response, "negative") == ["Rosa", "Sato", "Turin", "Lyon", "Sunday", "and it is fun"]
     assert {critique_of(response, Example(prompt, meta=EXAMPLE.meta)).feedback for prompt in "abcdefghijklmnop"} == {
         'The first name is Ann: "Rosa" is wrong. The last name is Weber: "Sato" is wrong. '
         'The subject is chess: "chess" is right. '
-        'The place is the library: "the beach" is wrong and "the library" is one place too many. '
+        'The city is Lyon: "Turin" is wrong and "Lyon" is one city too many. '
         '"Sunday" is not asked for. "and it is fun" is chatter. The price is 40 euros: it is missing.',
         'The name begins with Ann: "Rosa" is the wrong first name. '
         'The surname is Weber: "Sato" is the wrong last name. It is chess: "chess" is correct. '
-        'It is at the library: "the beach" is the wrong place and "the library" is a second place. '
+        'It is in Lyon: "Turin" is the wrong city and "Lyon" is a second city. '
         '"Sunday" answers no question. "and it is fun" is no fact. It costs 40 euros: nothing names it.',
     }
 
@@ -553,7 +553,7 @@ def test_whatever_an_answer_says_each_remark_states_the_truth_of_the_very_claim_
                 if about == "who" and kind in ("right", "wrong"):
                     about = "first" if quote in world.FIRST_NAMES else "last"
                 assert slot == (about if about in facts or about in true else "")
-                assert kind not in ("right", "wrong") or (kind == "right") == (quote == world.said(slot, true[slot]))
+                assert kind not in ("right", "wrong") or (kind == "right") == (quote == true[slot])
                 assert kind != "unasked" or about not in facts
                 wording = (ABOUT_A_CLAIM | ABOUT_NONE)[kind][style].format(noun=NOUNS.get(about))
                 assert f'"{quote}" {wording}' in critique.feedback
@@ -582,7 +582,7 @@ def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_eac
         for match in re.finditer(r'"[^"]*"', feedback):
             (verdict,) = [verdict for verdict in verdicts if feedback.startswith(verdict, match.end() - 1)]
             rest = feedback[match.end() - 1 + len(verdict) :]
-            assert re.match(r"\W|$| (?:person|first name|last name|subject|place|day|price)\b", rest)
+            assert re.match(r"\W|$| (?:person|first name|last name|subject|city|day|price)\b", rest)
             found.add(verdict)
     assert found == {*verdicts}
 
@@ -595,8 +595,8 @@ def test_omissions_and_breaks_are_told_in_words_and_omissions_can_be_charged() -
         for example in (Example(prompt, meta=EXAMPLE.meta) for prompt in "abcdefghijklmnop")
     }
     assert endings == {
-        "The place is the library: it is missing. The price is 40 euros: it is missing.",
-        "It is at the library: nothing names it. It costs 40 euros: nothing names it.",
+        "The city is Lyon: it is missing. The price is 40 euros: it is missing.",
+        "It is in Lyon: nothing names it. It costs 40 euros: nothing names it.",
     }
     style, remarks = told_by(GOLD[:-1])
     assert remarks == [*told_by(GOLD)[1], ("", "The sentence breaks off.")]
@@ -636,7 +636,7 @@ def test_critiques_vary_in_style_but_not_for_one_answer() -> None:
     assert critiques == CRITIC(examples, responses) == CRITIC(examples[::-1], responses[::-1])[::-1]
     # The style hangs on the prompt and on the answer, each alone.
     assert {told_by(GOLD, prompt)[0] for prompt in "abcdefgh"} == {0, 1}
-    assert {told_by(GOLD.replace("library", place))[0] for place in world.VALUES["where"]} == {0, 1}
+    assert {told_by(GOLD.replace("Lyon", place))[0] for place in world.VALUES["where"]} == {0, 1}
 
 
 WORDS = st.lists(st.sampled_from([*TRAIN.vocabulary(), "\n", "  ", "zebra", "é", "😀", '"']), max_size=40)

@@ -18,7 +18,6 @@ from text2grad.tasks._qa_world import (
     VALUES,
     VERB,
     phrase,
-    said,
 )
 
 # What may be said right before: a person never follows a subject, and a subject follows a person alone.
@@ -37,7 +36,8 @@ def _phrases() -> Phrases:
     for slot, values in VALUES.items():
         for value in values:
             words = key(phrase(slot, value))
-            table[words] = Phrase("fact", slot, value, slice(len(words) - len(key(said(slot, value))), None))
+            at = words.index(value.lower())
+            table[words] = Phrase("fact", slot, value, slice(at, at + 1))
     for slot, text in FILLERS.items():
         verb = f" {VERB}" if slot == "who" else ""
         table[key(text + verb)] = Phrase("vague", slot, "", slice(0, len(key(text))))
@@ -64,7 +64,7 @@ PEN = FactPen(
         "last": ("The last name is {last}", "The surname is {last}"),
         "who": ("{who} teaches it", "The table says {who}"),
         "what": ("The subject is {what}", "It is {what}"),
-        "where": ("The place is the {where}", "It is at the {where}"),
+        "where": ("The city is {where}", "It is in {where}"),
         "when": ("The day is {when}", "It is on {when}"),
         "price": ("The price is {price} euros", "It costs {price} euros"),
     },

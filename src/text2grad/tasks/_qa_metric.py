@@ -15,7 +15,7 @@ _ANY = {slot: "|".join(values) for slot, values in VALUES.items()}
 _PATTERNS = {
     "who": rf"\b((?:{'|'.join(FIRST_NAMES)}) (?:{'|'.join(LAST_NAMES)})) teaches\b",
     "what": rf"\bteaches ({_ANY['what']})\b",
-    "where": rf"\bat the ({_ANY['where']})\b",
+    "where": rf"\bin ({_ANY['where']})\b",
     "when": rf"\bon ({_ANY['when']})\b",
     "price": rf"\bfor ({_ANY['price']}) euros\b",
 }

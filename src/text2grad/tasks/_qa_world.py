@@ -3,7 +3,7 @@
 A table lists courses: whether one can still come, who teaches what, where, when and at what price. The question is
 always about the one course that is open: a model of 0.1 million parameters learned to find a row by its mark within
 800 steps, while to find it by a name that changes from table to table it did not. Every word can stand in the open
-row in training; what is held out are combinations. Full names and courses (subject and place) whose index sum is
+row in training; what is held out are combinations. Full names and courses (subject and city) whose index sum is
 divisible by eight are asked about only in held-out tables, and two of the eleven compositions of a question (the
 details that it asks for) occur only there; each of their steps from one detail to the next occurs in training.
 """
@@ -24,7 +24,7 @@ FIRST_NAMES = ("Ann", "Hugo", "Nina", "Paul", "Rosa", "Sven", "Olga", "Karl")
 LAST_NAMES = ("Weber", "Chen", "Novak", "Costa", "Khan", "Berg", "Rossi", "Sato")
 VALUES = {
     "what": ("chess", "cooking", "drawing", "singing", "yoga", "pottery", "dancing", "sewing"),
-    "where": ("library", "school", "beach", "museum", "harbor", "park", "station", "market"),
+    "where": ("Lyon", "Oslo", "Turin", "Porto", "Ghent", "Krakow", "Bergen", "Tartu"),
     "when": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
     "price": ("10", "15", "20", "25", "30", "40", "50", "60"),
 }
@@ -36,7 +36,7 @@ NOUNS = {
     "first": "first name",
     "last": "last name",
     "what": "subject",
-    "where": "place",
+    "where": "city",
     "when": "day",
     "price": "price",
 }
@@ -88,28 +88,22 @@ def compositions(split: Split) -> tuple[tuple[str, ...], ...]:
     return tuple(asked for asked in every if (asked in NEVER_TRAINED) == (split == "held_out"))
 
 
-def said(slot: str, value: str) -> str:
-    """Return a value as a sentence says it: a place takes "the", a price its unit."""
-    return {"where": f"the {value}", "price": f"{value} euros"}.get(slot, value)
-
-
 def phrase(slot: str, value: str) -> str:
     """Return the words by which an answer states one claim.
 
     Example:
-        >>> phrase("where", "library"), phrase("price", "40")
-        ('at the library', 'for 40 euros')
+        >>> phrase("where", "Lyon"), phrase("price", "40")
+        ('in Lyon', 'for 40 euros')
     """
-    lead = {"where": "at ", "when": "on ", "price": "for "}.get(slot, "")
-    return lead + said(slot, value)
+    return {"where": f"in {value}", "when": f"on {value}", "price": f"for {value} euros"}.get(slot, value)
 
 
 def sentence(phrases: Mapping[str, str]) -> str:
     """Join phrases into an answer, without its full stop; a person is followed by the verb.
 
     Example:
-        >>> sentence({"who": "Ann Weber", "where": "at the library"})
-        'Ann Weber teaches at the library'
+        >>> sentence({"who": "Ann Weber", "where": "in Lyon"})
+        'Ann Weber teaches in Lyon'
     """
     ordered = [phrases[slot] for slot in SLOTS if slot in phrases]
     return " ".join([*ordered[:1], VERB, *ordered[1:]] if "who" in phrases else ordered)

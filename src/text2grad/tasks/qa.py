@@ -2,7 +2,7 @@ r"""The embedded question-answering task: a small table, a question, and one sen
 
 A table lists courses, of which one is open; a question asks for the person and two to four details of that one.
 Demonstrations are those of a hasty reader: he often reads a detail off the first row, in more than half the cases
-where it is a place, a day or a price, so that imitation alone, even greedy, stays wrong; and what he did not catch
+where it is a city, a day or a price, so that imitation alone, even greedy, stays wrong; and what he did not catch
 becomes "somewhere" or "for some price", so that an omission is words that a critique can quote.
 
 Example:
@@ -59,7 +59,7 @@ class Difficulty:
 
     Attributes:
         rows: the fewest and the most rows.
-        skim: how often a demonstration takes a place, a day or a price from the first row of the table.
+        skim: how often a demonstration takes a city, a day or a price from the first row of the table.
         slip: how often it does so for the person and for the subject.
         vague: how often it says "somewhere" instead, where it does neither.
         drop: how often it leaves a detail out without a word.
