@@ -301,7 +301,7 @@ def test_a_refresh_comes_whenever_the_kl_has_moved_so_far_since_the_last(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, trained = GenerativeRewardModel.load(phases / "reward_model"), []
-    monkeypatch.setattr(Refresher, "_train", lambda self, step: trained.append(step))
+    monkeypatch.setattr(Refresher, "_train", lambda self, step: not trained.append(step))
     one = refresher(tmp_path, critic, Annotator(), steps=(4,), drift=0.5)
     # Since 0: 0.375, 0.5 (due);  since 0.5: 0.875 − 0.5 = 0.375, 0.75 − 0.5 = 0.25 (due by its step)
     for step, kl in ((1, 0.375), (2, 0.5), (3, 0.875), (4, 0.75)):
@@ -343,7 +343,7 @@ def test_a_critic_is_on_the_disk_before_its_name_is(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, flushed = GenerativeRewardModel.load(phases / "reward_model"), []
-    monkeypatch.setattr(Refresher, "_train", lambda self, step: None)
+    monkeypatch.setattr(Refresher, "_train", lambda self, step: True)
     final = tmp_path / "critic" / "step-000001"
     monkeypatch.setattr(checkpoint.os, "fsync", lambda number: flushed.append((number, final.exists())))
     refresher(tmp_path, critic, Annotator(), steps=(1,)).refresh_if_due(1, 0.0)
@@ -409,6 +409,16 @@ def test_without_a_file_nothing_is_replayed(tmp_path: Path, phases: Path, monkey
     mixed, how = mixture(phases, tmp_path, monkeypatch, fresh=4, step=7, train_steps=9, batch_size=5, lr=0.25)
     assert len(mixed) == 4
     assert (how.steps, how.batch_size, how.learning_rate, how.seed) == (9, 5, 0.25, 10)  # the run's seed is 3
+
+
+def test_a_window_without_a_readable_critique_changes_nothing(tmp_path: Path, phases: Path) -> None:
+    critic = GenerativeRewardModel.load(phases / "reward_model")
+    before = weights_of(critic)
+    one = refresher(tmp_path, critic, lambda examples, responses: [Critique("", status="unparsable")] * 4, steps=(1,))
+    one.see(EXAMPLES[:4], [" red"] * 4)
+    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 0.0}
+    assert same(before, weights_of(critic))
+    assert saved(tmp_path) == []
 
 
 def test_the_window_holds_the_last_responses(tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch) -> None:

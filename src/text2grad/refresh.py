@@ -102,7 +102,8 @@ class Refresher:
             kl_per_token: of the last of them, nats.
 
         Returns:
-            `critic/refreshed`, 1 when it was; nothing where it never is.
+            `critic/refreshed`, 1 when it was; nothing where it never is. It is not where no critique of the annotator
+            could be read.
         """
         if not self.config.active:
             return {}
@@ -112,7 +113,8 @@ class Refresher:
         name = f"step-{step:06d}"
         if not (self.directory / name).exists():
             before = random_states()
-            self._train(step)
+            if not self._train(step):
+                return {"critic/refreshed": 0.0}
             restore_random_states(before)
             with published(self.directory / name) as temporary:
                 self.critic.save(temporary)
@@ -136,10 +138,13 @@ class Refresher:
             if path.name not in {*needed, self.current}:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _train(self, step: int) -> None:
+    def _train(self, step: int) -> bool:
+        """Train the critic, and tell whether there was anything new to learn from."""
         examples, responses = zip(*self.seen, strict=True)
         assert self.annotator is not None  # checked when this was made
-        fresh = annotate(self.annotator, examples, responses)
+        fresh = [one for one in annotate(self.annotator, examples, responses) if not one.critique.failed]
+        if not fresh:
+            return False
         share = self.config.replay
         count = min(len(self.old), round(len(fresh) * share / (1 - share)))
         mixed: list[Annotation] = [*fresh, *Random(f"{self.seed} {step}").sample(self.old, count)]
@@ -153,6 +158,7 @@ class Refresher:
         device = self.critic.model.device  # a trainer of transformers moves the model to its own
         train_reward_model(self.critic.model, self.critic.tokenizer, mixed, how, words=self.critic.words)
         self.critic.model.to(device)
+        return True
 
     def _load(self, name: str) -> None:
         """Take up saved weights; those just trained are loaded too, so that a resumed run has the same bits."""
