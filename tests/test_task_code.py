@@ -24,7 +24,7 @@ TRAIN, HELD_OUT, HARD = CodeTask("train"), CodeTask("held_out"), CodeTask("train
 STEPS = [Step("above", 3), Step("double", 0), Step("sum", 0)]
 BODY = "b = [i for i in a if i > 3]\n c = [j * 2 for j in b]\n d = sum(c)\n return d"
 EXAMPLE = Example(
-    "Step one: keep the values above 3. Step two: double each value. Step three: return the sum.\ndef solve(a):\n",
+    "Step b: keep the values above 3. Step c: double each value. Step d: return the sum.\ndef solve(a):\n",
     BODY,
     "assert solve([1, 3, 4, 5]) == 18\nassert solve([9, 0]) == 18",  # 2 · (4 + 5), 2 · 9
     {"steps": [list(step) for step in STEPS]},
@@ -108,10 +108,10 @@ def test_a_prompt_names_its_steps_in_order_and_ends_with_the_head(task: CodeTask
     assert {len(steps_of(e)) for e in examples} == sizes
     for example in examples:
         steps = steps_of(example)
-        assert example.prompt_text.endswith("\ndef solve(a):\n")
-        assert [sentence.split(":")[0] for sentence in example.prompt_text.split(". ")] == [
-            f"Step {number}" for number in world.ORDINALS[: len(steps)]
-        ]
+        names = world.NAMES[: len(steps)]
+        said, lines, head = example.prompt_text.removesuffix("\n").split("\n")
+        assert (lines, head) == (f"Lines: {', '.join(names)}, return.", "def solve(a):")
+        assert [sentence.split(":")[0] for sentence in said.split(". ")] == [f"Step {name}" for name in names]
         assert all(str(step.k) in sentence for step, sentence in zip(steps, sentences(example), strict=True) if step.k)
         assert len({step.operation for step in steps}) == len(steps)
         assert len(split_words(example.prompt_text)) <= 70

@@ -117,7 +117,7 @@ def told(feedback: str, example: Example = EXAMPLE) -> Told:
     reference, steps = str(example.reference), steps_of(example)
     right = [reference[span.start : span.end] for span in critique_of(reference, example).spans]
     assert right == [world.expression(step, i, "abcde"[i]) for i, step in enumerate(steps)]
-    places = [world.ORDINALS.index(match["step"]) if match["step"] else None for match in found]
+    places = [world.NAMES.index(match["step"]) if match["step"] else None for match in found]
     assert [match["truth"] for match in found] == [None if place is None else right[place] for place in places]
     assert all(a != b or a is None for a, b in pairwise(places))
     readings = []
@@ -134,7 +134,7 @@ def _read(told: Told, match: re.Match[str], place: int | None, step: Step | None
     """Return what is told together with one more remark; its style is -1 where the remark is of another style."""
     style, text = told.style, match["verdicts"]
     verdicts, known = list(VERDICT.finditer(text)), sayings(style, step) if style >= 0 else set()
-    if style < 0 or (place is not None and match["opening"] != NEEDS[style].format(world.ORDINALS[place])):
+    if style < 0 or (place is not None and match["opening"] != NEEDS[style].format(world.NAMES[place])):
         return told._replace(style=-1)
     if not verdicts and place is not None and text == MISSING[style]:
         return told._replace(missing=[*told.missing, place])
@@ -310,12 +310,12 @@ def test_each_remark_first_says_what_the_step_needs_and_then_what_the_program_ha
     assert quotes(response, "negative") == ["i * 2", "i >= 3", "print(b)", "len(d)"]
     examples = [Example(prompt, EXAMPLE.reference, meta=EXAMPLE.meta) for prompt in PROMPTS]
     assert {critique_of(response, example).feedback for example in examples} == {
-        'Step one needs i > 3: "i * 2" is too much and "i >= 3" is wrong. "print(b)" is for no step. '
-        'Step three needs c[:2]: "b[:2]" is right. Step four needs sum(d): "len(d)" is wrong. '
-        "Step two needs j * 2: it is missing.",
-        'Step one is i > 3: "i * 2" is too much and "i >= 3" also keeps 3. "print(b)" is a line too many. '
-        'Step three is c[:2]: "b[:2]" fits. Step four is sum(d): "len(d)" only counts. '
-        "Step two is j * 2: it has no line.",
+        'Step b needs i > 3: "i * 2" is too much and "i >= 3" is wrong. "print(b)" is for no step. '
+        'Step d needs c[:2]: "b[:2]" is right. Step e needs sum(d): "len(d)" is wrong. '
+        "Step c needs j * 2: it is missing.",
+        'Step b is i > 3: "i * 2" is too much and "i >= 3" also keeps 3. "print(b)" is a line too many. '
+        'Step d is c[:2]: "b[:2]" fits. Step e is sum(d): "len(d)" only counts. '
+        "Step c is j * 2: it has no line.",
     }
 
 
@@ -444,10 +444,10 @@ def test_omissions_are_told_in_words_and_can_be_charged_to_the_outcome() -> None
     assert [critique.outcome for critique in found] == [-1.5, 0.0]  # steps two and four, and the return
     examples = [Example(prompt, EXAMPLE.reference, meta=EXAMPLE.meta) for prompt in PROMPTS]
     assert {critique_of(short, example).feedback for example in examples} == {
-        'Step one needs i > 3: "i > 3" is right. Step three needs c[:2]: "b[:2]" is right. '
-        "Step two needs j * 2: it is missing. Step four needs sum(d): it is missing. The return is missing.",
-        'Step one is i > 3: "i > 3" fits. Step three is c[:2]: "b[:2]" fits. '
-        "Step two is j * 2: it has no line. Step four is sum(d): it has no line. Nothing is returned.",
+        'Step b needs i > 3: "i > 3" is right. Step d needs c[:2]: "b[:2]" is right. '
+        "Step c needs j * 2: it is missing. Step e needs sum(d): it is missing. The return is missing.",
+        'Step b is i > 3: "i > 3" fits. Step d is c[:2]: "b[:2]" fits. '
+        "Step c is j * 2: it has no line. Step e is sum(d): it has no line. Nothing is returned.",
     }
     assert told(found[1].feedback)[2:] == ([], [])
     assert quotes(short, "positive") == ["i > 3", "b[:2]"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from random import Random
 
-from text2grad.tasks._code_world import ASKED, HEADER, ORDINALS, Step
+from text2grad.tasks._code_world import ASKED, HEADER, NAMES, Step
 from text2grad.tasks.base import Split
 
 CHOOSE = {
@@ -87,17 +87,20 @@ def templates(operation: str, split: Split) -> tuple[str, ...]:
 
 
 def write_prompt(steps: Sequence[Step], split: Split, rng: Random) -> str:
-    """Return the specification in words and the head of the function; a held-out one opens with a held-out sentence."""
-    sentences = []
+    """Return the specification in words and the head of the function; a held-out one opens with a held-out sentence.
+
+    In between it lists the lines that are wanted: to see that there is no next step takes a small model long to learn.
+    """
+    sentences, names = [], NAMES[: len(steps)]
     for place, (operation, k) in enumerate(steps):
         choice = templates(operation, split)
         if split == "held_out" and place:
             choice += templates(operation, "train")
-        sentences.append(f"Step {ORDINALS[place]}: {rng.choice(choice).format(k=k)}.")
-    return " ".join(sentences) + f"\n{HEADER}\n"
+        sentences.append(f"Step {names[place]}: {rng.choice(choice).format(k=k)}.")
+    return f"{' '.join(sentences)}\nLines: {', '.join(names)}, return.\n{HEADER}\n"
 
 
 def words() -> list[str]:
     """Return texts that hold every word of prompts but the constants."""
     texts = [text.format(k="") for name in ASKED for split in ("train", "held_out") for text in templates(name, split)]
-    return [*texts, *ORDINALS, HEADER, "Step one: ."]
+    return [*texts, *NAMES, HEADER, "Step Lines: , return."]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from text2grad.tasks._code_critic import Reading
-from text2grad.tasks._code_world import INPUT, NAMES, ORDINALS, Step, expression
+from text2grad.tasks._code_world import INPUT, NAMES, Step, expression
 from text2grad.tasks.base import Finding, bare, remarks, split_words
 
 STYLES = 2  # a critique keeps to one: what is left to chance is noise for whoever learns to write critiques
@@ -90,7 +90,7 @@ def write(reading: Reading, response: str, steps: Sequence[Step], rng: Random) -
 def _truth(step: Step, place: int, style: int) -> str:
     """Say what a step needs, in the names of a right program."""
     needed = expression(step, place, NAMES[place - 1] if place else INPUT)
-    return NEEDS[style].format(step=ORDINALS[place], truth=needed)
+    return NEEDS[style].format(step=NAMES[place], truth=needed)
 
 
 def _verdict(finding: Finding, response: str, steps: Sequence[Step], style: int) -> str:

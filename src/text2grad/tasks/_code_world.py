@@ -22,9 +22,8 @@ Value = list[int] | int
 HEADER = "def solve(a):"
 INDENT = " "
 INPUT = "a"
-NAMES = ("b", "c", "d", "e", "f")  # what the lines of the steps assign
+NAMES = ("b", "c", "d", "e", "f")  # of the steps, and of what their lines assign
 LOOPS = ("i", "j", "k", "m", "n")  # and what each of them calls one value
-ORDINALS = ("one", "two", "three", "four", "five")
 THRESHOLDS, AMOUNTS, LENGTHS = range(2, 10), range(3, 10), range(2, 6)
 MOST_LOOPS = 3  # lines with a comprehension: they are the long ones
 

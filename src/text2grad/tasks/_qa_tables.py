@@ -66,7 +66,9 @@ def draw_problem(split: Split, rows: int, rng: Random) -> Problem:
     days, prices = (rng.sample(VALUES[slot], rows) for slot in ("when", "price"))
     cells = zip(statuses, names, *zip(*courses, strict=True), days, prices, strict=True)
     table = tuple(dict(zip(("status", *SLOTS), row, strict=True)) for row in cells)
-    return Problem(table, target, rng.choice(compositions(split)))
+    known = compositions(split)
+    [asked] = rng.choices(known, [len(details) for details in known])
+    return Problem(table, target, asked)
 
 
 def _draw_pairs(pair: Pair, split: Split, rows: int, target: int, rng: Random) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ A table lists courses: whether one can still come, who teaches what, where, when
 always about the one course that is open: a model of 0.1 million parameters learned to find a row by its mark within
 800 steps, while to find it by a name that changes from table to table it did not. Every word can stand in the open
 row in training; what is held out are combinations. Full names and courses (subject and city) whose index sum is
-divisible by eight are asked about only in held-out tables, and two of the eleven compositions of a question (the
+divisible by eight are asked about only in held-out tables, and two of the fifteen compositions of a question (the
 details that it asks for) occur only there; each of their steps from one detail to the next occurs in training.
 """
 
@@ -28,7 +28,7 @@ VALUES = {
     "when": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
     "price": ("10", "15", "20", "25", "30", "40", "50", "60"),
 }
-NEVER_TRAINED = (("what", "when"), ("where", "price"))  # what only held-out questions ask for
+NEVER_TRAINED = (("where", "when"), ("what", "where", "price"))  # what only held-out questions ask for
 OPEN = "open"
 SHUT = ("full", "closed", "over")
 NOUNS = {
@@ -78,13 +78,13 @@ class Problem:
 
 @cache
 def compositions(split: Split) -> tuple[tuple[str, ...], ...]:
-    """Return what the questions of one split ask for: two to four of the four details.
+    """Return what the questions of one split ask for: one to four of the four details.
 
     Example:
         >>> len(compositions("train")), compositions("held_out")
-        (9, (('what', 'when'), ('where', 'price')))
+        (13, (('where', 'when'), ('what', 'where', 'price')))
     """
-    every = [asked for size in (2, 3, 4) for asked in combinations(DETAILS, size)]
+    every = [asked for size in (1, 2, 3, 4) for asked in combinations(DETAILS, size)]
     return tuple(asked for asked in every if (asked in NEVER_TRAINED) == (split == "held_out"))
 
 

@@ -10,14 +10,15 @@ Example:
     >>> example = task.examples(1)[0]
     >>> response = task.demonstration(example, Random(1))
     >>> print(example.prompt_text + " " + response)
-    Step one: square all values. Step two: take only the last 5 numbers.
+    Step b: square all values. Step c: take only the last 5 numbers.
+    Lines: b, c, return.
     def solve(a):
      b = [i * 2 for i in a]
      c = b[-5:]
      return c
     >>> print(CodeCritic()([example], [response])[0].feedback.replace(". ", ".\n"))
-    Step one needs i ** 2: "i * 2" is wrong.
-    Step two needs b[-5:]: "b[-5:]" is right.
+    Step b is i ** 2: "i * 2" only doubles.
+    Step c is b[-5:]: "b[-5:]" fits.
     >>> example.tests.split("\n")[0]
     'assert solve([6, 8, 1, 2, 4, 8, -3, 1, 11, -4]) == [64, 9, 1, 121, 16]'
 """
@@ -72,7 +73,7 @@ class Difficulty:
 
 DIFFICULTIES = {
     "easy": Difficulty((3, 2), slip=0.55),
-    "normal": Difficulty((3, 4, 2, 1), slip=0.6),
+    "normal": Difficulty((4, 3, 2, 1), slip=0.6),
     "hard": Difficulty((0, 1, 2, 2), slip=0.65),
 }
 

@@ -1,6 +1,6 @@
-r"""The embedded question-answering task: a small table, a question, and one sentence of three to five claims.
+r"""The embedded question-answering task: a small table, a question, and one sentence of two to five claims.
 
-A table lists courses, of which one is open; a question asks for the person and two to four details of that one.
+A table lists courses, of which one is open; a question asks for the person and one to four details of that one.
 Demonstrations are those of a hasty reader: he often reads a detail off the first row, in more than half the cases
 where it is a city, a day or a price, so that imitation alone, even greedy, stays wrong; and what he did not catch
 becomes "somewhere" or "for some price", so that an omission is words that a critique can quote.
@@ -9,19 +9,21 @@ Example:
     >>> task = QATask("held_out")
     >>> example = task.examples(1)[0]
     >>> print(example.prompt_text)
-    - closed: Olga Berg Thursday dancing library 40
-    - over: Hugo Sato Saturday sewing beach 25
-    - open: Sven Costa Sunday singing park 20
-    Question: If a course is open, tell me who, what and when.
+    - closed: Olga Berg Thursday dancing Lyon 40
+    - over: Hugo Sato Saturday sewing Turin 25
+    - open: Sven Costa Sunday singing Krakow 20
+    Question: If a course is open, tell me who, what, where and for how much.
     Answer:
-    >>> critique = QACritic()([example], ["Sven Costa teaches something on Thursday."])[0]
+    >>> response = "Sven Costa teaches something in Turin for 20 euros."
+    >>> critique = QACritic()([example], [response])[0]
     >>> print(critique.feedback.replace(". ", ".\n"))
-    The name begins with Sven: "Sven" is correct.
-    The surname is Costa: "Costa" is correct.
-    It is singing: "something" is too vague.
-    It is on Sunday: "Thursday" is the wrong day.
-    >>> task.score(example, "Sven Costa teaches something on Thursday.")["claim_f1"]
-    0.4
+    The first name is Sven: "Sven" is right.
+    The last name is Costa: "Costa" is right.
+    The subject is singing: "something" is vague.
+    The city is Krakow: "Turin" is wrong.
+    The price is 20 euros: "20" is right.
+    >>> round(task.score(example, response)["claim_f1"], 2)
+    0.57
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,9 +77,9 @@ class Difficulty:
 
 
 DIFFICULTIES = {
-    "easy": Difficulty((2, 3), skim=0.52, slip=0.1, vague=0.15),
-    "normal": Difficulty((3, 3), skim=0.55, slip=0.15, vague=0.2),
-    "hard": Difficulty((4, 4), skim=0.6, slip=0.2, vague=0.25),
+    "easy": Difficulty((2, 3), skim=0.5, slip=0.1, vague=0.1),
+    "normal": Difficulty((3, 3), skim=0.5, slip=0.12, vague=0.15),
+    "hard": Difficulty((4, 4), skim=0.55, slip=0.15, vague=0.2),
 }
 
 
