@@ -347,7 +347,7 @@ def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_eac
     assert verdicts == HELD_OUT.verdicts() == sorted(f'" {text}' for text in said)
     found = set()
     responses = [(example, build(example, Random(i))[0]) for i, example in enumerate(TRAIN.examples(400))]
-    responses += [(example, TRAIN.corruption(example, Random(i))) for i, example in enumerate(TRAIN.examples(1000))]
+    responses += [(example, TRAIN.corruption(example, Random(i))) for i, example in enumerate(TRAIN.examples(1600))]
     copies = [Example(prompt, EXAMPLE.reference, meta=EXAMPLE.meta) for prompt in PROMPTS]
     responses += [(example, with_line(2, line)) for example in copies for line in ("  d = c[:2]", "d = b[:2]")]
     for example, response in responses:

@@ -301,7 +301,7 @@ def test_demonstrations_err_as_often_as_the_difficulty_says_and_always_towards_t
     first = fmean(f"on {p.rows[0]['when']}" in a for p, a in late)
     assert first == pytest.approx(level.skim * (1 - level.drop), abs=0.05)
     assert true == pytest.approx((1 - level.skim) * (1 - level.vague), abs=0.05)
-    assert first > 0.5 > 0.4 > true > 0.2
+    assert first > true + 0.05
     persons = fmean(p.rows[0]["who"] in a for _, p, a in pairs if p.target)
     assert persons == pytest.approx(level.slip, abs=0.04)
     vague = fmean("at some point" in a for p, a in late)

@@ -77,8 +77,8 @@ class Difficulty:
 
 
 DIFFICULTIES = {
-    "easy": Difficulty((2, 3), skim=0.5, slip=0.1, vague=0.1),
-    "normal": Difficulty((3, 3), skim=0.5, slip=0.12, vague=0.15),
+    "easy": Difficulty((2, 3), skim=0.52, slip=0.1, vague=0.1),
+    "normal": Difficulty((3, 3), skim=0.52, slip=0.12, vague=0.15),
     "hard": Difficulty((4, 4), skim=0.55, slip=0.15, vague=0.2),
 }
 
