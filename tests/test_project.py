@@ -33,7 +33,7 @@ BANDS = """
     nl_gradient advantages ppo
     logprobs adapters batch models rollout rewards optim update
     qa_feedback records runlog run_state checkpoint metrics annotations remembered
-    critique_writing quoting skeleton constrained reward_model
+    critique_writing quoting critique_grammar skeleton constrained reward_model
     muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
     labelled fidelity html terminal methods plots report comparison

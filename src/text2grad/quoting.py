@@ -61,10 +61,6 @@ class Quotable:
                 self.character[at] = number
         self._needed: dict[tuple[bytes, Label, Listed], float] = {}
 
-    def start(self) -> Quote:
-        """Return the quote of which nothing is written."""
-        return Quote([at for at in range(len(self.data)) if self._begins(at)], 0)
-
     def advance(self, quote: Quote | None, data: bytes) -> Quote | None:
         """Return the quote with some bytes more; None where the response, or a limit, has no such quote.
 
@@ -124,7 +120,7 @@ class Quotable:
     def tokens(self, quote: Quote | None) -> Iterator[bytes]:
         """Yield how tokens may go on in a quote, in bytes: whole tokens and their beginnings, each once."""
         known, seen = self.vocabulary.prefixes, set()
-        for at in (quote or self.start()).ends:
+        for at in filter(self._begins, range(len(self.data))) if quote is None else quote.ends:
             for end in range(at + 1, len(self.data) + 1):
                 data = self.data[at:end]
                 if data not in known:

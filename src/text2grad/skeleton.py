@@ -63,6 +63,7 @@ class Skeleton:
         self._list("negative", poor, CLOSING, END)
         self.table: NDArray[np.int16] = np.array(self._rows, np.int16)
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
+        self._barred: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
         self.cost = self._distances(END)
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
@@ -96,10 +97,26 @@ class Skeleton:
                 self._next[state] = self.vocabulary.ids[after != DEAD], after[after != DEAD]
         return self._next[state]
 
+    def barred(self, state: int, room: int) -> NDArray[np.bool_]:
+        """Return which ids cannot stand in a state that has room for so many tokens, [V]; a few more may not either."""
+        room = min(room, self._enough)
+        if (found := self._barred.get((state, room))) is None:
+            ids, after = self.next(state)
+            found = np.ones(self.vocabulary.size, np.bool_)
+            found[ids[self._perhaps[after] < room]] = False
+            if room == self._enough:
+                self._barred[state, room] = found
+        return found
+
     @cached_property
-    def perhaps(self) -> NDArray[np.float64]:
+    def _perhaps(self) -> NDArray[np.float64]:
         """The costs by state, none where the response decides, float64 [S]."""
         return np.array([0.0 if s in self.opens or s == BEYOND else cost for s, cost in enumerate(self.cost)])
+
+    @cached_property
+    def _enough(self) -> int:
+        """Room that leaves time for anything; less is seen once in each critique, and not worth keeping."""
+        return 1 + int(max(cost for cost in self.cost if cost < math.inf))
 
     @cached_property
     def _quoting(self) -> set[int]:

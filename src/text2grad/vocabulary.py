@@ -8,7 +8,7 @@ Shapes: K tokens that add anything to a text, S states.
 
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ class Vocabulary:
     """The tokens of one tokenizer, as bytes.
 
     Attributes:
+        size: how many ids the model has.
         data: the bytes of each id where others stand before it; ids that add nothing are left out.
         first: its bytes where it begins a text, which SentencePiece decodes without a space.
         ids: the ids of `data`, ascending, int64 [K].
@@ -41,7 +42,7 @@ class Vocabulary:
             size: how many ids the model has; the tokenizer may know more.
             banned: ids that are no text, such as those that end a sequence.
         """
-        known: Any = tokenizer
+        self.size, known = size, cast(Any, tokenizer)
         table = PieceTable(tokenizer)
         ids = sorted({i for i in known.get_vocab().values() if i < size} - set(banned))
         pieces = table.pieces(tokenizer, ids, skip_special=True)
