@@ -7,7 +7,8 @@ Models of random weights: "tiny" is that of the quickstart (width 64, 2 layers, 
 hidden size 512 with 8 layers and that many ids (about 40 and 90 million parameters). What they write is decided in two
 ways. "trained": a bonus on the logits makes each row write a critique with quotes from its response, as a trained
 model would, in the plain runs as well. "untrained": nothing does, and nearly no likeliest token may stand where it is.
-The runs are interleaved; ratios are of the medians. `overhead_share` is the time within the constraint over the time of
+The runs are interleaved; ratios are of the medians. All times are processor time of the one thread, so that other work
+on the machine does not count. `overhead_share` is the time within the constraint over the time of
 the constrained run; `prepare_seconds` is what the first critique of a tokenizer waits for.
 
 With `--peer`, llguidance compiles the grammar of each response, if it is installed (`pip install llguidance`).
@@ -126,9 +127,9 @@ class Timed:
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Call it."""
-        start = time.perf_counter()
+        start = time.process_time()
         result = self.processor(input_ids, scores)
-        self.seconds += time.perf_counter() - start
+        self.seconds += time.process_time() - start
         return result
 
 
@@ -141,9 +142,9 @@ class Bench:
 
         ids, width, layers = SIZES[size]
         self.model, self.tokenizer = build_model(ids, width, layers), build_tokenizer(ids)
-        start = time.perf_counter()
+        start = time.process_time()
         self.skeleton = skeleton_of(self.tokenizer, size=ids, eos_ids=(0,), words=True)
-        self.prepare_seconds = time.perf_counter() - start
+        self.prepare_seconds = time.process_time() - start
         self.responses, self.scripts = make_rows(self.skeleton.vocabulary, batch)
         generator = random.Random(1)
         self.prompts = [[generator.randrange(1, ids) for _ in range(PROMPT)] for _ in range(batch)]
@@ -155,14 +156,14 @@ class Bench:
 
         prompts = torch.tensor(self.prompts)
         config = GenerationConfig(eos_token_id=0, pad_token_id=0, max_new_tokens=NEW_TOKENS, do_sample=False)
-        start = time.perf_counter()
+        start = time.process_time()
         output = self.model.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
             generation_config=config,
             logits_processor=LogitsProcessorList(script),
         )
-        return (time.perf_counter() - start) / (output.shape[1] - PROMPT)
+        return (time.process_time() - start) / (output.shape[1] - PROMPT)
 
     def ours(self, script: list[Any], *, constrain: bool) -> tuple[float, float]:
         """Return seconds per step of the reward model's decoding, and the share that the constraint took."""
@@ -171,18 +172,18 @@ class Bench:
         from text2grad.rollout import decode_greedily
         from text2grad.spans import critique_from_text
 
-        start = time.perf_counter()
+        start = time.process_time()
         critiques = [
             ConstrainedCritique(self.skeleton, response, eos_ids=(0,), room=NEW_TOKENS, limits=QuoteLimits())
             for response in (self.responses if constrain else ())
         ]
-        begun = time.perf_counter() - start
+        begun = time.process_time() - start
         timed = Timed(ConstrainedProcessor(critiques))
         processors = [*script, timed] if constrain else script
         ids = decode_greedily(
             self.model, self.prompts, max_new_tokens=NEW_TOKENS, eos_ids=(0,), pad_id=0, processors=processors
         )
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         for critique, response in zip(critiques, self.responses, strict=False):
             found = critique_from_text(critique.text, response, occurrences="first")
             assert found.status == "ok", critique.text
@@ -221,14 +222,14 @@ class Bench:
 
         from text2grad.critique_grammar import critique_grammar
 
-        start = time.perf_counter()
+        start = time.process_time()
         tokenizer = from_tokenizer(self.tokenizer)
-        read = time.perf_counter()
+        read = time.process_time()
         for response in self.responses:
             matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(critique_grammar(response)))
             matcher.compute_bitmask()
             assert not matcher.is_error(), matcher.get_error()
-        return {"read_seconds": read - start, "compile_seconds": (time.perf_counter() - read) / len(self.responses)}
+        return {"read_seconds": read - start, "compile_seconds": (time.process_time() - read) / len(self.responses)}
 
 
 def one(args: argparse.Namespace) -> None:

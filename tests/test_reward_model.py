@@ -276,6 +276,17 @@ def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, lessons: lis
     assert lessons[0][1] == spans != TARGETS
 
 
+def test_a_model_that_could_never_write_a_critique_is_refused_before_it_learns(
+    tokenizer: Any, lessons: list[Any]
+) -> None:
+    with pytest.raises(ModelError, match="max_new_tokens = 2 cannot hold a critique"):
+        train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2)
+    assert not lessons
+    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2, constrain=False)
+    assert len(lessons) == 1
+    assert not model.constrain
+
+
 @pytest.mark.parametrize("status", ["unparsable", "timed_out"])
 def test_failed_critiques_teach_nothing_and_are_not_counted_as_left_out(
     tokenizer: Any, lessons: list[Any], status: Any

@@ -119,7 +119,7 @@ class GenerativeRewardModel:
 
     @property
     def _skeleton(self) -> Skeleton:
-        size = self.model.get_output_embeddings().weight.shape[0]
+        size = self.model.config.get_text_config().vocab_size
         return skeleton_of(self.tokenizer, size=size, eos_ids=self.eos_ids, words=self.words)
 
     @property
