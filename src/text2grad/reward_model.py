@@ -89,10 +89,10 @@ class GenerativeRewardModel:
         asked = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
         prompts = self.tokenizer(asked)["input_ids"] if asked else []
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        texts = [""] * len(prompts)
+        texts, least = [""] * len(prompts), self._least_room
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
-            rows = [row for row in batch if self._room(prompts[row]) >= self._least_room]
+            rows = [row for row in batch if self._room(prompts[row]) >= least]
             if rows:
                 found = self._decode([prompts[row] for row in rows], [responses[row] for row in rows])
                 for row, text in zip(rows, found, strict=True):
