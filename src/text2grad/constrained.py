@@ -95,6 +95,8 @@ class ConstrainedCritique:
             if move is None:
                 return None
             after = State(move.state, None, listed)
+            if move.state not in self.skeleton.opens:  # most tokens, and nothing more to ask
+                return after if self.skeleton.cost[move.state] <= room else None
             if move.rest:
                 after = self._quote(after, move.rest)
         return after if after is not None and self.needed(after) <= room else None

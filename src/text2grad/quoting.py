@@ -59,6 +59,7 @@ class Quotable:
             self.character = [-1] * (len(self.data) + 1)
             for number, at in enumerate(accumulate(sizes, initial=0)):
                 self.character[at] = number
+        self._anywhere = len(self.data) == len(response) and not limits.whole_words
         self._needed: dict[tuple[bytes, Label, Listed], float] = {}
 
     def advance(self, quote: Quote | None, data: bytes) -> Quote | None:
@@ -69,7 +70,8 @@ class Quotable:
             data: at least one byte.
         """
         if quote is None:
-            ends, length = [at + len(data) for at in self._find(data) if self._begins(at)], len(data)
+            length = len(data)
+            ends = [at + length for at in self._find(data) if self._anywhere or self._begins(at)]
         else:
             length = quote.length + len(data)
             ends = [end + len(data) for end in quote.ends if self.data.startswith(data, end)]
