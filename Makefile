@@ -29,6 +29,7 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/align.py --json docs/results/align.json
 	$(BIN)/python benchmarks/step.py --json docs/results/step.json
 	$(BIN)/python benchmarks/sandbox.py --json docs/results/sandbox.json
+	$(BIN)/python benchmarks/reward_decode.py --peer --json docs/results/reward_decode.json
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

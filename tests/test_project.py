@@ -21,7 +21,7 @@ BANDS = """
     __init__ errors types shapes
     _sandbox_kernel _sandbox_job _sandbox_server _sandbox_worker sandbox
     lenient_json critique_text normalize spans
-    pieces offsets weighting align
+    pieces offsets weighting align vocabulary
     sections phase_sections config examples critics
     tasks/__init__ tasks/base
     tasks/_story_words tasks/_story_reading tasks/_story_openings tasks/stories
@@ -34,7 +34,8 @@ BANDS = """
     nl_gradient advantages ppo
     logprobs adapters batch models rollout rewards optim update
     qa_feedback records runlog run_state checkpoint metrics annotations remembered
-    critique_writing reward_model muon sft reward_training reward_head quality refresh scoring launch loop
+    critique_writing quoting critique_grammar skeleton constrained reward_model
+    muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
     labelled fidelity html terminal methods plots report comparison
     commands/__init__ commands/align commands/recipe commands/train commands/generate commands/quickstart cli

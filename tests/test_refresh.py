@@ -430,12 +430,12 @@ def test_a_critic_without_words_learns_without_them(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
-    critic.words = False
+    critic.words = critic.constrain = False
     monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(more))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.see(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
-    assert found == [{"words": False}]
+    assert found == [{"words": False, "constrain": False}]
 
 
 # The audit.

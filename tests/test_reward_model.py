@@ -16,6 +16,7 @@ from text2grad.annotations import Annotation
 from text2grad.critics import ask
 from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.errors import DataError, ModelError
+from text2grad.quoting import QuoteLimits
 from text2grad.reward_model import SETTINGS_FILE, GenerativeRewardModel
 from text2grad.reward_training import train_reward_model
 from text2grad.sft import NO_LOSS, FineTuning, _row
@@ -96,7 +97,7 @@ def test_quotes_can_be_found_up_to_how_they_were_typed(
     taught: GenerativeRewardModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for match, spans, unmatched in (("exact", (), ("a  cat",)), ("normalized", (good(1, 6),), ())):
-        model = like(taught, match=match)
+        model = like(taught, match=match, constrain=False)
         monkeypatch.setattr(model, "write", lambda examples, responses: ['{"good_spans": ["a  cat"]}'])
         assert model(EXAMPLES[1:2], [" a cat a cat"]) == [Critique("", spans, unmatched=unmatched)]
 
@@ -129,7 +130,7 @@ def test_a_critique_that_was_cut_off_anywhere_is_read_as_far_as_it_goes(taught: 
     longest = max(len(ids) for ids in taught.tokenizer(TARGETS).input_ids)
     found = []
     for limit in range(1, longest + 1):
-        cut = like(taught, max_new_tokens=limit)
+        cut = like(taught, max_new_tokens=limit, constrain=False)
         texts = cut.write(EXAMPLES, RESPONSES)
         assert all(whole.startswith(text) for text, whole in zip(texts, TARGETS, strict=True))
         assert all(len(taught.tokenizer(text).input_ids) <= limit for text in texts)
@@ -168,9 +169,10 @@ def test_a_critique_is_as_long_as_the_room_beside_the_longest_prompt_of_its_batc
 ) -> None:
     # 92 cats leave room for one token, in the other rows of the batch, too.
     asked = [EXAMPLES[1], Example("birds:")], [" a cat", " cat" * 92]
-    first, second = taught.write(*asked)
+    free = like(taught, constrain=False)
+    first, second = free.write(*asked)
     assert first == '{"textual_feedback": "'
-    assert [critique.status for critique in taught(*asked)] == ["unparsable", "unparsable"]
+    assert [critique.status for critique in free(*asked)] == ["unparsable", "unparsable"]
     assert len(taught.tokenizer(second).input_ids) <= 1
 
 
@@ -198,16 +200,21 @@ def test_a_model_that_nothing_could_stop_is_refused() -> None:
 
 
 def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: GenerativeRewardModel, tmp_path: Path) -> None:
-    given = like(taught, max_new_tokens=33, rows_at_once=2, words=False, match="normalized")
+    limits = QuoteLimits(whole_words=True, max_quote_words=3, max_quotes=2, one_list=True)
+    settings = {"max_new_tokens": 33, "rows_at_once": 2, "words": False, "match": "normalized"}
+    given = like(taught, **settings, constrain=False, limits=limits)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
         "max_new_tokens": 33,
         "rows_at_once": 2,
         "words": False,
         "match": "normalized",
+        "constrain": False,
+        "limits": {"whole_words": True, "max_quote_words": 3, "max_quotes": 2, "one_list": True},
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
+    assert (loaded.constrain, loaded.limits) == (False, limits)
     assert (loaded.eos_ids, loaded.pad_id) == (given.eos_ids, given.pad_id)
     before, after = given.model.state_dict(), loaded.model.state_dict()
     assert before.keys() == after.keys()
@@ -223,6 +230,7 @@ def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
     (tmp_path / SETTINGS_FILE).unlink()
     loaded = GenerativeRewardModel.load(str(tmp_path))
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (512, 64, True, "exact")
+    assert (loaded.constrain, loaded.limits) == (True, QuoteLimits())
     assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
 
 
@@ -266,6 +274,17 @@ def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, lessons: lis
     assert (model.words, model.max_new_tokens) == (False, 7)
     spans = [critique_target(Critique("", one.critique.spans), one.response) for one in ANNOTATIONS]
     assert lessons[0][1] == spans != TARGETS
+
+
+def test_a_model_that_could_never_write_a_critique_is_refused_before_it_learns(
+    tokenizer: Any, lessons: list[Any]
+) -> None:
+    with pytest.raises(ModelError, match="max_new_tokens = 2 cannot hold a critique"):
+        train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2)
+    assert not lessons
+    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2, constrain=False)
+    assert len(lessons) == 1
+    assert not model.constrain
 
 
 @pytest.mark.parametrize("status", ["unparsable", "timed_out"])

@@ -12,9 +12,10 @@ from text2grad.cli import main
 from text2grad.config import Recipe, make_recipe
 from text2grad.critique_writing import SYMBOLS
 from text2grad.errors import ConfigError
+from text2grad.quoting import QuoteLimits
 from text2grad.reward_head import ScalarRewardModel
 from text2grad.reward_model import GenerativeRewardModel
-from text2grad.session import learned_critic, run_recipe
+from text2grad.session import _critics, learned_critic, run_recipe
 from text2grad.tasks.summarization import SummarizationTask
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
@@ -62,6 +63,19 @@ def start(phases: Path) -> Path:
 def train(start: Path, out: Path, *more: str) -> int:
     settings = [part for setting in SMALL for part in ("--set", setting)]
     return main(["train", RECIPE, "--model", str(start), "--out", str(out), *settings, *more])
+
+
+def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved_with(phases: Path) -> None:
+    model = str(phases / "reward_model")
+    for settings, constrain, limits in (
+        ({}, True, QuoteLimits()),
+        ({"constrain": False}, False, QuoteLimits()),
+        ({"max_quotes": 3, "whole_words": True}, True, QuoteLimits(max_quotes=3, whole_words=True)),
+        ({"max_quote_words": 2, "one_list": True}, True, QuoteLimits(max_quote_words=2, one_list=True)),
+    ):
+        critic, _ = _critics(make_recipe({"critic": {"model": model, **settings}}), None)
+        assert isinstance(critic, GenerativeRewardModel)
+        assert (critic.constrain, critic.limits) == (constrain, limits)
 
 
 def test_a_recipe_runs_from_the_command_line_to_the_report(start: Path, tmp_path: Path) -> None:

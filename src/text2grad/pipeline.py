@@ -117,6 +117,7 @@ class Pipeline:
             self._how(settings),
             words=words,
             max_new_tokens=settings.max_new_tokens,
+            constrain=self.recipe.critic.constrain is not False,
             on_step=lambda done: self.progress(path.name, done, settings.steps),
         )
         self._note("left_out", left_out)

@@ -156,7 +156,8 @@ class Refresher:
             seed=(self.seed + step) % 2**32,
         )
         device = self.critic.model.device  # a trainer of transformers moves the model to its own
-        train_reward_model(self.critic.model, self.critic.tokenizer, mixed, how, words=self.critic.words)
+        critic = self.critic
+        train_reward_model(critic.model, critic.tokenizer, mixed, how, words=critic.words, constrain=critic.constrain)
         self.critic.model.to(device)
         return True
 

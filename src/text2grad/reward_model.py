@@ -1,17 +1,23 @@
 """The generative reward model: a language model that reads a response and writes its critique (section 3.4).
 
-R_φ(z | x, y) writes words and quotes; the quotes become spans, so in the loop it is a critic like any other.
+R_φ(z | x, y) writes words and quotes; the quotes become spans, so in the loop it is a critic like any other. Its
+decoding is constrained: whatever it has learned, its JSON is whole and its quotes stand in the response.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
 from text2grad.critique_writing import critique_prompt
+from text2grad.errors import ModelError
 from text2grad.models import load_policy, load_tokenizer
+from text2grad.quoting import QuoteLimits
 from text2grad.rollout import decode_greedily, padding_id, stop_ids
 from text2grad.runlog import to_json, write_atomically
+from text2grad.skeleton import START, Skeleton
 from text2grad.spans import Match, critique_from_text
 from text2grad.types import Critique, Example
 
@@ -30,25 +36,36 @@ class GenerativeRewardModel:
         rows_at_once: int = 64,
         words: bool = True,
         match: Match = "exact",
+        constrain: bool = True,
+        limits: QuoteLimits | None = None,
     ) -> None:
         """Take a model that was trained to write critiques.
 
         Args:
             model: a Hugging Face causal language model.
             tokenizer: its tokenizer, which need not be the policy's.
-            max_new_tokens: length limit of a critique; one that was cut off is read as far as it goes.
+            max_new_tokens: length limit of a critique.
             rows_at_once: critiques decoded together; changes memory, not results.
-            match: how quotes are found in the response.
+            match: how quotes are found in the response; those of constrained decoding are always exact.
             words: False where it writes spans alone, and learns so when it is trained again.
+            constrain: write whole JSON with verbatim quotes alone (docs/constrained.md). Without it, a critique that
+                was cut off is read as far as it goes.
+            limits: more that constrained decoding holds quotes to.
 
         Raises:
-            ModelError: if nothing could end a critique.
+            ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
         """
         self.model, self.tokenizer = model.eval(), tokenizer
         self.max_new_tokens, self.rows_at_once, self.words = max_new_tokens, rows_at_once, words
         self.match: Match = match
         self.eos_ids = stop_ids(model, tokenizer)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
+        self.constrain, self.limits = constrain, limits or QuoteLimits()
+        if constrain and max_new_tokens < self._least_room:
+            raise ModelError(
+                f"max_new_tokens = {max_new_tokens} cannot hold a critique: an empty one has {self._least_room} tokens "
+                "of this tokenizer. Raise it, or switch constrained decoding off with constrain = False."
+            )
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order.
@@ -57,37 +74,58 @@ class GenerativeRewardModel:
         occurrence would pay a policy for saying a good thing again and again.
         """
         texts = self.write(examples, responses)
+        match: Match = "exact" if self.constrain else self.match
         return [
-            critique_from_text(text, response, match=self.match, occurrences="first")
+            critique_from_text(text, response, match=match, occurrences="first")
             for text, response in zip(texts, responses, strict=True)
         ]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
 
-        A response that leaves no room for a critique in the model's context gets the empty text.
+        A response that leaves no room for a critique in the model's context, or for a whole one where decoding is
+        constrained, gets the empty text.
         """
         asked = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
         prompts = self.tokenizer(asked)["input_ids"] if asked else []
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        texts = [""] * len(prompts)
+        texts, least = [""] * len(prompts), self._least_room
         for start in range(0, len(order), self.rows_at_once):
-            rows = [row for row in order[start : start + self.rows_at_once] if self._room(prompts[row]) > 0]
+            batch = order[start : start + self.rows_at_once]
+            rows = [row for row in batch if self._room(prompts[row]) >= least]
             if rows:
-                found = self._decode([prompts[row] for row in rows])
+                found = self._decode([prompts[row] for row in rows], [responses[row] for row in rows])
                 for row, text in zip(rows, found, strict=True):
                     texts[row] = text
         return texts
 
-    def _decode(self, prompts: list[list[int]]) -> list[str]:
+    def _decode(self, prompts: list[list[int]], responses: list[str]) -> list[str]:
+        room = min(map(self._room, prompts))
+        critiques = [
+            ConstrainedCritique(self._skeleton, response, eos_ids=self.eos_ids, room=room, limits=self.limits)
+            for response in (responses if self.constrain else ())
+        ]
         ids = decode_greedily(
             self.model,
             prompts,
-            max_new_tokens=min(map(self._room, prompts)),
+            max_new_tokens=room,
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
+            processors=[ConstrainedProcessor(critiques)] if self.constrain else (),
         )
+        if self.constrain:
+            return [critique.text for critique in critiques]
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
+
+    @property
+    def _skeleton(self) -> Skeleton:
+        size = self.model.config.get_text_config().vocab_size
+        return skeleton_of(self.tokenizer, size=size, eos_ids=self.eos_ids, words=self.words)
+
+    @property
+    def _least_room(self) -> int:
+        """The fewest tokens that a critique can have."""
+        return int(self._skeleton.cost[START]) if self.constrain else 1
 
     def _room(self, prompt: list[int]) -> int:
         """Return how many tokens a critique may have beside this prompt."""
@@ -103,12 +141,21 @@ class GenerativeRewardModel:
             "rows_at_once": self.rows_at_once,
             "words": self.words,
             "match": self.match,
+            "constrain": self.constrain,
+            "limits": asdict(self.limits),
         }
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 
     @classmethod
-    def load(cls, directory: str | Path, *, trust_remote_code: bool = False) -> "GenerativeRewardModel":
+    def load(
+        cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any
+    ) -> "GenerativeRewardModel":
         """Load what `save` wrote, or any causal language model that writes critiques.
+
+        Args:
+            directory: where it is.
+            trust_remote_code: run code that comes with it.
+            settings: keyword arguments of the constructor that go before the saved ones.
 
         Raises:
             ModelError: if there is none.
@@ -116,4 +163,6 @@ class GenerativeRewardModel:
         model = load_policy(str(directory), trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
-        return cls(model, tokenizer, **(json.loads(path.read_bytes()) if path.exists() else {}))
+        saved = json.loads(path.read_bytes()) if path.exists() else {}
+        saved["limits"] = QuoteLimits(**saved.get("limits", {}))
+        return cls(model, tokenizer, **{**saved, **settings})

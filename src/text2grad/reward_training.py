@@ -22,6 +22,7 @@ def train_reward_model(
     *,
     words: bool = True,
     max_new_tokens: int = 512,
+    constrain: bool = True,
     on_step: Callable[[int], None] | None = None,
 ) -> tuple[GenerativeRewardModel, int]:
     """Train a language model on annotations.
@@ -33,6 +34,7 @@ def train_reward_model(
         how: steps, batch size, learning rate.
         words: False leaves the critique in words out, and keeps the spans.
         max_new_tokens: length limit of the critiques it will write.
+        constrain: as in `GenerativeRewardModel`; what it learns is the same.
         on_step: called with the number of steps made.
 
     Returns:
@@ -41,6 +43,7 @@ def train_reward_model(
 
     Raises:
         DataError: if none is left to learn from.
+        ModelError: if it could not write critiques; before it has learned anything.
     """
     pairs = [
         (critique_prompt(Example(one.prompt), one.response), critique_target(one.critique, one.response, words=words))
@@ -58,10 +61,12 @@ def train_reward_model(
             f"none of {len(annotations)} annotations can be learned from: {len(annotations) - len(pairs)} hold no "
             f"critique that could be read, {len(pairs)} are longer than max_tokens = {how.max_tokens}"
         )
+    learner = GenerativeRewardModel(model, tokenizer, max_new_tokens=max_new_tokens, words=words, constrain=constrain)
     fine_tune(
         model, tokenizer, [Example(asked[row]) for row in kept], [targets[row] for row in kept], how, on_step=on_step
     )
-    return GenerativeRewardModel(model, tokenizer, max_new_tokens=max_new_tokens, words=words), len(pairs) - len(kept)
+    model.eval()
+    return learner, len(pairs) - len(kept)
 
 
 def _ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:

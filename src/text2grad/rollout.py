@@ -200,10 +200,19 @@ def sample(
 
 @torch.no_grad()
 def decode_greedily(
-    model: Any, prompt_ids: Sequence[Sequence[int]], *, max_new_tokens: int, eos_ids: Sequence[int], pad_id: int
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    eos_ids: Sequence[int],
+    pad_id: int,
+    processors: Sequence[Any] = (),
 ) -> list[tuple[int, ...]]:
-    """Return the most likely continuation of each prompt, token by token, end-of-sequence included; one batch."""
-    return _generate(model, prompt_ids, max_new_tokens, eos_ids, pad_id)
+    """Return the most likely continuation of each prompt, token by token, end-of-sequence included; one batch.
+
+    The processors may change the scores, in the manner of transformers.
+    """
+    return _generate(model, prompt_ids, max_new_tokens, eos_ids, pad_id, processors)
 
 
 def _generate(

@@ -105,6 +105,16 @@ class CriticConfig(Section):
     """What `model` is: one that writes critiques, or one that gives a number."""
     match: Literal["exact", "normalized"] = "exact"
     """How quotes of critiques in text form are found in the response."""
+    constrain: bool | None = None
+    """A generative model writes whole JSON and verbatim quotes alone; leave out for what it was saved with: true."""
+    whole_words: bool = False
+    """Constrained quotes neither begin nor end within a word."""
+    max_quote_words: Count | None = None
+    """The most words of a constrained quote; leave out for any number."""
+    max_quotes: Count | None = None
+    """The most constrained quotes in each of the two lists; leave out for any number."""
+    one_list: bool = False
+    """Constrained quotes that are listed as good are not listed as poor."""
     max_failure_rate: Fraction = 0.25
     """The run stops when more of the last 100 or more critiques than this could not be read."""
 

@@ -13,11 +13,13 @@ from text2grad.examples import read_examples
 from text2grad.loop import Text2GradTrainer
 from text2grad.metrics import response_records
 from text2grad.models import load_tokenizer
+from text2grad.quoting import QuoteLimits
 from text2grad.refresh import judge
 from text2grad.reward_head import ScalarRewardModel
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.rewards import response_deltas
 from text2grad.runlog import to_json, write_atomically
+from text2grad.sections import CriticConfig
 from text2grad.tasks.registry import BuiltIn, built_in
 from text2grad.types import Example
 
@@ -69,7 +71,7 @@ def _critics(recipe: Recipe, task: BuiltIn | None) -> tuple[Critic, Critic | Non
         if own is None:
             raise ConfigError("nobody judges the responses; set [critic] use or model")
         return own, annotator
-    return _load_learned(settings.kind, settings.model, trust_remote_code=code), annotator
+    return _load_learned(settings.kind, settings.model, settings, trust_remote_code=code), annotator
 
 
 def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
@@ -77,15 +79,20 @@ def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic 
     current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
     code = recipe.model.trust_remote_code
     if current:  # only a generative one is ever trained again, whoever gave it to the loop
-        return _load_learned("generative", str(directory / "critic" / current), trust_remote_code=code)
+        return _load_learned("generative", str(directory / "critic" / current), recipe.critic, trust_remote_code=code)
     if recipe.critic.use or not recipe.critic.model:
         return None
-    return _load_learned(recipe.critic.kind, recipe.critic.model, trust_remote_code=code)
+    return _load_learned(recipe.critic.kind, recipe.critic.model, recipe.critic, trust_remote_code=code)
 
 
-def _load_learned(kind: str, path: str, *, trust_remote_code: bool) -> Critic:
+def _load_learned(kind: str, path: str, config: CriticConfig, *, trust_remote_code: bool) -> Critic:
+    """Load a learned critic; where the recipe says how it is to write, that goes before what it was saved with."""
     if kind == "generative":
-        return GenerativeRewardModel.load(path, trust_remote_code=trust_remote_code)
+        limits = QuoteLimits(config.whole_words, config.max_quote_words, config.max_quotes, config.one_list)
+        settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
+        if config.constrain is not None:
+            settings["constrain"] = config.constrain
+        return GenerativeRewardModel.load(path, trust_remote_code=trust_remote_code, **settings)
     return ScalarRewardModel.load(path, trust_remote_code=trust_remote_code)
 
 

@@ -126,6 +126,11 @@ def critique_from_text(
     return Critique(parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
 
 
+def count_places(response: str, quote: str) -> int:
+    """Return how often a quote can be listed before a listing is left without a place (rules 2 and 3)."""
+    return len(_Finder(response).find(quote))
+
+
 class _Quote(NamedTuple):
     """A quote made ready: the core that is searched, and the edges that only forgiveness takes off."""
 
@@ -223,10 +228,10 @@ def _search(text: str, core: str, place: Callable[[int, int], Interval | None], 
     while start >= 0:
         end = after = start + len(core)
         interval = place(start, end)
-        if whole and _inside_word(text, start):  # no word begins before this one is over
+        if whole and inside_word(text, start):  # no word begins before this one is over
             word = _WORD.match(text, start)
             after = word.end() if word else start + 1
-        elif interval is None or (whole and _inside_word(text, end)):
+        elif interval is None or (whole and inside_word(text, end)):
             after = start + 1
         else:
             yield interval
@@ -242,7 +247,7 @@ _LETTER = re.compile(rf"[^\W{_SPACELESS}]")
 _WORD = re.compile(rf"[^\W{_SPACELESS}]++")
 
 
-def _inside_word(text: str, position: int) -> bool:
+def inside_word(text: str, position: int) -> bool:
     """True where a cut at this position would go through a word, or between a letter and its mark."""
     if not 0 < position < len(text) or not _LETTER.match(text, position - 1):
         return False

@@ -1,0 +1,278 @@
+"""Tokens per second of writing critiques: constrained decoding against transformers' `generate`, same model, same run.
+
+    python benchmarks/reward_decode.py                             # three models, batch 16 and 64, JSON to stdout
+    python benchmarks/reward_decode.py --size 32k --batch 16 --json reward_decode.json
+
+Models of random weights: "tiny" is that of the quickstart (width 64, 2 layers, 512 ids), "32k" and "128k" are Llamas of
+hidden size 512 with 8 layers and that many ids (about 40 and 90 million parameters). What they write is decided in two
+ways. "trained": a bonus on the logits makes each row write a critique with quotes from its response, as a trained
+model would, in the plain runs as well. "untrained": nothing does, and nearly no likeliest token may stand where it is.
+The runs are interleaved; ratios are of the medians. All times are processor time of the one thread, so that other work
+on the machine does not count. `overhead_share` is the time within the constraint over the time of
+the constrained run; `prepare_seconds` is what the first critique of a tokenizer waits for.
+
+With `--peer`, llguidance compiles the grammar of each response, if it is installed (`pip install llguidance`).
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PROMPT, NEW_TOKENS = 64, 64
+SIZES = {"tiny": (512, 64, 2), "32k": (32_000, 512, 8), "128k": (128_256, 512, 8)}
+
+
+def build_tokenizer(size: int) -> Any:
+    """Return a byte-level tokenizer of bytes, JSON's marks, and the commonest words of a dictionary."""
+    from spellchecker import SpellChecker
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    frequencies = SpellChecker().word_frequency
+    words = sorted(frequencies.words(), key=lambda word: (-frequencies[word], word))
+    forms = (form for word in words for form in (f" {word}", word, f" {word.title()}", word.title()))
+    marks = ['", "', '",', '"]', '"]}', "[]", '":', '["', " [", "textual", "_feedback", "_spans", "good", "poor", '{"']
+    letters = bytes_to_unicode()
+    spelled = ("".join(letters[byte] for byte in text.encode()) for text in (*marks, *forms))
+    tokens = list(dict.fromkeys(["</s>", *letters.values(), *spelled]))[:size]
+    core = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="</s>"))
+    core.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="</s>", pad_token="</s>")
+
+
+def build_model(size: int, width: int, layers: int) -> Any:
+    """Return a Llama of random weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=max(4, width // 64),
+        num_key_value_heads=max(4, width // 64),
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        eos_token_id=0,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def encode(vocabulary: Any, text: str) -> list[int]:
+    """Return the ids of a text, always the longest token that fits."""
+    data, ids = text.encode(), []
+    while data:
+        end = max(end for end in range(1, min(len(data), 32) + 1) if data[:end] in vocabulary.spelled)
+        ids.append(vocabulary.spelled[data[:end]][0])
+        data = data[end:]
+    return ids
+
+
+def make_rows(vocabulary: Any, batch: int) -> tuple[list[str], list[list[int]]]:
+    """Return responses, and for each the ids of a critique that quotes it, of `NEW_TOKENS` ids or a little less."""
+    from text2grad.critique_writing import critique_target
+    from text2grad.types import Critique, Span
+
+    generator = random.Random(0)
+    words = [data.decode() for data in vocabulary.spelled if data[:1] == b" " and data[1:].isalpha()]
+    responses, scripts = [], []
+    for _ in range(batch):
+        response = "".join(generator.choices(words, k=80))
+        script: list[int] = []
+        for length in range(1, 40):
+            said = "".join(generator.choices(words, k=length)).strip()
+            cuts = sorted(generator.sample(range(1, 80), 4))
+            places = [len(" ".join(response.split(" ")[: cut + 1])) for cut in cuts]
+            spans = (Span(places[0], places[1], "positive"), Span(places[2], places[3], "negative"))
+            ids = encode(vocabulary, critique_target(Critique(said, spans), response))
+            if len(script) < len(ids) < NEW_TOKENS:
+                script = ids
+        responses.append(response)
+        scripts.append(script)
+    return responses, scripts
+
+
+class Script:
+    """Makes a model write what is given to it, by a bonus on the logits."""
+
+    def __init__(self, scripts: list[list[int]], eos: int) -> None:
+        """Take the ids of each row; the end follows."""
+        import torch
+
+        ended = [ids + [eos] * (NEW_TOKENS - len(ids)) for ids in scripts]
+        self.ids = torch.tensor(ended)
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Give the next id of each row a bonus."""
+        column = self.ids[:, input_ids.shape[1] - PROMPT, None]
+        return scores.scatter_add(1, column, scores.new_full(column.shape, 1e4))
+
+
+class Timed:
+    """A logits processor and the seconds spent in it."""
+
+    def __init__(self, processor: Any) -> None:
+        """Wrap it."""
+        self.processor, self.seconds = processor, 0.0
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Call it."""
+        start = time.process_time()
+        result = self.processor(input_ids, scores)
+        self.seconds += time.process_time() - start
+        return result
+
+
+class Bench:
+    """One model, one batch size."""
+
+    def __init__(self, size: str, batch: int) -> None:
+        """Make everything but what is measured."""
+        from text2grad.constrained import skeleton_of
+
+        ids, width, layers = SIZES[size]
+        self.model, self.tokenizer = build_model(ids, width, layers), build_tokenizer(ids)
+        start = time.process_time()
+        self.skeleton = skeleton_of(self.tokenizer, size=ids, eos_ids=(0,), words=True)
+        self.prepare_seconds = time.process_time() - start
+        self.responses, self.scripts = make_rows(self.skeleton.vocabulary, batch)
+        generator = random.Random(1)
+        self.prompts = [[generator.randrange(1, ids) for _ in range(PROMPT)] for _ in range(batch)]
+
+    def plain(self, script: list[Any]) -> float:
+        """Return seconds per step of transformers' own greedy decoding."""
+        import torch
+        from transformers import GenerationConfig, LogitsProcessorList
+
+        prompts = torch.tensor(self.prompts)
+        config = GenerationConfig(eos_token_id=0, pad_token_id=0, max_new_tokens=NEW_TOKENS, do_sample=False)
+        start = time.process_time()
+        output = self.model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            generation_config=config,
+            logits_processor=LogitsProcessorList(script),
+        )
+        return (time.process_time() - start) / (output.shape[1] - PROMPT)
+
+    def ours(self, script: list[Any], *, constrain: bool) -> tuple[float, float]:
+        """Return seconds per step of the reward model's decoding, and the share that the constraint took."""
+        from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor
+        from text2grad.quoting import QuoteLimits
+        from text2grad.rollout import decode_greedily
+        from text2grad.spans import critique_from_text
+
+        start = time.process_time()
+        critiques = [
+            ConstrainedCritique(self.skeleton, response, eos_ids=(0,), room=NEW_TOKENS, limits=QuoteLimits())
+            for response in (self.responses if constrain else ())
+        ]
+        begun = time.process_time() - start
+        timed = Timed(ConstrainedProcessor(critiques))
+        processors = [*script, timed] if constrain else script
+        ids = decode_greedily(
+            self.model, self.prompts, max_new_tokens=NEW_TOKENS, eos_ids=(0,), pad_id=0, processors=processors
+        )
+        seconds = time.process_time() - start
+        for critique, response in zip(critiques, self.responses, strict=False):
+            found = critique_from_text(critique.text, response, occurrences="first")
+            assert found.status == "ok", critique.text
+            assert not found.unmatched, critique.text
+        return seconds / max(map(len, ids)), (begun + timed.seconds) / seconds
+
+    def measure(self, repeats: int) -> dict[str, Any]:
+        """Return tokens per second of all runs, and their ratios."""
+        runs: dict[str, list[float]] = {}
+        shares: dict[str, list[float]] = {}
+        for number in range(repeats + 1):
+            for writer, script in (("trained", [Script(self.scripts, 0)]), ("untrained", [])):
+                plain = self.plain(script)
+                free, _ = self.ours(script, constrain=False)
+                constrained, share = self.ours(script, constrain=True)
+                if number:  # the first round warms up
+                    for name, value in (("plain", plain), ("ours", free), ("constrained", constrained)):
+                        runs.setdefault(f"{writer} {name}", []).append(value)
+                    shares.setdefault(writer, []).append(share)
+        median = {name: statistics.median(values) for name, values in runs.items()}
+        batch = len(self.prompts)
+        return {
+            "tokens_per_second": {name: batch / value for name, value in median.items()},
+            "ratio": {
+                f"{writer} {who}": median[f"{writer} plain"] / median[f"{writer} {who}"]
+                for writer in ("trained", "untrained")
+                for who in ("ours", "constrained")
+            },
+            "overhead_share": {writer: statistics.median(values) for writer, values in shares.items()},
+        }
+
+    def peer(self) -> dict[str, float]:
+        """Return what llguidance takes: to read the tokenizer, and in the mean to compile the grammar of a response."""
+        from llguidance import LLMatcher
+        from llguidance.hf import from_tokenizer
+
+        from text2grad.critique_grammar import critique_grammar
+
+        start = time.process_time()
+        tokenizer = from_tokenizer(self.tokenizer)
+        read = time.process_time()
+        for response in self.responses:
+            matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(critique_grammar(response)))
+            matcher.compute_bitmask()
+            assert not matcher.is_error(), matcher.get_error()
+        return {"read_seconds": read - start, "compile_seconds": (time.process_time() - read) / len(self.responses)}
+
+
+def one(args: argparse.Namespace) -> None:
+    """Measure one setting in this process and print it as JSON."""
+    import torch
+
+    torch.set_num_threads(1)
+    bench = Bench(args.size[0], args.batch[0])
+    found = {
+        "size": args.size[0],
+        "parameters": bench.model.num_parameters(),
+        "batch": args.batch[0],
+        "prepare_seconds": bench.prepare_seconds,
+        **bench.measure(args.repeats),
+    }
+    print(json.dumps({**found, "llguidance": bench.peer()} if args.peer else found))
+
+
+def main() -> None:
+    """Measure every setting, each in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--batch", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--here", action="store_true", help="measure the first size and batch in this process")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.here:
+        one(args)
+        return
+    results = []
+    for size in args.size:
+        for batch in args.batch:
+            command = [sys.executable, __file__, "--here", "--size", size, "--batch", str(batch)]
+            command += ["--repeats", str(args.repeats), *(["--peer"] if args.peer else [])]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+            results.append(json.loads(output.splitlines()[-1]))
+            print(json.dumps(results[-1], indent=1), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,471 @@
+"""A critique written under constraint is whole, and its quotes stand in the response, whatever the model says."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, State, skeleton_of
+from text2grad.critique_grammar import critique_grammar
+from text2grad.critique_writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS
+from text2grad.errors import ModelError
+from text2grad.quoting import QuoteLimits
+from text2grad.reward_model import GenerativeRewardModel
+from text2grad.skeleton import END, START, Skeleton
+from text2grad.spans import critique_from_text, locate_spans
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Example
+from tokenizers_made_here import FAMILIES, STORIES, made, of_tokens
+
+SAID = [  # English, code, CJK, emoji: what JSON escapes, what several tokens share, what occurs twice
+    'The "fair" is in\tLyon, he said: "The fair!"\nYes \\ no.',
+    "def mean(values):\n\treturn values['\\n'] / len(values)  # \"mean\"\r\n",
+    "我喜欢北京。 東京は美味しい。안녕하세요",
+    "so glad 😀😀 👨‍👩‍👧 👍🏽 ❤️\x00\x1f\x7f\u2028",
+]
+WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
+
+
+def texts(generator: random.Random, count: int) -> list[str]:
+    """Random responses of the four kinds, cut and joined anywhere."""
+    made_up = []
+    for number in range(count):
+        parts = [SAID[number % 4], generator.choice(SAID), SAID[number % 4]][: generator.randint(1, 3)]
+        cuts = [sorted(generator.choices(range(len(part) + 1), k=2)) for part in parts]
+        made_up.append("".join(part[start:end] for part, (start, end) in zip(parts, cuts, strict=True)))
+    return made_up
+
+
+def skeleton(tokenizer: Any, *, words: bool = True) -> Skeleton:
+    return skeleton_of(tokenizer, size=len(tokenizer), eos_ids=[end_of(tokenizer)], words=words)
+
+
+def end_of(tokenizer: Any) -> int:
+    return int(tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.unk_token_id)
+
+
+def begin(
+    tokenizer: Any, response: str, *, room: int = 10**6, words: bool = True, **limits: Any
+) -> ConstrainedCritique:
+    how = QuoteLimits(**limits)
+    eos = [end_of(tokenizer)]
+    return ConstrainedCritique(skeleton(tokenizer, words=words), response, eos_ids=eos, room=room, limits=how)
+
+
+def babble(critique: ConstrainedCritique, generator: np.random.Generator, *, marks: float) -> int:
+    """Let a model of random logits write it, which likes quotation marks by so many nats; return the tokens."""
+    room, used, vocabulary = critique.room, 0, critique.skeleton.vocabulary
+    liked = [i for i, data in vocabulary.data.items() if b'"' in data]
+    while critique.state is not None and used < room:
+        scores = generator.normal(size=vocabulary.size).astype(np.float32)
+        scores[liked] += marks
+        if not critique.take(int(scores.argmax())):
+            critique.take_best(scores)
+        used += 1
+    return used
+
+
+# Whatever a model says.
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "words"])
+def test_random_logits_write_whole_json_with_quotes_that_are_all_found(name: str) -> None:
+    tokenizer = word_tokenizer(SAID[:3], SYMBOLS) if name == "words" else made(name)
+    rng, generator, quotes = random.Random(name), np.random.default_rng(0), 0
+    least = int(skeleton(tokenizer).cost[START])
+    for response in texts(rng, 60):
+        room = least + rng.randrange(90)
+        critique = begin(tokenizer, response, room=room)
+        assert babble(critique, generator, marks=rng.choice([0.0, 3.0])) <= room
+        said = json.loads(critique.text)
+        assert list(said) == ["textual_feedback", "good_spans", "poor_spans"]
+        found = critique_from_text(critique.text, response, occurrences="first")
+        assert (found.status, found.unmatched) == ("ok", ())
+        quotes += len(said["good_spans"]) + len(said["poor_spans"])
+    assert quotes > 30, "else the test shows little"
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_it_says_it_wrote_is_what_the_tokenizer_decodes(name: str) -> None:
+    tokenizer, generator = made(name), np.random.default_rng(1)
+    for response in texts(random.Random(1), 20):
+        critique, ids = begin(tokenizer, response, room=120), []
+        take = critique.take
+        critique.take = lambda token, take=take, ids=ids: take(token) and not ids.append(token)  # type: ignore[method-assign]
+        babble(critique, generator, marks=2.0)
+        assert tokenizer.decode(ids, skip_special_tokens=True) == critique.text
+
+
+class Noise:
+    """Makes any model say something else each time: noise on its logits, and a liking for some ids."""
+
+    def __init__(self, liked: Sequence[int]) -> None:
+        self.liked, self.generator = list(liked), torch.Generator().manual_seed(0)
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        noisy = scores + 4 * torch.randn(scores.shape, generator=self.generator)
+        noisy[:, self.liked] += 4
+        return noisy
+
+
+def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: bool) -> None:
+    """Let a model write on random responses, and read everything back."""
+    from text2grad import rollout
+    from text2grad.models import load_policy
+
+    tokenizer = made("stories260k" if trained else "llama3")
+    model = load_policy(str(STORIES)) if trained else tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    critic = GenerativeRewardModel(model, tokenizer, max_new_tokens=120)
+    generate, noise = rollout._generate, Noise(critic._skeleton.vocabulary.spelled[b'"'])
+    monkeypatch.setattr(  # noise before the constraint
+        rollout, "_generate", lambda *args: generate(*args[:-1], processors=[noise, *args[-1]])
+    )
+    responses = texts(random.Random(count), count)
+    written = critic.write([Example("Judge: ")] * count, responses)
+    quotes = 0
+    for text, response in zip(written, responses, strict=True):
+        found = critique_from_text(text, response, occurrences="first")
+        assert (found.status, found.unmatched) == ("ok", ())
+        quotes += sum(map(len, list(json.loads(text).values())[1:]))
+    assert quotes > count
+
+
+MODELS = [False, pytest.param(True, marks=pytest.mark.skipif(not STORIES.exists(), reason=f"no {STORIES}"))]
+
+
+@pytest.mark.parametrize("trained", MODELS, ids=["untrained", "stories260k"])
+def test_every_critique_of_a_model_that_knows_nothing_of_critiques_is_read_in_full(
+    trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_responses(32, monkeypatch, trained=trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", MODELS, ids=["untrained", "stories260k"])
+def test_every_one_of_a_thousand_critiques_is_read_in_full(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_responses(1_000, monkeypatch, trained=trained)
+
+
+# Against a brute-force oracle.
+
+
+def spelled_by(tokens: Sequence[str]) -> Any:
+    """A tokenizer of exactly these tokens and an end."""
+    tokenizer, _ = of_tokens("byte_level", [*tokens, {"special": "</s>"}])
+    tokenizer.eos_token = "</s>"
+    return tokenizer
+
+
+def reachable(critique: ConstrainedCritique, room: int) -> Iterator[str]:
+    """Every text that some sequence of at most `room` tokens writes, by trying every token everywhere."""
+    data = critique.skeleton.vocabulary.data
+
+    def follow(state: State, text: bytes, left: int) -> Iterator[str]:
+        if state.where == END:
+            yield text.decode()
+        for token, spelled in data.items():
+            after = critique.step(state, token, left - 1) if left else None
+            if after is not None:
+                yield from follow(after, text + spelled, left - 1)
+
+    return follow(State(START), b"", room)
+
+
+def language(response: str, quotes_each: int, limits: QuoteLimits | None = None) -> set[str]:
+    """Every critique without words of so many quotes in each list, from the rules of `locate_spans` alone."""
+    limits = limits or QuoteLimits()
+    pieces = {response[i:j] for i in range(len(response)) for j in range(i + 1, len(response) + 1)}
+    lists = [list(some) for n in range(quotes_each + 1) for some in product(sorted(pieces), repeat=n)]
+    return {
+        json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+        for good in lists
+        for poor in lists
+        if not locate_spans(response, good, poor).unmatched
+        and (limits.max_quotes is None or max(len(good), len(poor)) <= limits.max_quotes)
+        and not (limits.one_list and set(good) & set(poor))
+        and all(limits.max_quote_words is None or len(q.split()) <= limits.max_quote_words for q in [*good, *poor])
+    }
+
+
+MARKS = [OPENING + GOOD, POOR, CLOSING, '"', '", "']
+
+
+@pytest.mark.parametrize("response", ["", " ", "a", "aa", "aba", "a b", ' "a', "\n\\", "é😀", "a a"])
+def test_every_substring_can_be_written_and_nothing_else(response: str) -> None:
+    letters = {json.dumps(c, ensure_ascii=False)[1:-1] for c in response} | {"x", "\\", "n"}
+    tokenizer = spelled_by([*MARKS, *sorted(letters)])
+    most = 2 if len(response) < 3 else 1  # per list; without a limit there are as many as places, in any order
+    found = set(reachable(begin(tokenizer, response, words=False, max_quotes=most), 99))
+    assert found == language(response, most)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_quotes": 1}, {"one_list": True}, {"max_quote_words": 1}, {"max_quotes": 1, "max_quote_words": 2}],
+    ids=str,
+)
+def test_limits_leave_exactly_what_they_allow(limits: dict[str, Any]) -> None:
+    response = "a b"
+    tokenizer = spelled_by([*MARKS, "a", " ", "b"])
+    limits.setdefault("max_quotes", 2)
+    found = set(reachable(begin(tokenizer, response, words=False, **limits), 99))
+    assert found == language(response, limits["max_quotes"], QuoteLimits(**limits))
+    assert language(response, 2) - found, "something is forbidden"
+
+
+def test_whole_words_begin_and_end_where_words_do() -> None:
+    response, tokenizer = "cat concat", spelled_by([*MARKS, "c", "a", "t", "o", "n", " ", "con", "cat"])
+    found = set(reachable(begin(tokenizer, response, words=False, whole_words=True, max_quotes=1), 10))
+    quotes = {quote for text in found for quote in json.loads(text)["good_spans"]}
+    assert quotes == {"cat", "cat ", "cat concat", " concat", "concat"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    response=st.text('ab "\n\\é', max_size=6),
+    tokens=st.sets(st.text('ab "\\né,]', min_size=1, max_size=4), max_size=8),
+    quotes=st.lists(st.tuples(st.booleans(), st.text('ab "\n\\é', min_size=1, max_size=3)), max_size=4),
+    seed=st.integers(0, 99),
+)
+def test_a_critique_is_accepted_however_it_is_cut_into_tokens_if_and_only_if_its_quotes_are_found(
+    response: str, tokens: set[str], quotes: list[tuple[bool, str]], seed: int
+) -> None:
+    alphabet = sorted({*"".join(MARKS), *'ab "\\né,]', *tokens, *MARKS, ' ["', '], "', '"]}'})
+    tokenizer = spelled_by(alphabet)
+    good, poor = ([quote for is_good, quote in quotes if is_good is kind] for kind in (True, False))
+    text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    critique, rest, rng = begin(tokenizer, response, words=False), text.encode(), random.Random(seed)
+    spelled, accepted = critique.skeleton.vocabulary.spelled, True
+    while rest and accepted:
+        token = rng.choice([data for data in spelled if rest.startswith(data)])
+        accepted, rest = critique.take(spelled[token][0]), rest[len(token) :]
+    assert accepted == (not locate_spans(response, good, poor).unmatched)
+    if accepted:
+        assert critique.text == text
+        assert critique.state is not None
+        assert critique.state.where == END
+
+
+@settings(max_examples=60, deadline=None)
+@given(room=st.integers(0, 60), seed=st.integers(0, 10**6), name=st.sampled_from(["gpt2", "llama2"]))
+def test_the_best_allowed_token_is_the_arg_max_of_the_masked_logits(room: int, seed: int, name: str) -> None:
+    tokenizer, generator = made(name), np.random.default_rng(seed)
+    critique = begin(tokenizer, random.Random(seed).choice(SAID), room=int(skeleton(tokenizer).cost[START]) + room)
+    for _ in range(25):
+        if critique.state is None or not critique.room:
+            return
+        scores = generator.normal(size=critique.skeleton.vocabulary.size).astype(np.float32)
+        scores[generator.integers(len(scores), size=9)] = -np.inf
+        if critique.state.where == END:
+            allowed = [end_of(tokenizer)]
+        else:
+            tried = range(len(scores))
+            allowed = [i for i in tried if critique.step(critique.state, i, critique.room - 1) is not None]
+        assert critique.take_best(scores) == max(allowed, key=lambda i: (scores[i], -i))
+
+
+# The words of a critique.
+
+
+VALID = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(feedback=VALID, ascii_only=st.booleans(), name=st.sampled_from(["gpt2", "llama2"]))
+def test_the_words_may_be_any_text_in_any_escapes_of_json(feedback: str, ascii_only: bool, name: str) -> None:
+    critique = begin(made(name), "")
+    inner = json.dumps(feedback, ensure_ascii=ascii_only)[1:-1].replace("/", "\\/")
+    text = OPENING + inner + GOOD + POOR + CLOSING
+    spelled = critique.skeleton.vocabulary.spelled
+    assert all(critique.take(spelled[bytes([byte])][0]) for byte in text.encode())
+    assert critique.text == text
+    assert json.loads(critique.text)["textual_feedback"] == feedback
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [b"\n", b"\x1f", b"\\x", b"\\u12g", b"\\'", b"\x80", b"\xc0", b"\xe0\x80", b"\xed\xa0", b"\xf5", b"\xe2a"],
+)
+def test_the_words_are_no_control_characters_no_unknown_escapes_and_no_broken_utf8(inner: bytes) -> None:
+    critique = begin(made("gpt2"), "")
+    spelled = critique.skeleton.vocabulary.spelled
+    before = [critique.take(spelled[bytes([byte])][0]) for byte in OPENING.encode() + inner]
+    assert before[:-1] == [True] * (len(before) - 1)
+    assert not before[-1]
+
+
+def test_without_words_the_critique_has_none() -> None:
+    tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
+    silent = begin(tokenizer, "a", words=False)
+    spelled = {data.decode(): ids[0] for data, ids in silent.skeleton.vocabulary.spelled.items()}
+    assert silent.take(spelled[OPENING])
+    assert not silent.take(spelled["a"])
+    wordy = begin(tokenizer, "a")
+    assert wordy.take(spelled[OPENING])
+    assert wordy.take(spelled["a"])
+
+
+# Length.
+
+
+def test_a_critique_may_use_every_token_and_never_one_more() -> None:
+    # OPENING, six letters, GOOD, POOR, CLOSING: 10 tokens. With a seventh letter there would be no room to close.
+    tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
+    critique = begin(tokenizer, "b", room=10)
+    ids = critique.skeleton.vocabulary.spelled
+    scores = np.zeros(len(tokenizer), np.float32)
+    scores[ids[b"a"][0]] = 1
+    written = [critique.take_best(scores) for _ in range(10)]
+    assert tokenizer.decode(written) == f"{OPENING}aaaaaa{GOOD}{POOR}{CLOSING}" == critique.text
+
+
+def test_a_quote_is_begun_only_if_it_can_be_ended_in_time() -> None:
+    # 4 tokens close an empty critique; a quote is three more: a mark, a letter, a mark.
+    tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
+    scores = np.zeros(len(tokenizer), np.float32)
+    for room, expected in ((6, []), (7, ["a"])):
+        critique = begin(tokenizer, "a", room=room)
+        ids = critique.skeleton.vocabulary.spelled
+        for wanted in (OPENING, GOOD):
+            assert critique.take(ids[wanted.encode()][0])
+        scores[ids[b'"'][0]] = 1
+        while critique.state is not None and critique.room:
+            critique.take_best(scores)
+        assert json.loads(critique.text)["good_spans"] == expected
+
+
+def test_a_quote_that_no_token_could_go_on_with_is_not_begun() -> None:
+    # The response goes on with " z", which has no token: a quote of the space alone could never end.
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", " ", '"'])
+    critique = begin(tokenizer, "a z", words=False)
+    ids = {data.decode(): found[0] for data, found in critique.skeleton.vocabulary.spelled.items()}
+    assert all(critique.take(ids[token]) for token in (OPENING + GOOD, '"'))
+    assert not critique.take(ids[" "])
+    assert all(critique.take(ids[token]) for token in ("a", " ", '"', POOR, CLOSING))
+    assert critique.text.endswith('"good_spans": ["a "], "poor_spans": []}')
+
+
+def test_a_room_too_small_for_an_empty_critique_is_refused() -> None:
+    tokenizer = word_tokenizer(["a cat"], SYMBOLS)
+    model = tiny_llama(tokenizer, seed=0, width=16, layers=1)
+    with pytest.raises(ModelError) as caught:
+        GenerativeRewardModel(model, tokenizer, max_new_tokens=3)
+    assert str(caught.value) == (
+        "max_new_tokens = 3 cannot hold a critique: an empty one has 4 tokens of this tokenizer. Raise it, or switch "
+        "constrained decoding off with constrain = False."
+    )
+    assert GenerativeRewardModel(model, tokenizer, max_new_tokens=4)([Example("")], ["a cat"])[0].status == "ok"
+    assert not GenerativeRewardModel(model, tokenizer, max_new_tokens=3, constrain=False).constrain
+
+
+def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
+    with pytest.raises(ModelError) as caught:
+        skeleton(made("bert"))
+    assert str(caught.value) == (
+        "the tokenizer has no tokens for the JSON of a critique, so constrained decoding cannot write one. Take a "
+        "tokenizer that can, or switch it off: GenerativeRewardModel(..., constrain=False), in a recipe "
+        "critic.constrain = false."
+    )
+
+
+# Rows.
+
+
+def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_never_written() -> None:
+    tokenizer = made("gpt2")
+    wide = skeleton_of(tokenizer, size=len(tokenizer) + 7, eos_ids=[2], words=True)
+    critique = ConstrainedCritique(wide, "a", eos_ids=[2], room=99, limits=QuoteLimits())
+    scores = np.arange(len(tokenizer) + 7, dtype=np.float32)
+    assert critique.take_best(scores) < len(tokenizer)
+
+
+def test_a_finished_row_leaves_the_others_alone() -> None:
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"'])
+    rows = [begin(tokenizer, "a", words=False) for _ in range(2)]
+    ids = {data.decode(): found[0] for data, found in rows[0].skeleton.vocabulary.spelled.items()}
+    for token in (OPENING + GOOD, POOR, CLOSING):
+        assert rows[0].take(ids[token])
+    processor = ConstrainedProcessor(rows)
+    likes_letters, likes_marks = torch.zeros(2, len(tokenizer)), torch.zeros(2, len(tokenizer))
+    likes_letters[:, ids["a"]] = likes_marks[:, ids['"']] = 1
+    chosen = [processor(torch.zeros(2, 1), scores).argmax(-1).tolist() for scores in (likes_letters, likes_marks)]
+    assert chosen == [[end_of(tokenizer), ids[OPENING + GOOD]], [ids['"'], ids['"']]]
+    assert (rows[0].text, rows[0].state) == (OPENING + GOOD + POOR + CLOSING, None)
+
+
+def test_scores_that_are_no_numbers_break_no_critique() -> None:
+    critique = begin(spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"']), "a", words=False)
+    processor, size = ConstrainedProcessor([critique]), critique.skeleton.vocabulary.size
+    for _ in range(4):
+        processor(torch.zeros(1, 1), torch.full((1, size), torch.nan))
+    assert critique.text.startswith(OPENING + GOOD)
+    for _ in range(4):
+        processor(torch.zeros(1, 1), torch.full((1, size), -torch.inf))
+    assert critique.text.startswith(OPENING + GOOD)
+
+
+# For servers.
+
+
+def grammar_accepts(response: str, text: str, **settings: Any) -> bool:
+    llguidance = pytest.importorskip("llguidance")
+    tokenizer = llguidance_tokenizer()
+    grammar = critique_grammar(response, **settings)
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    ids = tokenizer.tokenize_bytes(text.encode())
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+@cache
+def llguidance_tokenizer() -> Any:
+    from llguidance.hf import from_tokenizer
+
+    return from_tokenizer(made("gpt2"))
+
+
+def accepts(critique: ConstrainedCritique, text: str) -> bool:
+    spelled = critique.skeleton.vocabulary.spelled
+    took = all(critique.take(spelled[bytes([byte])][0]) for byte in text.encode())
+    return took and critique.state is not None and critique.state.where == END
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    response=st.text('ab "\n\té\u3000東😀\\', max_size=6),
+    quotes=st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(1, 6)), max_size=4),
+    feedback=VALID,
+    stray=st.sampled_from(["", "", "", "b", " ", "\n"]),
+    words=st.booleans(),
+    limits=st.sampled_from(
+        [QuoteLimits(), QuoteLimits(max_quotes=1), QuoteLimits(whole_words=True), QuoteLimits(max_quote_words=1)]
+    ),
+)
+def test_the_grammar_for_servers_is_the_same_language_but_for_how_often_a_quote_is_listed(
+    response: str,
+    quotes: list[tuple[bool, int, int]],
+    feedback: str,
+    stray: str,
+    words: bool,
+    limits: QuoteLimits,
+) -> None:
+    cut = [(is_good, response[start : start + length] + stray) for is_good, start, length in quotes]
+    good, poor = ([quote for is_good, quote in cut if is_good is kind] for kind in (True, False))
+    record = {"textual_feedback": feedback, "good_spans": good, "poor_spans": poor}
+    text = json.dumps(record, ensure_ascii=False)
+    ours = accepts(begin(made("gpt2"), response, words=words, **asdict(limits)), text)
+    each_once = all(not locate_spans(response, [quote], []).unmatched for quote in [*good, *poor])
+    counted = each_once and bool(locate_spans(response, good, poor).unmatched)
+    theirs = grammar_accepts(response, text, words=words, limits=limits)
+    assert theirs == ours or (theirs and counted)
+    if not limits.whole_words and (not feedback or words) and limits == QuoteLimits():
+        assert theirs == each_once
