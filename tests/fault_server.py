@@ -1,7 +1,7 @@
 """A chat-completions server on loopback that answers, and misbehaves as the prompt says.
 
 A prompt that holds `[[429 500 ok]]` is met with 429 the first time it comes, 500 the second, and an answer the third
-time and ever after. Prompts without such a script are answered. GET /counts tells how often each prompt came.
+time and ever after. Prompts without such a script are answered. GET /v1/state tells how often each prompt came.
 
     ok          a critique that quotes the first and the last word of the response
     429         rate limit; `429:0.2` with Retry-After: 0.2
@@ -18,6 +18,7 @@ time and ever after. Prompts without such a script are answered. GET /counts tel
     length      a critique that the length limit cut
     prose       an answer that holds no critique
     misquote    a critique that quotes what the response does not hold
+    corrigible  the same, until it is told so
     echo        a critique that repeats the request's Authorization header
 """
 
@@ -26,13 +27,49 @@ import asyncio
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 REPLY = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
 SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
 RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
 HUGE = 10_000_000
+
+
+class Running(NamedTuple):
+    """A server in a process of its own."""
+
+    url: str
+
+    def state(self) -> dict[str, Any]:
+        """Return "counts" by the prompt's SHA-256, and "most_active", the most requests at once."""
+        with urlopen(f"{self.url}/state") as reply:
+            return json.loads(reply.read())  # type: ignore[no-any-return]
+
+    def requests(self) -> int:
+        """Return how many requests came in all."""
+        with urlopen(f"{self.url}/requests") as reply:
+            return int(reply.read())
+
+    def times(self, text: str) -> int:
+        """Return how often a prompt came."""
+        return int(self.state()["counts"].get(hashlib.sha256(text.encode()).hexdigest(), 0))
+
+
+@contextmanager
+def running(*flags: str) -> Iterator[Running]:
+    """Start a server, and end it."""
+    with subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Running(f"http://127.0.0.1:{int(process.stdout.readline())}/v1")
+        finally:
+            process.kill()
 
 
 class FaultServer:
@@ -59,7 +96,8 @@ class FaultServer:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         if head.startswith("GET"):
-            _send(writer, 200, {"counts": self.counts, "most_active": self.most_active})
+            whole = {"counts": self.counts, "most_active": self.most_active}
+            _send(writer, 200, whole if "/state" in head else self.counts.total())
             return True
         key = re.search(r"(?im)^authorization: (.*?)\r?$", head)
         request = json.loads(body)
@@ -117,7 +155,20 @@ def _scripted(text: str, count: int) -> str:
 
 def _answers(step: str) -> bool:
     """True for what is an answer, and comes again when it is asked again."""
-    return step in ("refused", "empty", "length", "prose", "huge", "misquote", "slow", "400", "401", "doubled", "echo")
+    return step in (
+        "refused",
+        "empty",
+        "length",
+        "prose",
+        "huge",
+        "misquote",
+        "corrigible",
+        "slow",
+        "400",
+        "401",
+        "doubled",
+        "echo",
+    )
 
 
 def _completion(what: str, text: str, key: str) -> dict[str, Any]:
@@ -129,7 +180,7 @@ def _completion(what: str, text: str, key: str) -> dict[str, Any]:
         "good_spans": [words[0]],
         "poor_spans": [words[-1]],
     }
-    if what == "misquote":
+    if what == "misquote" or (what == "corrigible" and "<quote>\nwhat nobody said\n</quote>" not in text):
         critique["poor_spans"] = ["what nobody said"]
     if what == "echo":
         critique["textual_feedback"] += f" You sent {key}."

@@ -140,7 +140,7 @@ class Template:
             )
             steps = [f"Take the remarks one after another. Which piece of the {noun} is meant by each, if any is?"]
         else:
-            opening = f"You judge {task.article} {noun} that a language model wrote, so that the model can learn from your words."
+            opening = f"You judge {task.article} {noun} by a language model, so that it can learn from your words."
             steps = [*task.looks]
             if self.reasoning:
                 steps.append("Only then write the critique, and only after it choose the quotes that it speaks of.")
