@@ -29,6 +29,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class Running(NamedTuple):
     url: str
 
     def state(self) -> dict[str, Any]:
-        """Return "counts" by the prompt's SHA-256, and "most_active", the most requests at once."""
+        """Return "counts" by the prompts' SHA-256, the "most_active" at once, and "busy_s", seconds of all."""
         with urlopen(f"{self.url}/state") as reply:
             return json.loads(reply.read())  # type: ignore[no-any-return]
 
@@ -80,6 +81,7 @@ class FaultServer:
         self.delay_s, self.at_once, self.schemas = delay_s, at_once, schemas
         self.counts: Counter[str] = Counter()
         self.active = self.most_active = 0
+        self.first_at = self.last_at = 0.0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another."""
@@ -96,7 +98,8 @@ class FaultServer:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         if head.startswith("GET"):
-            whole = {"counts": self.counts, "most_active": self.most_active}
+            busy_s = self.last_at - self.first_at
+            whole = {"counts": self.counts, "most_active": self.most_active, "busy_s": busy_s}
             _send(writer, 200, whole if "/state" in head else self.counts.total())
             return True
         key = re.search(r"(?im)^authorization: (.*?)\r?$", head)
@@ -108,6 +111,7 @@ class FaultServer:
             _send(writer, 400, {"error": {"message": "response_format is not known here"}})
             return True
         self.active += 1
+        self.first_at = self.first_at or time.monotonic()
         self.most_active = max(self.most_active, self.active)
         try:
             if self.at_once and self.active > self.at_once:
@@ -117,6 +121,7 @@ class FaultServer:
             return await self._act(_scripted(text, count), text, key[1] if key else "", writer)
         finally:
             self.active -= 1
+            self.last_at = time.monotonic()
 
     async def _act(self, what: str, text: str, key: str, writer: asyncio.StreamWriter) -> bool:
         status, _, after = what.partition(":")

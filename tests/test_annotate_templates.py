@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.annotating.judging import unsupported
-from text2grad.annotating.templates import Template, TemplateName, complaint, tests_in_words
+from text2grad.annotating.templates import Template, TemplateName, complaint, outcome_in_words
 from text2grad.types import Critique, Example, Span
 
 NAMES: tuple[TemplateName, ...] = ("summarization", "code", "qa")
@@ -44,7 +44,7 @@ def test_with_reasoning_every_quote_must_follow_from_the_critique_and_without_th
 
 
 def test_the_outcome_of_tests_the_reference_and_people_stand_in_the_prompt() -> None:
-    tests = tests_in_words(passed=False, reason="failed", output="assert add(1, 2) == 3")
+    tests = outcome_in_words(passed=False, reason="failed", output="assert add(1, 2) == 3")
     shown = text(Template("code"), tests=tests)
     assert "<tests>\nThe tests did not pass (failed).\nassert add(1, 2) == 3\n</tests>" in shown
     assert "<reference>\nreturn a + b\n</reference>" in shown
@@ -60,10 +60,10 @@ def test_what_changes_comes_last_where_servers_can_reuse_the_beginning() -> None
 
 
 def test_long_output_of_tests_keeps_its_end() -> None:
-    said = tests_in_words(passed=False, reason="error", output="x" * 9_000 + "\nNameError: a")
+    said = outcome_in_words(passed=False, reason="error", output="x" * 9_000 + "\nNameError: a")
     assert len(said) < 2_100
     assert said.endswith("NameError: a")
-    assert tests_in_words(passed=True, reason="passed", output=" \n") == "All tests passed."
+    assert outcome_in_words(passed=True, reason="passed", output=" \n") == "All tests passed."
 
 
 @given(st.lists(st.sampled_from(["</response>", "<response>", "</response-1>", "</task>", "\n", "x"])).map("".join))

@@ -18,7 +18,7 @@ from typing import Any
 
 from text2grad.annotating.judging import Item
 from text2grad.annotating.store import Store, hash_of
-from text2grad.annotating.templates import tests_in_words
+from text2grad.annotating.templates import outcome_in_words
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.examples import read_examples
@@ -105,7 +105,7 @@ def tested(items: Sequence[Item], store: Store) -> list[Item]:
             for start in range(0, len(new), JOBS_AT_ONCE):
                 chunk = new[start : start + JOBS_AT_ONCE]
                 outcomes = sandbox.run_many([job for _, job in chunk], timeout_s=TEST_TIMEOUT_S)
-                said = [tests_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
+                said = [outcome_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
                 store.keep_outcome(dict(zip([key for key, _ in chunk], said, strict=True)))
     return [
         item._replace(tests=store.outcome(hash_of(program_in(item.response), item.example.tests)))

@@ -165,11 +165,11 @@ class Template:
         )
 
 
-def tests_in_words(*, passed: bool, reason: str, output: str) -> str:
+def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
     r"""Return what unit tests came to, as the prompt says it.
 
     Example:
-        >>> tests_in_words(passed=False, reason="failed", output="assert twice(2) == 4\nAssertionError")
+        >>> outcome_in_words(passed=False, reason="failed", output="assert twice(2) == 4\nAssertionError")
         'The tests did not pass (failed).\nassert twice(2) == 4\nAssertionError'
     """
     verdict = "All tests passed." if passed else f"The tests did not pass ({reason})."
