@@ -95,10 +95,8 @@ def test_without_responses_the_policy_responds_and_its_responses_are_kept(tmp_pa
 def test_responses_of_another_policy_or_to_other_prompts_are_not_mixed_in(tmp_path: Path, policy: str) -> None:
     sections = {"model": {"path": policy}, "rollout": {"max_new_tokens": 4}}
     items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections))
-    for changed in (
-        recipe(tmp_path, {"prompt": PROMPTS[1]}, **sections),
-        recipe(tmp_path, {"prompt": PROMPTS[0]}, **{**sections, "model": {"path": "elsewhere"}}),
-    ):
+    for prompt, path in ((PROMPTS[1], policy), (PROMPTS[0], "elsewhere")):
+        changed = recipe(tmp_path, {"prompt": prompt}, **{**sections, "model": {"path": path}})
         with pytest.raises(DataError, match="holds responses to other prompts, or of another policy"):
             items(tmp_path, changed)
 
