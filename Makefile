@@ -11,7 +11,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in six minutes without a GPU
@@ -30,6 +30,7 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/step.py --json docs/results/step.json
 	$(BIN)/python benchmarks/sandbox.py --json docs/results/sandbox.json
 	$(BIN)/python benchmarks/reward_decode.py --peer --json docs/results/reward_decode.json
+	$(BIN)/python benchmarks/annotate.py --json docs/results/annotate.json
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

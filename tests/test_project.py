@@ -37,8 +37,11 @@ BANDS = """
     critique_writing quoting critique_grammar skeleton constrained reward_model
     muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
+    annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
+    annotating/judging annotating/items annotating/critic
     labelled fidelity html terminal methods plots report comparison
-    commands/__init__ commands/align commands/recipe commands/train commands/generate commands/quickstart cli
+    commands/__init__ commands/align commands/annotate commands/recipe commands/train commands/generate
+    commands/quickstart cli
 """
 ORDER = BANDS.split()
 

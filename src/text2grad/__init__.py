@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from text2grad.advantages import gae, whiten
     from text2grad.align import pseudo_rewards
+    from text2grad.annotating.critic import LLMCritic
     from text2grad.config import Recipe, load_recipe
     from text2grad.critics import Critic
     from text2grad.critique_text import parse_critique
@@ -34,6 +35,7 @@ _HOME = {
     "Critique": "types",
     "Example": "types",
     "GenerativeRewardModel": "reward_model",
+    "LLMCritic": "annotating.critic",
     "Recipe": "config",
     "Rollout": "types",
     "Sandbox": "sandbox",
@@ -60,6 +62,7 @@ __all__ = [
     "Critique",
     "Example",
     "GenerativeRewardModel",
+    "LLMCritic",
     "Recipe",
     "Rollout",
     "Sandbox",

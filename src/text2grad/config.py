@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from text2grad.errors import ConfigError
-from text2grad.phase_sections import RefreshConfig, RewardModelConfig, SFTConfig
+from text2grad.phase_sections import AnnotateConfig, RefreshConfig, RewardModelConfig, SFTConfig
 from text2grad.sections import (
     NOT_THE_POLICY,
     CriticConfig,
@@ -36,6 +36,7 @@ class Recipe(Section):
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
     sft: SFTConfig = SFTConfig()
+    annotate: AnnotateConfig = AnnotateConfig()
     reward_model: RewardModelConfig = RewardModelConfig()
     critic: CriticConfig = CriticConfig()
     refresh: RefreshConfig = RefreshConfig()

@@ -6,6 +6,7 @@ Text2GradError
 ├── ShapeError        tensors that belong together differ in shape
 ├── AlignmentError    spans or ids that cannot belong to this response or tokenizer
 ├── CriticError       a critic broke its contract, or failed more often than the run allows
+├── RequestError      a server gave no answer; says of which kind that is, and whether to try again
 ├── ModelError        a model or tokenizer cannot play the role it was given
 ├── TrainingError     the run cannot go on (a loss that is not finite, say)
 ├── CheckpointError   a checkpoint could not be written or does not fit the run
@@ -38,6 +39,34 @@ class AlignmentError(Text2GradError):
 
 class CriticError(Text2GradError):
     """A critic broke its contract or failed more often than the run allows."""
+
+
+class RequestError(Text2GradError):
+    """A server gave no answer.
+
+    Attributes:
+        kind: timeout, connection, rate_limit, server_error, bad_reply, rejected, or not_asked.
+        detail: what happened, in words.
+        transient: True where the same request may be answered later.
+        fatal: True where no other request would be answered either: a wrong key, an unknown model, an empty account.
+        retry_after_s: how long the server asks to be left alone; 0 where it does not say.
+        may_cost: True where the server may have written, and charged for, an answer that did not arrive.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        transient: bool = False,
+        fatal: bool = False,
+        retry_after_s: float = 0.0,
+        may_cost: bool = False,
+    ) -> None:
+        """Take the attributes."""
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.detail = kind, detail
+        self.transient, self.fatal, self.retry_after_s, self.may_cost = transient, fatal, retry_after_s, may_cost
 
 
 class ModelError(Text2GradError):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from text2grad.sections import Count, Fraction, Listed, Positive, Section
+from text2grad.sections import Count, Fraction, Listed, NonNegative, Positive, Section
 
 Optimizer = Literal["adamw", "muon"]
 
@@ -24,6 +24,53 @@ class SFTConfig(Section):
     """Put the loss on the answer alone; an untrained model learns to read from the prompt too."""
     after_reward_model: Annotated[int, Field(ge=0)] = 0
     """Steps of fine-tuning on top of the reward model's weights, where the policy starts from those; 0: it does not."""
+
+
+class AnnotateConfig(Section):
+    """Phase 1 by a language model on an OpenAI-compatible server: `text2grad annotate` (section 3.3)."""
+
+    base_url: str = "https://api.openai.com/v1"
+    """The server, up to /v1: OpenAI's, vLLM's, `transformers serve`'s, Ollama's."""
+    model: str = ""
+    """The model's name on that server."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that holds the key; empty for a server that wants none. The key is written nowhere."""
+    template: Literal["summarization", "code", "qa"] = "qa"
+    """What the prompt asks to be judged."""
+    reasoning: bool = True
+    """Reason, then criticise, then quote; off asks for the quotes alone: the ablation of section 5.3."""
+    temperature: NonNegative | None = 0.3
+    """Of the judge; leave it unset in Python for a model that refuses the parameter."""
+    max_tokens: Count = 1200
+    """Length limit of an answer, reasoning included."""
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """What the server calls that limit; OpenAI's reasoning models want the second."""
+    structured: Literal["auto", "json_schema", "off"] = "auto"
+    """Have the server keep answers to a JSON schema; "auto" does until it refuses the first. Any answer is read."""
+    concurrency: Count = 32
+    """Most requests at once; fewer after "too many requests", until the server keeps up again."""
+    timeout_s: Positive = 120.0
+    """Longest that one request may take, from its start to its last byte."""
+    retries: Annotated[int, Field(ge=0)] = 6
+    """How often a request is repeated that got no answer."""
+    reask: Annotated[int, Field(ge=0)] = 0
+    """How often a response is asked about again: whose quotes are not in it, with the reason; else anew."""
+    input_price: NonNegative = 0.0
+    """US dollars per million tokens of prompts."""
+    output_price: NonNegative = 0.0
+    """US dollars per million tokens of answers."""
+    max_cost: NonNegative | None = None
+    """US dollars that all answers in `out` may cost, those of earlier runs included. Needs the prices."""
+    max_requests: Count | None = None
+    """Most requests of one run, repeated ones included."""
+    out: str = "runs/annotations"
+    """Directory of annotations.jsonl, failures.jsonl, and answers.sqlite: every answer ever paid for."""
+
+    @model_validator(mode="after")
+    def _knows_prices(self) -> "AnnotateConfig":
+        if self.max_cost is not None and not self.input_price and not self.output_price:
+            raise ValueError("max_cost needs input_price and output_price: without them nothing costs anything")
+        return self
 
 
 class RewardModelConfig(Section):

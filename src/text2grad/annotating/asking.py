@@ -1,0 +1,191 @@
+"""Questions → answers: from the store where they are known, else from the server, each asked once and kept at once.
+
+A request that got no answer is repeated (`tenacity`: exponential waits with jitter, and no sooner than the server
+allows). A question that two ask at the same time is one request. Answers are on disk before anyone sees them.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tenacity
+
+from text2grad.annotating.client import ChatClient
+from text2grad.annotating.pace import Pace
+from text2grad.annotating.store import Answer, Question, Store
+from text2grad.errors import RequestError
+from text2grad.phase_sections import AnnotateConfig
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # of the waits before requests are repeated; a random part of each is waited
+GIVE_UP_AFTER = 20  # questions in a row that got no answer after all retries: the server is not there
+_TEMPLATE_BYTES = 100  # tokens that a chat template adds to a prompt, at most
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was asked.
+
+    Attributes:
+        answered: questions that the server answered.
+        reused: questions that the store answered.
+        retried: requests that were repeated.
+        prompt_tokens: of the answers of this run.
+        completion_tokens: likewise.
+    """
+
+    answered: int = 0
+    reused: int = 0
+    retried: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Asker:
+    """Asks one model, for one run. It belongs to one event loop."""
+
+    def __init__(self, settings: AnnotateConfig, store: Store, client: ChatClient, pace: Pace) -> None:
+        """Take the settings, where answers are kept, who asks for them and how fast."""
+        self.settings, self.store, self.client, self.pace = settings, store, client, pace
+        self.tally = Tally()
+        self._under_way: dict[str, asyncio.Task[Answer]] = {}
+        self._schemas: bool | None = {"json_schema": True, "off": False}.get(settings.structured)
+        self._first, self._failed_in_row = asyncio.Lock(), 0
+
+    async def ask(
+        self, messages: tuple[Mapping[str, str], ...], *, schema: Mapping[str, Any], sample: int = 0
+    ) -> Answer:
+        """Return the answer to a question.
+
+        Args:
+            messages: the conversation.
+            schema: of the answer, where the server knows schemas.
+            sample: which of several answers to the same.
+
+        Raises:
+            RequestError: if there is none.
+            DataError: if it cannot be kept.
+        """
+        parameters = {"max_tokens": self.settings.max_tokens, "temperature": self.settings.temperature}
+        question = Question(
+            self.settings.model,
+            messages,
+            {**parameters, "structured": self.settings.structured, "schema": schema},
+            sample,
+        )
+        known = self.store.get(question)
+        if known is not None:
+            self.tally.reused += 1
+            return known
+        task = self._under_way.get(question.key)
+        if task is None:
+            task = asyncio.create_task(self._fetch(question, schema))
+            self._under_way[question.key] = task
+            task.add_done_callback(lambda _: self._under_way.pop(question.key))
+        return await task
+
+    async def _fetch(self, question: Question, schema: Mapping[str, Any]) -> Answer:
+        """Return the server's answer, with as many tries as are allowed."""
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
+            stop=tenacity.stop_after_attempt(self.settings.retries + 1),
+            wait=_wait,
+            sleep=self.pace.sleep,
+            before_sleep=self._count_retry,
+            reraise=True,
+        )
+        try:
+            answer: Answer = await retrying(self._attempt, question, schema)
+        except RequestError as error:
+            self._give_up(error)
+            raise
+        self._failed_in_row = 0
+        return answer
+
+    def _count_retry(self, _: tenacity.RetryCallState) -> None:
+        self.tally.retried += 1
+
+    def _give_up(self, error: RequestError) -> None:
+        """Stop the run where no other question would be answered either."""
+        self._failed_in_row += error.transient
+        if error.fatal:
+            self.pace.stop(error.detail)
+        elif self._failed_in_row >= GIVE_UP_AFTER:
+            self.pace.stop(f"{self._failed_in_row} questions in a row got no answer, the last one: {error}")
+
+    async def _attempt(self, question: Question, schema: Mapping[str, Any]) -> Answer:
+        """Make one request; the first of all finds out whether the server knows schemas."""
+        if self._schemas is None:
+            async with self._first:
+                if self._schemas is None:
+                    return await self._probe(question, schema)
+        return await self._send(question, schema if self._schemas else None)
+
+    async def _probe(self, question: Question, schema: Mapping[str, Any]) -> Answer:
+        try:
+            answer = await self._send(question, schema)
+        except RequestError as error:
+            if error.kind != "rejected" or error.fatal:
+                raise
+            answer = await self._send(question, None)  # where this is rejected, too, the next question finds out
+            self._schemas = False
+        else:
+            self._schemas = True
+        return answer
+
+    async def _send(self, question: Question, schema: Mapping[str, Any] | None) -> Answer:
+        """Make one request, count what it cost, and keep its answer."""
+        most = self._most(question)
+        async with self.pace.turn(most) as sent_at:
+            try:
+                answer = await self.client.complete(question.messages, self._parameters(schema))
+            except RequestError as error:
+                self.pace.budget.cost += most if error.may_cost else 0.0
+                if error.kind == "rate_limit" and error.transient:
+                    self.pace.slow_down(sent_at, error.retry_after_s)
+                raise
+            self._count(answer, most)
+            self.pace.speed_up()
+        await self.store.put(question, answer)
+        return answer
+
+    def _parameters(self, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the parameters of a request, as the API names them."""
+        parameters: dict[str, Any] = {self.settings.max_tokens_name: self.settings.max_tokens}
+        if self.settings.temperature is not None:
+            parameters["temperature"] = self.settings.temperature
+        if schema is not None:
+            form = {"name": "critique", "strict": True, "schema": schema}
+            parameters["response_format"] = {"type": "json_schema", "json_schema": form}
+        return parameters
+
+    def _most(self, question: Question) -> float:
+        """Return the US dollars that a request can cost at most: no token is shorter than a byte."""
+        size = sum(len(one["content"].encode()) + _TEMPLATE_BYTES for one in question.messages)
+        return price(self.settings, size, self.settings.max_tokens)
+
+    def _count(self, answer: Answer, most: float) -> None:
+        read, written = answer.prompt_tokens, answer.completion_tokens
+        self.tally.answered += 1
+        self.tally.prompt_tokens += read or 0
+        self.tally.completion_tokens += written or 0
+        unknown = read is None or written is None
+        self.pace.budget.cost += most if unknown else price(self.settings, read or 0, written or 0)
+
+
+def price(settings: AnnotateConfig, prompt_tokens: int, completion_tokens: int) -> float:
+    """Return what tokens cost, in US dollars.
+
+    Example:
+        >>> price(AnnotateConfig(input_price=2.5, output_price=10.0), 1_000, 500)
+        0.0075
+    """
+    return (prompt_tokens * settings.input_price + completion_tokens * settings.output_price) / 1e6
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    """Return the seconds before a request is repeated: random up to a limit that doubles, and what the server asks."""
+    error = state.outcome.exception() if state.outcome else None
+    least = error.retry_after_s if isinstance(error, RequestError) else 0.0
+    jitter = tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
+    return least + jitter(state)

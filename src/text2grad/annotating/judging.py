@@ -1,0 +1,236 @@
+"""Answers → critiques: read, their quotes looked up, those without support flagged; asked again where that is wished.
+
+What can become of an item:
+
+    judged        a critique that could be read; quotes that the response does not hold are dropped from its spans
+    refused       the model, or a filter before it, would not judge
+    empty         an answer without words
+    truncated     the length limit ended the answer before its JSON was whole
+    unreadable    words, but no critique in them, or more words than are read
+    timeout, connection, rate_limit, server_error, bad_reply, rejected
+                  no answer came, after all retries (see `RequestError`)
+    not_asked     the run had been stopped before: by its budget, its user, or the server
+
+Failures of the first kind were answered, and paid for; asking again takes `reask`. The others ask again in the next
+run. A failure is no exception: it is counted, and listed.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from text2grad.annotating.asking import Asker, Tally, price
+from text2grad.annotating.client import ChatClient
+from text2grad.annotating.pace import Budget, Pace
+from text2grad.annotating.store import Answer, Store
+from text2grad.annotating.templates import Template, complaint
+from text2grad.errors import RequestError
+from text2grad.phase_sections import AnnotateConfig
+from text2grad.spans import Match, critique_from_text
+from text2grad.types import Critique, Example
+
+ANSWERED = ("refused", "empty", "truncated", "unreadable")
+LEAST_SUPPORT = 0.5  # share of a quote's words that the critique must name
+_SHOWN_CHARS = 160
+_WORD = re.compile(r"\w+")
+
+
+class Item(NamedTuple):
+    """What is to be judged.
+
+    Attributes:
+        id: names it in messages and files.
+        example: what was asked of whoever responded.
+        response: what is judged.
+        feedback: what a person said of it, where somebody did.
+        tests: what its unit tests came to, in words, where there are some.
+    """
+
+    id: str
+    example: Example
+    response: str
+    feedback: str | None = None
+    tests: str | None = None
+
+
+class Failure(NamedTuple):
+    """Why an item has no critique, or could not be asked about again: a kind of the module's docstring, and details."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of an item.
+
+    Attributes:
+        critique: None where there is none that could be used.
+        failure: None where nothing failed.
+        unsupported: quotes that the critique does not speak of.
+        prompt_tokens: of all answers about this item.
+        completion_tokens: likewise.
+    """
+
+    critique: Critique | None = None
+    failure: Failure | None = None
+    unsupported: tuple[str, ...] = ()
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Less is better: critiques before failures, few lost quotes before many."""
+        return self.critique is None, len(self.critique.unmatched) if self.critique else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Judges items by what a model answers.
+
+    Attributes:
+        asker: who is asked.
+        template: how.
+        reask: how often an item may be asked about again.
+        match: how quotes are found in the response.
+    """
+
+    asker: Asker
+    template: Template
+    reask: int = 0
+    match: Match = "exact"
+
+    async def judge(self, item: Item) -> Verdict:
+        """Return what becomes of one item, the best of its answers."""
+        first = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
+        schema = self.template.schema(grounding=item.feedback is not None)
+        best, messages, read, written = Verdict(failure=Failure("not_asked", "")), first, 0, 0
+        for sample in range(self.reask + 1):
+            try:
+                answer = await self.asker.ask(messages, schema=schema, sample=sample)
+            except RequestError as error:
+                best = replace(best, failure=Failure(error.kind, error.detail))
+                break
+            read, written = read + (answer.prompt_tokens or 0), written + (answer.completion_tokens or 0)
+            verdict = self._read(answer, item)
+            best = verdict if sample == 0 else min(best, verdict, key=lambda one: one.rank)
+            if best.rank == (False, 0):
+                break
+            messages = first
+            if verdict.critique is not None:
+                said = {"role": "assistant", "content": answer.text}
+                messages = (*first, said, complaint(verdict.critique.unmatched))
+        return replace(best, prompt_tokens=read, completion_tokens=written)
+
+    def _read(self, answer: Answer, item: Item) -> Verdict:
+        """Return what one answer comes to."""
+        shown = answer.text[:_SHOWN_CHARS]
+        if answer.finish in ("refused", "too_long"):
+            return Verdict(failure=Failure("refused" if answer.finish == "refused" else "unreadable", shown))
+        critique = critique_from_text(answer.text, item.response, match=self.match)
+        if critique.failed or (answer.finish == "length" and critique.status != "ok"):
+            kind = "truncated" if answer.finish == "length" else "unreadable" if answer.text.strip() else "empty"
+            return Verdict(failure=Failure(kind, shown))
+        if item.feedback is not None:
+            critique = replace(critique, feedback=item.feedback)
+        checked = self.template.reasoning or item.feedback is not None
+        return Verdict(critique, unsupported=unsupported(critique, item.response) if checked else ())
+
+
+def unsupported(critique: Critique, response: str) -> tuple[str, ...]:
+    """Return the quotes that a critique's words do not support: less than half of their words are named there.
+
+    Example:
+        >>> from text2grad.types import Span
+        >>> critique = Critique("The city is not Lyon.", (Span(0, 4, "negative"), Span(8, 14, "positive")))
+        >>> unsupported(critique, "Lyon in summer")
+        ('summer',)
+    """
+    named = set(_WORD.findall(critique.feedback.casefold()))
+    quotes = dict.fromkeys(response[span.start : span.end] for span in critique.spans)
+    return tuple(quote for quote in quotes if not _supported(quote, critique.feedback, named))
+
+
+def _supported(quote: str, feedback: str, named: set[str]) -> bool:
+    words = _WORD.findall(quote.casefold())
+    return quote.strip() in feedback or (bool(words) and sum(w in named for w in words) >= LEAST_SUPPORT * len(words))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run over many items.
+
+    Attributes:
+        settings: the section [annotate].
+        store: where answers are kept.
+        match: how quotes are found in the response.
+    """
+
+    settings: AnnotateConfig
+    store: Store
+    match: Match = "exact"
+
+    async def run(
+        self,
+        items: Sequence[Item],
+        on_done: Callable[[Verdict, Tally, Budget], None] | None = None,
+        on_start: Callable[[Pace], None] | None = None,
+    ) -> tuple[list[Verdict], Tally, Budget]:
+        """Judge items, as many at once as the settings allow.
+
+        Args:
+            items: what is to be judged.
+            on_done: told of each verdict, as it comes.
+            on_start: given what can stop the run; requests that are under way then end, and no other begins.
+
+        Returns:
+            A verdict for each item, what was asked, and what was spent.
+
+        Raises:
+            ConfigError: if the settings name no server, or there is no key.
+            DataError: if an answer cannot be kept.
+        """
+        client = ChatClient(self.settings)
+        cost = price(self.settings, *self.store.tokens())
+        budget = Budget(self.settings.max_requests, self.settings.max_cost, cost=cost)
+        pace = Pace(self.settings.concurrency, budget)
+        judge = Judge(
+            Asker(self.settings, self.store, client, pace),
+            Template(self.settings.template, self.settings.reasoning),
+            self.settings.reask,
+            self.match,
+        )
+        if on_start:
+            on_start(pace)
+
+        def tell(verdict: Verdict) -> None:
+            if on_done:
+                on_done(verdict, judge.asker.tally, budget)
+
+        try:
+            verdicts = await _all(judge, items, self.settings.concurrency, tell)
+        finally:
+            await client.close()
+        return verdicts, judge.asker.tally, budget
+
+
+async def _all(judge: Judge, items: Sequence[Item], workers: int, on_done: Callable[[Verdict], None]) -> list[Verdict]:
+    """Judge items by so many workers, and return their verdicts in order."""
+    verdicts: dict[int, Verdict] = {}
+    rows = iter(range(len(items)))
+
+    async def work() -> None:
+        for row in rows:
+            verdicts[row] = await judge.judge(items[row])
+            on_done(verdicts[row])
+
+    tasks = [asyncio.create_task(work()) for _ in range(min(workers, len(items)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:  # where one could not go on, none does
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [verdicts[row] for row in range(len(items))]

@@ -1,0 +1,233 @@
+"""A chat-completions server on loopback that answers, and misbehaves as the prompt says.
+
+A prompt that holds `[[429 500 ok]]` is met with 429 the first time it comes, 500 the second, and an answer the third
+time and ever after. Prompts without such a script are answered. GET /v1/state tells how often each prompt came.
+
+    ok          a critique that quotes the first and the last word of the response
+    429         rate limit; `429:0.2` with Retry-After: 0.2
+    400 401 500 statuses of that number, with an error in JSON
+    drop        the connection is closed without a word
+    cut         half of the reply's JSON, then the connection is closed
+    slow        headers, then a byte now and then, for ever
+    garbage     status 200, and no JSON
+    wrong       status 200, and JSON that is no chat completion
+    doubled     a critique that has the key good_spans twice
+    huge        an answer of 10 MB
+    refused     the model refuses, in the field for it
+    empty       an answer without text
+    length      a critique that the length limit cut
+    prose       an answer that holds no critique
+    misquote    a critique that quotes what the response does not hold
+    corrigible  the same, until it is told so
+    echo        a critique that repeats the request's Authorization header
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+REPLY = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
+SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
+RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
+HUGE = 10_000_000
+
+
+class Running(NamedTuple):
+    """A server in a process of its own."""
+
+    url: str
+
+    def state(self) -> dict[str, Any]:
+        """Return "counts" by the prompts' SHA-256, the "most_active" at once, and "busy_s", seconds of all."""
+        with urlopen(f"{self.url}/state") as reply:
+            return json.loads(reply.read())  # type: ignore[no-any-return]
+
+    def requests(self) -> int:
+        """Return how many requests came in all."""
+        with urlopen(f"{self.url}/requests") as reply:
+            return int(reply.read())
+
+    def times(self, text: str) -> int:
+        """Return how often a prompt came."""
+        return int(self.state()["counts"].get(hashlib.sha256(text.encode()).hexdigest(), 0))
+
+
+@contextmanager
+def running(*flags: str) -> Iterator[Running]:
+    """Start a server, and end it."""
+    with subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Running(f"http://127.0.0.1:{int(process.stdout.readline())}/v1")
+        finally:
+            process.kill()
+
+
+class FaultServer:
+    """The server; all state is in memory, and counts only grow."""
+
+    def __init__(self, *, delay_s: float = 0.0, at_once: int = 0, schemas: bool = True) -> None:
+        """Take the seconds that an answer takes, how many requests are allowed at once, and whether schemas are."""
+        self.delay_s, self.at_once, self.schemas = delay_s, at_once, schemas
+        self.counts: Counter[str] = Counter()
+        self.active = self.most_active = 0
+        self.first_at = self.last_at = 0.0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, one after another."""
+        try:
+            while await self._one(reader, writer):
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client was killed, or has hung up
+        finally:
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+        body = await reader.readexactly(int(fields.get("content-length", 0)))
+        if head.startswith("GET"):
+            busy_s = self.last_at - self.first_at
+            whole = {"counts": self.counts, "most_active": self.most_active, "busy_s": busy_s}
+            _send(writer, 200, whole if "/state" in head else self.counts.total())
+            return True
+        key = re.search(r"(?im)^authorization: (.*?)\r?$", head)
+        request = json.loads(body)
+        text = "\n".join(message["content"] for message in request["messages"])
+        self.counts[hashlib.sha256(text.encode()).hexdigest()] += 1
+        count = self.counts[hashlib.sha256(text.encode()).hexdigest()]
+        if "response_format" in request and not self.schemas:
+            _send(writer, 400, {"error": {"message": "response_format is not known here"}})
+            return True
+        self.active += 1
+        self.first_at = self.first_at or time.monotonic()
+        self.most_active = max(self.most_active, self.active)
+        try:
+            if self.at_once and self.active > self.at_once:
+                _send(writer, 429, {"error": {"message": "too many at once"}})
+                return True
+            await asyncio.sleep(self.delay_s)
+            return await self._act(_scripted(text, count), text, key[1] if key else "", writer)
+        finally:
+            self.active -= 1
+            self.last_at = time.monotonic()
+
+    async def _act(self, what: str, text: str, key: str, writer: asyncio.StreamWriter) -> bool:
+        status, _, after = what.partition(":")
+        if status.isdigit():
+            header = f"Retry-After: {after}\r\n".encode() if after else b""
+            _send(writer, int(status), {"error": {"message": f"no ({key})"}}, header)
+            return True
+        if what == "drop":
+            return False
+        if what == "slow":
+            writer.write(REPLY % (200, 1000, b""))
+            while not writer.is_closing():
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+            return False
+        if what == "garbage":
+            _send(writer, 200, b"<html>Bad gateway</html>")
+        elif what == "wrong":
+            _send(writer, 200, {"choices": "none"})
+        elif what == "cut":
+            whole = json.dumps(_completion(what, text, key)).encode()
+            writer.write(REPLY % (200, len(whole), b"") + whole[: len(whole) // 2])
+            return False
+        else:
+            _send(writer, 200, _completion(what, text, key))
+        return True
+
+
+def _scripted(text: str, count: int) -> str:
+    """Return what happens to a prompt that comes for the nth time."""
+    script = SCRIPT.search(text)
+    steps = script[1].split() if script else ["ok"]
+    return steps[min(count, len(steps)) - 1] if count <= len(steps) else (steps[-1] if _answers(steps[-1]) else "ok")
+
+
+def _answers(step: str) -> bool:
+    """True for what is an answer, and comes again when it is asked again."""
+    return step in (
+        "refused",
+        "empty",
+        "length",
+        "prose",
+        "huge",
+        "misquote",
+        "corrigible",
+        "slow",
+        "400",
+        "401",
+        "doubled",
+        "echo",
+    )
+
+
+def _completion(what: str, text: str, key: str) -> dict[str, Any]:
+    """Return a chat completion that answers, or half answers."""
+    found = RESPONSE.findall(text)
+    words = found[-1].split() if found else ["nothing"]
+    critique = {
+        "textual_feedback": f'"{words[0]}" is right, but "{words[-1]}" is wrong.',
+        "good_spans": [words[0]],
+        "poor_spans": [words[-1]],
+    }
+    if what == "misquote" or (what == "corrigible" and "<quote>\nwhat nobody said\n</quote>" not in text):
+        critique["poor_spans"] = ["what nobody said"]
+    if what == "echo":
+        critique["textual_feedback"] += f" You sent {key}."
+    content: str | None = json.dumps(critique)
+    if what == "doubled":
+        content = json.dumps(critique)[:-1] + f', "good_spans": [{json.dumps(words[-1])}]}}'
+    if what == "huge":
+        content = "x" * HUGE
+    if what == "prose":
+        content = "Once upon a time there was a dog."
+    if what in ("empty", "refused"):
+        content = "" if what == "empty" else None
+    if what == "length":
+        content = json.dumps(critique)[:30]
+    message = {"role": "assistant", "content": content, "refusal": "I will not." if what == "refused" else None}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "served",
+        "choices": [{"index": 0, "message": message, "finish_reason": "length" if what == "length" else "stop"}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
+    }
+
+
+def _send(writer: asyncio.StreamWriter, status: int, reply: Any, header: bytes = b"") -> None:
+    body = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+    writer.write(REPLY % (status, len(body), header) + body)
+
+
+async def main() -> None:
+    """Serve until killed; the port is the first line of the output."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--delay-s", type=float, default=0.0)
+    parser.add_argument("--at-once", type=int, default=0)
+    parser.add_argument("--no-schemas", action="store_true")
+    args = parser.parse_args()
+    answering = FaultServer(delay_s=args.delay_s, at_once=args.at_once, schemas=not args.no_schemas)
+    server = await asyncio.start_server(answering.serve, "127.0.0.1", 0, limit=2**24)
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - whoever started it reads this
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
