@@ -32,7 +32,7 @@ BANDS = """
     tasks/code tasks/registry
     nl_gradient advantages ppo
     logprobs adapters batch models rollout rewards optim update
-    qa_feedback records runlog run_state checkpoint metrics annotations remembered
+    record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
     critique_writing reward_model muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
     labelled fidelity html terminal methods plots report comparison

@@ -18,7 +18,8 @@ from text2grad.align import Mode, Overlap, SpanMass
 from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
 from text2grad.fidelity import Fidelity, Tally
 from text2grad.labelled import AlignSettings, Labelled, label_tokens
-from text2grad.records import WAY_OUT, Form, Judged, read_judged
+from text2grad.record_files import WAY_OUT
+from text2grad.records import Form, Judged, read_judged
 from text2grad.runlog import write_atomically
 from text2grad.spans import Match
 from text2grad.terminal import plain, print_critique
