@@ -33,10 +33,13 @@ BANDS = """
     nl_gradient advantages ppo
     logprobs adapters batch models rollout rewards optim update
     record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
+    sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
+    sources/table sources/registry export
     critique_writing reward_model muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
     labelled fidelity html terminal methods plots report comparison
-    commands/__init__ commands/align commands/recipe commands/train commands/generate commands/quickstart cli
+    commands/__init__ commands/align commands/import_ commands/recipe commands/train commands/generate
+    commands/quickstart cli
 """
 ORDER = BANDS.split()
 

@@ -29,7 +29,7 @@ from text2grad.weighting import check_known
 
 Form = Literal["jsonl", "qa_feedback"]
 
-_BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
+BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _critique(record: Object, response: str, where: str, match: Match) -> Critiq
     """Return the critique of a record, whichever way it is given."""
     given = record.get("critique")
     if given is None:
-        given = {key: record[key] for key in _BESIDE if key in record}
+        given = {key: record[key] for key in BESIDE if key in record}
     if isinstance(given, str):
         return critique_from_text(given, response, match=match)
     if not isinstance(given, dict) or not given:
