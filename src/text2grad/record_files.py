@@ -214,7 +214,7 @@ def _parquet(path: Path) -> Iterator[Entry]:
     except ImportError as error:
         raise ConfigError('Parquet files need pyarrow: pip install "text2grad[train]"') from error
     try:
-        with ParquetFile(path) as file:
+        with path.open("rb") as opened, ParquetFile(opened) as file:
             rows = (row for batch in file.iter_batches(batch_size=1_000) for row in batch.to_pylist())
             yield from _numbered(path, rows)
     except (OSError, ArrowException) as error:

@@ -192,7 +192,7 @@ def _span(entry: Any, response: str, where: str) -> Span:
     start, end, label = parts
     if not 0 <= start <= end <= len(response):
         raise bad_record(
-            where, f"span {shown(entry)} does not lie in the response, which has {len(response)} characters"
+            where, f"span {shown(parts)} does not lie in the response, which has {len(response)} characters"
         )
     return Span(start, end, label)
 

@@ -19,6 +19,8 @@ from text2grad.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critiq
 from text2grad.sources.changes import changed_spans
 from text2grad.types import Critique, Span
 
+UNCHANGED = "better responses that change nothing here: what was mended stands outside of the response"
+
 _SIDES = ("source", "target")
 _SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
 _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
@@ -131,5 +133,5 @@ def grounded(row: Row, prompt: str, response: str, said: str, better: str) -> It
     spans, added = changed_spans(response, better.removeprefix(prompt))
     losses = [Loss("text that the better response adds: it has no place in this one")] * added
     if not spans:
-        losses.append(Loss(WORDS_ONLY))
+        losses += [Loss(WORDS_ONLY)] if added else [Loss(UNCHANGED), Loss(WORDS_ONLY)]
     return Item(Annotation(prompt, response, Critique(said, spans)), tuple(losses), added)
