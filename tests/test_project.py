@@ -23,6 +23,7 @@ BANDS = """
     lenient_json critique_text normalize spans
     pieces offsets weighting align
     sections phase_sections config examples critics
+    program_text isolation unit_tests ruff_critic
     tasks/__init__ tasks/base
     tasks/_story_words tasks/_story_reading tasks/_story_openings tasks/stories
     tasks/_summarization_world tasks/_summarization_posts tasks/_summarization_metric tasks/_summarization_critic

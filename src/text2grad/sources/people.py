@@ -19,8 +19,6 @@ from text2grad.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critiq
 from text2grad.sources.changes import changed_spans
 from text2grad.types import Critique, Span
 
-UNCHANGED = "better responses that change nothing here: what was mended stands outside of the response"
-
 _SIDES = ("source", "target")
 _SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
 _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
@@ -121,17 +119,29 @@ def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
 
 def read_ilf(row: Row) -> Iterator[Item]:
     """Yield one person's words about a program."""
-    prompt, said = row.text("prompt"), row.text("Feedback").strip()
-    program = row.text("original_model_completion").removeprefix(prompt)
-    yield grounded(row, prompt, program, said, row.words("completion") and row.text("completion"))
+    prompt, whole = row.text("prompt"), row.text("original_model_completion")
+    better = row.words("unedited_annotator_completion") or (row.words("completion") and prompt + row.text("completion"))
+    head = prompt if whole.startswith(prompt) else ""
+    yield grounded(row, (prompt, whole.removeprefix(prompt)), row.text("Feedback").strip(), better, head)
 
 
-def grounded(row: Row, prompt: str, response: str, said: str, better: str) -> Item:
-    """Return words as an annotation, with the places that a better response changed where there is one."""
+def grounded(row: Row, asked: tuple[str, str], said: str, better: str, head: str = "") -> Item:
+    """Return words as an annotation, with the places that a better response changed where there is one.
+
+    Args:
+        row: where the words are from.
+        asked: prompt and response.
+        said: the words.
+        better: the better response, "" where there is none.
+        head: what `better` and the response both go on from.
+    """
+    prompt, response = asked
     if not better or row.options.ground == "words":
         return Item(Annotation(prompt, response, Critique(said)), (Loss(WORDS_ONLY),))
-    spans, added = changed_spans(response, better.removeprefix(prompt))
-    losses = [Loss("text that the better response adds: it has no place in this one")] * added
-    if not spans:
-        losses += [Loss(WORDS_ONLY)] if added else [Loss(UNCHANGED), Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(said, spans)), tuple(losses), added)
+    changes = changed_spans(head + response, better)
+    at = len(head)
+    spans = tuple(Span(max(s.start - at, 0), s.end - at, "negative") for s in changes.spans if s.end > at)
+    losses = [Loss("text that the better response adds: it has no place in this one")] * changes.added
+    losses += [Loss("changes of the prompt's own text: no span")] * (len(changes.spans) - len(spans))
+    losses += [] if spans else [Loss(WORDS_ONLY)]
+    return Item(Annotation(prompt, response, Critique(said, spans)), tuple(losses), changes.added)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from text2grad.annotations import Annotation
+from text2grad.isolation import with_names
 from text2grad.record_files import Object, shown
 from text2grad.sources.base import NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
 from text2grad.types import Critique, Example
@@ -60,7 +61,7 @@ def read_ultrafeedback(row: Row) -> Iterator[Item]:
 
 def read_kodcode(row: Row) -> Iterator[Item]:
     """Yield one problem with its solution and its tests."""
-    tests = row.first("test", "test_code")
+    tests = with_names(row.first("test", "test_code"))
     names = ("question_id", "subset", "style", "gpt_difficulty", "gpt_pass_percentage")
     yield Item(Example(row.text("question"), row.text("solution"), tests, meta=_some(row.record, names)))
 

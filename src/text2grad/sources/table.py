@@ -40,7 +40,7 @@ def read_table(row: Row) -> Iterator[Item]:
         better = record.get("refinement") or ""
         if not isinstance(better, str):
             raise row.bad(f'"{row.name("refinement")}" must be a text')
-        yield grounded(row, judged.prompt, judged.response, critique.feedback, better)
+        yield grounded(row, (judged.prompt, judged.response), critique.feedback, better)
         return
     losses = [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
     losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
