@@ -38,9 +38,9 @@ BANDS = """
     sources/table sources/registry export
     critique_writing reward_model muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
-    labelled fidelity html terminal methods plots report comparison
-    commands/__init__ commands/align commands/import_ commands/recipe commands/train commands/generate
-    commands/quickstart cli
+    labelled fidelity html terminal methods plots annotation_tables report comparison
+    commands/__init__ commands/_align_report commands/align commands/import_ commands/recipe commands/train
+    commands/generate commands/export commands/quickstart cli
 """
 ORDER = BANDS.split()
 
