@@ -273,7 +273,9 @@ def _bars(axis: Any, names: Sequence[str], series: Mapping[str, Sequence[float]]
     axis.margins(x=0.15)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
-    axis.legend(frameon=False, fontsize=8, labelcolor=INK)
+    axis.legend(
+        frameon=False, fontsize=8, labelcolor=INK, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(series)
+    )
 
 
 def _share(part: float, whole: float) -> float:
