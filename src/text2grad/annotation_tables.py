@@ -264,7 +264,7 @@ def _bars(axis: Any, names: Sequence[str], series: Mapping[str, Sequence[float]]
     for k, (label, values) in enumerate(series.items()):
         places = [n + (k - (len(series) - 1) / 2) * height for n in range(len(names))]
         bars = axis.barh(places, values, height * 0.92, color=COLOURS[k], label=label)
-        axis.bar_label(bars, fmt="%.3g", padding=2, fontsize=8, color=INK)
+        axis.bar_label(bars, fmt=lambda x: f"{x:,.0f}" if x >= 100 else f"{x:.3g}", padding=2, fontsize=8, color=INK)
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
     axis.set_title(title, loc="left", fontsize=10.5, color=INK)
