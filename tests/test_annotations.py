@@ -83,7 +83,8 @@ def test_an_annotation_is_a_line_of_json(tmp_path: Path) -> None:
     write_annotations(tmp_path / "a.jsonl", [WHOLE, Annotation("", "é", Critique(""))])
     assert (tmp_path / "a.jsonl").read_text("ascii") == (
         '{"prompt": "Say it:", "response": "see \\"Lyon\\"", "critique": {"feedback": "No, \\"Paris\\".", "spans": '
-        '[[0, 3, "positive"], [4, 10, "negative"]], "outcome": -0.5, "status": "repaired", "unmatched": ["Rome"]}}\n'
+        '[{"start": 0, "end": 3, "label": "positive"}, {"start": 4, "end": 10, "label": "negative"}], '
+        '"outcome": -0.5, "status": "repaired", "unmatched": ["Rome"]}}\n'
         '{"prompt": "", "response": "\\u00e9", "critique": {"feedback": "", "spans": [], "outcome": null, '
         '"status": "ok", "unmatched": []}}\n'
     )

@@ -31,6 +31,7 @@ LYON = {
 }
 FINE = {"response": "So glad today.", "critique": 'Good. {"good_spans": ["glad"]}'}
 BAD = {"response": "x", "spans": [[0, 2, "negative"]]}
+FILES = ["report.html", "report.json", "rewards.jsonl", "tables.png", "tables.txt"]
 NOT_SAID = {"response": "Quebec", "critique": "Fine."}  # bert() knows no Q
 
 
@@ -95,12 +96,12 @@ def test_critiques_become_rewards_a_report_and_a_page(
         "skipped_records": [],
     }
     assert len(re.findall("<article>", page)) == 2
-    assert sorted(file.name for file in out.iterdir()) == ["report.html", "report.json", "rewards.jsonl"]
+    assert sorted(file.name for file in out.iterdir()) == FILES
     said = capsys.readouterr().out
     assert "− Lyon" in said
     assert "not found: Nice" in said
     assert re.search(r"quotes not found +33\.3 % \(1 of 3\)", said)
-    assert f"written: {out}/rewards.jsonl, report.json, report.html" in said
+    assert f"written: {out}/rewards.jsonl, report.json, report.html, tables.txt, tables.png" in said
 
 
 def test_without_a_place_to_write_it_only_prints(

@@ -23,6 +23,7 @@ BANDS = """
     lenient_json critique_text normalize spans
     pieces offsets weighting align vocabulary
     sections phase_sections config examples critics
+    program_text isolation unit_tests ruff_critic
     tasks/__init__ tasks/base
     tasks/_story_words tasks/_story_reading tasks/_story_openings tasks/stories
     tasks/procedural tasks/_fact_reading tasks/_fact_wording
@@ -33,15 +34,17 @@ BANDS = """
     tasks/code tasks/registry
     nl_gradient advantages ppo
     logprobs adapters batch models rollout rewards optim update
-    qa_feedback records runlog run_state checkpoint metrics annotations remembered
+    record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
+    sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
+    sources/table sources/registry export
     critique_writing quoting critique_grammar skeleton constrained reward_model
     muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
     annotating/judging annotating/items annotating/critic
-    labelled fidelity html terminal methods plots report comparison
-    commands/__init__ commands/align commands/annotate commands/recipe commands/train commands/generate
-    commands/quickstart cli
+    labelled fidelity html terminal methods plots annotation_tables report comparison
+    commands/__init__ commands/_align_report commands/align commands/annotate commands/import_ commands/recipe
+    commands/train commands/generate commands/export commands/quickstart cli
 """
 ORDER = BANDS.split()
 

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from text2grad.offsets import token_offsets
     from text2grad.ppo import policy_loss, value_loss
     from text2grad.reward_model import GenerativeRewardModel
+    from text2grad.ruff_critic import RuffCritic
     from text2grad.sandbox import Sandbox, run_tests
+    from text2grad.sources.registry import read_source
     from text2grad.spans import critique_from_text, locate_spans
     from text2grad.types import Critique, Example, Rollout, Span
+    from text2grad.unit_tests import UnitTestCritic
     from text2grad.weighting import token_importance
 
 __version__ = "0.1.0"
@@ -38,10 +41,12 @@ _HOME = {
     "LLMCritic": "annotating.critic",
     "Recipe": "config",
     "Rollout": "types",
+    "RuffCritic": "ruff_critic",
     "Sandbox": "sandbox",
     "Span": "types",
     "Text2GradError": "errors",
     "Text2GradTrainer": "loop",
+    "UnitTestCritic": "unit_tests",
     "critique_from_text": "spans",
     "gae": "advantages",
     "load_recipe": "config",
@@ -50,6 +55,7 @@ _HOME = {
     "parse_critique": "critique_text",
     "policy_loss": "ppo",
     "pseudo_rewards": "align",
+    "read_source": "sources.registry",
     "run_tests": "sandbox",
     "token_importance": "weighting",
     "token_offsets": "offsets",
@@ -65,10 +71,12 @@ __all__ = [
     "LLMCritic",
     "Recipe",
     "Rollout",
+    "RuffCritic",
     "Sandbox",
     "Span",
     "Text2GradError",
     "Text2GradTrainer",
+    "UnitTestCritic",
     "critique_from_text",
     "gae",
     "load_recipe",
@@ -77,6 +85,7 @@ __all__ = [
     "parse_critique",
     "policy_loss",
     "pseudo_rewards",
+    "read_source",
     "run_tests",
     "token_importance",
     "token_offsets",

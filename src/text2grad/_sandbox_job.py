@@ -87,6 +87,8 @@ def run(program: str, *, site: str | None) -> None:
 
 def _load_and_test(program: str, site: str | None) -> Verdict:
     module = _prepare(program)
+    if site is not None:  # what is installed beside pytest: numpy, say
+        sys.path.append(site)
     pristine = dict(PRISTINE)
     exec(compile(program, "solution.py", "exec", dont_inherit=True), vars(module))
     settrace(None)
@@ -108,6 +110,7 @@ def _load_and_test(program: str, site: str | None) -> Verdict:
 def _prepare(program: str) -> ModuleType:
     for name in [name for name in sys.modules if name.partition(".")[0] == "text2grad"]:
         del sys.modules[name]
+    sys.modules["text2grad"] = None  # type: ignore[assignment] # cannot be imported, wherever it is installed
     sys.argv = ["solution.py"]
     sys.dont_write_bytecode = True
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), "utf-8", "backslashreplace", line_buffering=True)
@@ -137,7 +140,10 @@ def _run_pytest(program: str, tests: str, site: str | None) -> Verdict:
         with open(name, "w", encoding="utf-8") as file:
             file.write(text)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    sys.path.append(site)
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("pytest", "_pytest", "pluggy", "iniconfig")
+    ]:
+        del sys.modules[name]  # a program that imported it may have changed it
     import pytest
 
     elsewhere: str = site
@@ -187,7 +193,8 @@ def _told(error: BaseException, *, failed: bool = False, hidden: str = __file__)
 
 
 def _show_source(name: str, text: str) -> None:
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    # Python marks the place within a line one too far where the line has no end, which a file's last one always has.
+    linecache.cache[name] = (len(text), None, f"{text}\n".splitlines(keepends=True), name)
 
 
 def _flush() -> None:

@@ -2,12 +2,14 @@
 
 On disk an annotation is a line of JSON, which `text2grad align` reads, too:
 
-    {"prompt": ..., "response": ..., "critique": {"feedback": ..., "spans": [[start, end, label], ...], ...}}
+    {"prompt": ..., "response": ..., "critique": {"feedback": ..., "spans": [{"start", "end", "label"}, ...], ...}}
+
+Every field has one type always, so that `datasets` loads the file.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from text2grad.critics import Critic, ask
 from text2grad.records import critique_record, read_judged
@@ -41,11 +43,14 @@ def annotate(
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
     """Write annotations, whole or not at all."""
-    lines = [
-        to_json({"prompt": one.prompt, "response": one.response, "critique": critique_record(one.critique)})
-        for one in annotations
-    ]
-    write_atomically(path, b"\n".join(lines) + b"\n")
+    write_atomically(path, b"\n".join(to_json(annotation_record(one)) for one in annotations) + b"\n")
+
+
+def annotation_record(annotation: Annotation) -> dict[str, Any]:
+    """Return an annotation as JSON data; `read_judged` reads it."""
+    spans = [{"start": span.start, "end": span.end, "label": span.label} for span in annotation.critique.spans]
+    critique = {**critique_record(annotation.critique), "spans": spans}
+    return {"prompt": annotation.prompt, "response": annotation.response, "critique": critique}
 
 
 def read_annotations(path: str | Path) -> list[Annotation]:

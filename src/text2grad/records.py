@@ -22,15 +22,14 @@ from typing import Any, Literal, get_args
 
 from text2grad.errors import DataError
 from text2grad.qa_feedback import qa_critique
+from text2grad.record_files import Object, bad_record, json_object, keys_of, read_lines, read_list, shown
 from text2grad.spans import Match, critique_from_text
 from text2grad.types import LABELS, Critique, Example, Span, Status
 from text2grad.weighting import check_known
 
 Form = Literal["jsonl", "qa_feedback"]
-Object = dict[str, Any]
 
-WAY_OUT = "Mend the record, or leave such records out with --skip-bad"
-_BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
+BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,11 @@ def read_judged(
         DataError: if the file cannot be read or has no records, or one of them cannot be used.
     """
     check_known("format", form, get_args(Form))
-    sources = _lines(Path(path)) if form == "jsonl" else _entries(Path(path))
+    entries = read_lines(Path(path)) if form == "jsonl" else read_list(Path(path))
     number = 0
-    for number, where, record in islice(sources, limit):
+    for number, where, record in islice(entries, limit):
         try:
-            judged = _judged(number, where, record, form, match)
+            judged = judged_record(number, where, record, form, match)
         except DataError as error:
             if on_bad is None:
                 raise
@@ -101,12 +100,13 @@ def read_judged(
         raise DataError(f"{path} has no records")
 
 
-def _judged(number: int, where: str, record: Any, form: Form, match: Match) -> Judged:
-    """Return one record, or refuse it."""
-    if isinstance(record, bytes):
-        record = _json(record, where)
-    if not isinstance(record, dict):
-        raise _bad(where, f"a record is a JSON object, got {type(record).__name__}")
+def judged_record(number: int, where: str, record: Any, form: Form, match: Match) -> Judged:
+    """Return one record of a file.
+
+    Raises:
+        DataError: if it cannot be used.
+    """
+    record = json_object(record, where)
     if form == "qa_feedback":
         prompt, response = _text(record, "question", where), _text(record, "prediction 1", where)
         return Judged(number, where, prompt, response, _qa(record, response, where))
@@ -116,56 +116,14 @@ def _judged(number: int, where: str, record: Any, form: Form, match: Match) -> J
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str, Any]]:
-    """Yield the lines of a file that are not blank, with their numbers."""
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, f"{path}:{number}", line.removeprefix(b"\xef\xbb\xbf")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
-    """Yield the entries of a JSON list, with their numbers."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        entries = json.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {_why(error)}") from error
-    if not isinstance(entries, list):
-        raise DataError(f"{path}: no JSON list of records, got {type(entries).__name__}")
-    for number, entry in enumerate(entries, start=1):
-        yield number, f"{path}: record {number}", entry
-
-
-def _json(line: bytes, where: str) -> Any:
-    """Read one line."""
-    try:
-        return json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise _bad(where, _why(error)) from error
-
-
-def _why(error: Exception) -> str:
-    """Return why something could not be read as JSON."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON: {error.msg} at character {error.pos + 1}"
-    return "nested too deeply" if isinstance(error, RecursionError) else f"not UTF-8: {error}"
-
-
 def _qa(record: Object, response: str, where: str) -> Critique:
     """Read a record's human feedback."""
     try:
         return qa_critique(record, response)
     except (KeyError, TypeError, AttributeError) as error:
-        raise _bad(where, f"not in the form of qa_feedback ({type(error).__name__}: {error})") from error
+        raise bad_record(where, f"not in the form of qa_feedback ({type(error).__name__}: {error})") from error
     except ValueError as error:
-        raise _bad(where, str(error)) from error
+        raise bad_record(where, str(error)) from error
 
 
 def _prompt(record: Object, where: str) -> str:
@@ -174,15 +132,15 @@ def _prompt(record: Object, where: str) -> str:
     if isinstance(prompt, list) and all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in prompt):
         return Example(prompt).prompt_text
     if not isinstance(prompt, str):
-        raise _bad(where, f'"prompt" is text or a list of chat messages, got {_shown(prompt)}')
+        raise bad_record(where, f'"prompt" is text or a list of chat messages, got {shown(prompt)}')
     return prompt
 
 
 def _text(record: Object, key: str, where: str) -> str:
     """Return a text that a record must have."""
     if not isinstance(record.get(key), str):
-        got = f"got {_shown(record[key])}" if key in record else f"the record has {_keys(record)}"
-        raise _bad(where, f'"{key}" must be a text; {got}')
+        got = f"got {shown(record[key])}" if key in record else f"the record has {keys_of(record)}"
+        raise bad_record(where, f'"{key}" must be a text; {got}')
     return str(record[key])
 
 
@@ -192,7 +150,7 @@ def _ids(record: Object, where: str) -> tuple[int, ...] | None:
     if ids is None:
         return None
     if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
-        raise _bad(where, f'"ids" is a list of token ids, got {_shown(ids)}')
+        raise bad_record(where, f'"ids" is a list of token ids, got {shown(ids)}')
     return tuple(ids)
 
 
@@ -200,12 +158,12 @@ def _critique(record: Object, response: str, where: str, match: Match) -> Critiq
     """Return the critique of a record, whichever way it is given."""
     given = record.get("critique")
     if given is None:
-        given = {key: record[key] for key in _BESIDE if key in record}
+        given = {key: record[key] for key in BESIDE if key in record}
     if isinstance(given, str):
         return critique_from_text(given, response, match=match)
     if not isinstance(given, dict) or not given:
-        got = f"got {_shown(given)}" if given else f"the record has {_keys(record)}"
-        raise _bad(where, f'"critique" must be a critic\'s text or an object of "feedback" and spans; {got}')
+        got = f"got {shown(given)}" if given else f"the record has {keys_of(record)}"
+        raise bad_record(where, f'"critique" must be a critic\'s text or an object of "feedback" and spans; {got}')
     spans = given.get("spans")
     if not isinstance(spans, list) or not all(map(_is_offsets, spans)):
         return critique_from_text(json.dumps(given), response, match=match)
@@ -230,10 +188,12 @@ def _span(entry: Any, response: str, where: str) -> Span:
     """Return one span that is given as offsets."""
     parts: list[Any] = [entry.get(key) for key in ("start", "end", "label")] if isinstance(entry, dict) else entry
     if len(parts) != 3 or parts[2] not in LABELS:
-        raise _bad(where, f'a span is [start, end, "positive" or "negative"], got {_shown(entry)}')
+        raise bad_record(where, f'a span is [start, end, "positive" or "negative"], got {shown(entry)}')
     start, end, label = parts
     if not 0 <= start <= end <= len(response):
-        raise _bad(where, f"span {_shown(entry)} does not lie in the response, which has {len(response)} characters")
+        raise bad_record(
+            where, f"span {shown(parts)} does not lie in the response, which has {len(response)} characters"
+        )
     return Span(start, end, label)
 
 
@@ -241,7 +201,7 @@ def _status(given: Object, where: str) -> Status:
     """Return how the critique was read, if that is known."""
     status: Status = given.get("status", "ok")
     if status not in get_args(Status):
-        raise _bad(where, f'"status" is one of {", ".join(get_args(Status))}, got {_shown(status)}')
+        raise bad_record(where, f'"status" is one of {", ".join(get_args(Status))}, got {shown(status)}')
     return status
 
 
@@ -249,21 +209,5 @@ def _unmatched(given: Object, where: str) -> list[str]:
     """Return the quotes that were not found when the critique was read before."""
     quotes = given.get("unmatched", [])
     if not isinstance(quotes, list) or not all(isinstance(quote, str) for quote in quotes):
-        raise _bad(where, f'"unmatched" is a list of quotes, got {_shown(quotes)}')
+        raise bad_record(where, f'"unmatched" is a list of quotes, got {shown(quotes)}')
     return quotes
-
-
-def _bad(where: str, what: str) -> DataError:
-    """Return the error of a record that cannot be used."""
-    return DataError(f"{where}: {what}. {WAY_OUT}")
-
-
-def _shown(value: Any) -> str:
-    """Return a value as JSON, cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _keys(record: Object) -> str:
-    """Name what a record has."""
-    return "the keys " + ", ".join(map(_shown, record)) if record else "no keys"

@@ -5,30 +5,25 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, get_args
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from text2grad import html
 from text2grad.align import Mode, Overlap, SpanMass
+from text2grad.annotation_tables import Prices
+from text2grad.commands._align_report import Gathered, print_report, write_reports
 from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
-from text2grad.fidelity import Fidelity, Tally
-from text2grad.labelled import AlignSettings, Labelled, label_tokens
-from text2grad.records import WAY_OUT, Form, Judged, read_judged
-from text2grad.runlog import write_atomically
+from text2grad.labelled import AlignSettings, label_tokens
+from text2grad.record_files import WAY_OUT
+from text2grad.records import Form, read_judged
 from text2grad.spans import Match
-from text2grad.terminal import plain, print_critique
 from text2grad.weighting import WeightingName, resolve
 
 NOT_ALL_ALIGNED = 3
 """Exit status when some responses got no rewards, since the tokenizer cannot say their text."""
-
-HTML_RESPONSES = 50
-NAMED_PROBLEMS = 20
 
 _NO_SUCH_MODEL = "no such directory, and no model of that name in Hugging Face's local cache"
 _DEFAULTS = {
@@ -60,8 +55,10 @@ examples:
 
 written to DIR, each file whole or not at all:
   rewards.jsonl   per response: ids, offsets, delta, the spans as characters of the decoded text, quotes not found
-  report.json     the figures, the settings, and the responses that have no rewards
+  report.json     the figures, of each INPUT, too, the settings, and the responses that have no rewards
   report.html     the figures and the first responses with coloured tokens; open it in any browser
+  tables.txt      tokens and cost of annotation, fidelity and length of spans: tables 12, 14, 15, 18 of the paper
+  tables.png      the same as bars
 
 exit status:
   0   every record has rewards, or was skipped as --skip-bad allows
@@ -79,10 +76,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("input", metavar="INPUT", type=Path, help="responses with their critiques")
+    add("input", metavar="INPUT", type=Path, nargs="+", help="responses with their critiques; a file for each task")
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
     add("--out", type=Path, metavar="DIR", help="where to write rewards and reports; without it, only print")
-    add("--limit", type=_at_least(1), metavar="N", help="read only the first N records")
+    add("--limit", type=_at_least(1), metavar="N", help="read only the first N records of each INPUT")
     _choice(parser, "--format", Form, "form of INPUT")
     add("--skip-bad", action="store_true", help="count records that cannot be used instead of stopping at the first")
     add("--show", type=_at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
@@ -92,6 +89,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     _choice(how, "--weighting", WeightingName, "how a span weighs its tokens")
     _choice(how, "--overlap", Overlap, "what a token in a positive and a negative span gets")
     _choice(how, "--span-mass", SpanMass, "1 per token, 1 per span, or divided by the response's length")
+    cost = parser.add_argument_group(
+        "what annotation costs, in US dollars per million tokens (default: GPT-4o's prices)"
+    )
+    for name, default in (("read", Prices().read), ("written", Prices().written)):
+        cost.add_argument(f"--price-{name}", type=float, default=default, metavar="USD", help="(default: %(default)s)")
     parser.set_defaults(run=run)
     return parser
 
@@ -105,14 +107,14 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     settings = AlignSettings(args.mode, args.weighting, args.overlap, args.span_mass)
     tokenizer = load_tokenizer(args.tokenizer)
-    gathered = _Gathered()
+    gathered = Gathered()
     if args.out is None:
         _gather(args, tokenizer, settings, gathered, None)
     else:
         with _writing(args.out) as file:
             _gather(args, tokenizer, settings, gathered, file)
-        _write_reports(args, settings, gathered)
-    _print_report(console, args, gathered)
+        write_reports(args, settings, gathered)
+    print_report(console, args, gathered)
     return NOT_ALL_ALIGNED if gathered.not_aligned else 0
 
 
@@ -136,38 +138,14 @@ def load_tokenizer(path: str) -> Any:
         ) from error
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """What the reports are made of."""
-
-    tally: Tally = field(default_factory=Tally)
-    shown: list[Labelled] = field(default_factory=list)
-    not_aligned: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-    def skip(self, error: DataError) -> None:
-        """Count a record that cannot be used."""
-        self.tally.skip()
-        self.skipped.append(str(error).removesuffix(f". {WAY_OUT}"))
-
-    def take(self, judged: Judged, labelled: Labelled | None) -> None:
-        """Count a response."""
-        if labelled is None:
-            self.tally.leave_out()
-            self.not_aligned.append(judged.where)
-            return
-        self.tally.add(labelled)
-        if len(self.shown) < HTML_RESPONSES:
-            self.shown.append(labelled)
-
-
 def _gather(
-    args: argparse.Namespace, tokenizer: Any, settings: AlignSettings, gathered: _Gathered, file: IO[bytes] | None
+    args: argparse.Namespace, tokenizer: Any, settings: AlignSettings, gathered: Gathered, file: IO[bytes] | None
 ) -> None:
     """Give every response of the input its rewards; write them where there is a file."""
     settings = replace(settings, weighting=resolve(settings.weighting))  # a tagger is loaded once
     on_bad = gathered.skip if args.skip_bad else None
-    for judged in read_judged(args.input, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad):
+    read = partial(read_judged, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
+    for task, judged in ((path.stem, judged) for path in args.input for judged in read(path)):
         try:
             labelled = label_tokens(tokenizer, judged, settings)
         except AlignmentError as error:
@@ -176,7 +154,7 @@ def _gather(
                 raise bad from error
             on_bad(bad)
             continue
-        gathered.take(judged, labelled)
+        gathered.take(task, tokenizer, judged, labelled)
         if file and labelled:
             file.write(json.dumps(labelled.as_record(), allow_nan=False).encode() + b"\n")
 
@@ -205,73 +183,6 @@ def _removed_on_error(path: Path) -> Iterator[None]:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-
-
-def _write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: _Gathered) -> None:
-    """Write report.json and report.html."""
-    report = {
-        "input": str(args.input),
-        "tokenizer": args.tokenizer,
-        "settings": {"match": args.match, **asdict(settings)},
-        **gathered.tally.report().as_json(),
-        "without_rewards": gathered.not_aligned,
-        "skipped_records": gathered.skipped,
-    }
-    files = {"report.json": json.dumps(report, indent=2) + "\n", "report.html": _page(args, settings, gathered)}
-    for name, text in files.items():
-        try:
-            write_atomically(args.out / name, text.encode())
-        except OSError as error:
-            raise DataError(f"cannot write {args.out / name}: {error.strerror}") from error
-
-
-def _page(args: argparse.Namespace, settings: AlignSettings, gathered: _Gathered) -> str:
-    """Return report.html."""
-    shown, fidelity = gathered.shown, gathered.tally.report()
-    how = {"match": args.match, **asdict(settings)}
-    intro = (
-        f"What the critiques of {args.input.name} say of each token of {Path(args.tokenizer).name}.\n\n"
-        + " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in how.items())
-    )
-    heading = "Responses" if len(shown) == fidelity.aligned else "First responses"
-    return html.rollouts_page(
-        "From words to tokens",
-        intro=intro,
-        summary=fidelity.rows(),
-        groups=[(heading, [labelled.as_record() for labelled in shown])],
-    )
-
-
-def _print_report(console: Console, args: argparse.Namespace, gathered: _Gathered) -> None:
-    """Print some responses, the figures, and what was left out."""
-    for labelled in gathered.shown[: args.show]:
-        critique = replace(labelled.judged.critique, spans=labelled.spans)
-        print_critique(console, labelled.text, critique, title=labelled.judged.where)
-    console.print(_table(gathered.tally.report(), f"{args.input.name} → {Path(args.tokenizer).name}"))
-    _print_problems(console, "no rewards, since the tokens decode to another text:", gathered.not_aligned)
-    _print_problems(console, "skipped:", gathered.skipped)
-    if args.out is not None:
-        console.print(plain(f"\nwritten: {args.out}/rewards.jsonl, report.json, report.html"), soft_wrap=True)
-
-
-def _table(fidelity: Fidelity, title: str) -> Table:
-    """Return the figures as a table."""
-    table = Table.grid(padding=(0, 3))
-    table.add_row(plain(title, style="bold"))
-    for name, value in fidelity.rows():
-        table.add_row(Text(name, style="dim"), Text(value))
-    return table
-
-
-def _print_problems(console: Console, heading: str, problems: list[str]) -> None:
-    """Print the first problems of a kind, and how many more there are."""
-    if not problems:
-        return
-    console.print(plain(f"\n{heading}", style="yellow"))
-    for problem in problems[:NAMED_PROBLEMS]:
-        console.print(plain(f"  {problem}"), soft_wrap=True)
-    if len(problems) > NAMED_PROBLEMS:
-        console.print(f"  and {len(problems) - NAMED_PROBLEMS:,} more")
 
 
 def _choice(parser: Any, name: str, values: Any, words: str) -> None:

@@ -1,0 +1,242 @@
+"""Files and data sets -> records with a place to name in messages: what every reader of feedback starts from.
+
+.jsonl           one JSON value per line; `.gz` may follow, as after .json
+.json            a list of records, an object of records by their ids, or lines of records
+.csv .tsv        a header, then text in every column; a .tsv has no quotation, so that quotes in it are text
+.parquet         read in batches
+a directory      one that `datasets` saved, or can load
+OWNER/NAME       a data set of the Hugging Face hub, OWNER/NAME:CONFIG where it has several
+
+A line that is no JSON is handed out as bytes, so that one broken line can be refused by itself.
+"""
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from text2grad.errors import ConfigError, DataError
+
+Object = dict[str, Any]
+
+WAY_OUT = "Mend the record, or leave such records out with --skip-bad"
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Entry(NamedTuple):
+    """A record of a file.
+
+    Attributes:
+        number: its line or its place, from 1.
+        where: file and number, for messages.
+        record: what stands there; the bytes of a line of JSON.
+    """
+
+    number: int
+    where: str
+    record: Any
+
+
+def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
+    """Yield the records of a file or a data set; the module's docstring says which can be read.
+
+    Args:
+        path: the file, the directory, or the name of a data set on the hub.
+        split: which part of a data set.
+
+    Raises:
+        DataError: if it cannot be read.
+        ConfigError: if a library is missing that it needs.
+    """
+    file = Path(path)
+    kind = "".join(file.suffixes[-2:]) if file.suffix == ".gz" else file.suffix
+    if file.is_dir() or (not file.exists() and _HUB_NAME.fullmatch(str(path)) and not _is_known(kind)):
+        return _dataset(str(path), split)
+    if kind in (".csv", ".tsv"):
+        return _table(file, kind)
+    if kind == ".parquet":
+        return _parquet(file)
+    return _json_file(file) if kind in (".json", ".json.gz") else read_lines(file)
+
+
+def read_lines(path: Path) -> Iterator[Entry]:
+    """Yield the lines of a file that are not blank, as bytes.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield Entry(number, f"{path}:{number}", line.removeprefix(_BOM))
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_list(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a JSON list.
+
+    Raises:
+        DataError: if it cannot be read, or is no list.
+    """
+    entries = _load(path)
+    if not isinstance(entries, list):
+        raise DataError(f"{path}: no JSON list of records, got {type(entries).__name__}")
+    return _numbered(path, entries)
+
+
+def json_object(record: Any, where: str) -> Object:
+    """Return a record as the JSON object that it must be.
+
+    Raises:
+        DataError: if it is none.
+    """
+    if isinstance(record, bytes):
+        try:
+            record = json.loads(record.decode())
+        except (ValueError, RecursionError) as error:
+            raise bad_record(where, _why(error)) from error
+    if not isinstance(record, dict):
+        raise bad_record(where, f"a record is a JSON object, got {type(record).__name__}")
+    return record
+
+
+def bad_record(where: str, what: str) -> DataError:
+    """Return the error of a record that cannot be used."""
+    return DataError(f"{where}: {what}. {WAY_OUT}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as JSON, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def keys_of(record: Object) -> str:
+    """Name what a record has."""
+    return "the keys " + ", ".join(map(shown, record)) if record else "no keys"
+
+
+def _is_known(kind: str) -> bool:
+    return kind.removesuffix(".gz") in (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
+
+
+def _load(path: Path) -> Any:
+    """Return the JSON value of a whole file."""
+    try:
+        with _open(path) as file:
+            data = file.read().removeprefix(_BOM)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+    try:
+        return json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {_why(error)}") from error
+
+
+def _json_file(path: Path) -> Iterator[Entry]:
+    """Yield the records of a .json file, which may be one value or one per line."""
+    lines = read_lines(path)
+    first = next(lines, None)
+    second = next(lines, None)
+    if first is not None and second is not None and _is_whole(first.record) and _is_whole(second.record):
+        return chain([first, second], lines)
+    lines.close()  # type: ignore[attr-defined]
+    value = _load(path)
+    if isinstance(value, dict) and value and all(isinstance(entry, dict) for entry in value.values()):
+        return (
+            Entry(number, f"{path}: record {key}", {"id": key, **entry})
+            for number, (key, entry) in enumerate(value.items(), start=1)
+        )
+    return _numbered(path, value if isinstance(value, list) else [value])
+
+
+def _is_whole(line: bytes) -> bool:
+    """Tell whether a line is a JSON object by itself."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _numbered(path: str | Path, entries: Any) -> Iterator[Entry]:
+    for number, entry in enumerate(entries, start=1):
+        yield Entry(number, f"{path}: record {number}", entry)
+
+
+def _why(error: Exception) -> str:
+    """Return why something could not be read as JSON."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at character {error.pos + 1}"
+    return "nested too deeply" if isinstance(error, RecursionError) else f"not UTF-8: {error}"
+
+
+def _table(path: Path, kind: str) -> Iterator[Entry]:
+    """Yield the rows of a text table."""
+    dialect: Object = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, **dialect)
+            for row in reader:
+                where = f"{path}:{reader.line_num}"
+                if None in row or None in row.values():
+                    raise DataError(f"{where}: a row of another length than the header, which has {_columns(reader)}")
+                yield Entry(reader.line_num, where, row)
+    except (OSError, ValueError, csv.Error) as error:
+        raise _unreadable(path, error) from error
+
+
+def _columns(reader: "csv.DictReader[str]") -> str:
+    return f"{len(reader.fieldnames or ())} columns"
+
+
+def _parquet(path: Path) -> Iterator[Entry]:
+    """Yield the rows of a Parquet file."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ConfigError('Parquet files need pyarrow: pip install "text2grad[train]"') from error
+    try:
+        with path.open("rb") as opened, ParquetFile(opened) as file:
+            rows = (row for batch in file.iter_batches(batch_size=1_000) for row in batch.to_pylist())
+            yield from _numbered(path, rows)
+    except (OSError, ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+
+def _dataset(path: str, split: str) -> Iterator[Entry]:
+    """Yield the records of a data set, on this machine or on the hub."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError('data sets need datasets: pip install "text2grad[train]"') from error
+    name, _, config = (path, "", "") if Path(path).is_dir() else path.partition(":")
+    try:
+        if any((Path(path) / saved).exists() for saved in ("state.json", "dataset_dict.json")):
+            found = datasets.load_from_disk(path)
+        else:
+            found = datasets.load_dataset(name, config or None)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot load the data set {path}: {str(error).splitlines()[0]}") from error
+    if isinstance(found, dict):
+        if split not in found:
+            raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, found))}")
+        found = found[split]
+    yield from _numbered(f"{path} [{split}]", found)
