@@ -2,6 +2,7 @@
 
 import json
 import random
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -26,6 +27,7 @@ from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
 from tokenizers_made_here import FAMILIES, STORIES, made, of_tokens
 
+ALL = {*string.ascii_letters, *'{}[]:,_ ".\\'}
 SAID = [  # English, code, CJK, emoji: what JSON escapes, what several tokens share, what occurs twice
     'The "fair" is in\tLyon, he said: "The fair!"\nYes \\ no.',
     "def mean(values):\n\treturn values['\\n'] / len(values)  # \"mean\"\r\n",
@@ -227,6 +229,59 @@ def test_whole_words_begin_and_end_where_words_do() -> None:
     found = set(reachable(begin(tokenizer, response, words=False, whole_words=True, max_quotes=1), 10))
     quotes = {quote for text in found for quote in json.loads(text)["good_spans"]}
     assert quotes == {"cat", "cat ", "cat concat", " concat", "concat"}
+
+
+SAID = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "owl'
+
+
+@pytest.mark.parametrize(
+    ("good", "poor", "allowed"),
+    [
+        (["cat"], ["con"], True),
+        (["a concat", "at"], [], True),
+        (["a con"], [], False),  # of the response, in words that are quoted, yet not between marks
+        (["cats"], [], False),
+        (["c"], [], False),
+        (["dog"], [], False),  # these marks are none that it knows
+        (["owl"], [], False),  # an open mark, and nothing of the response
+        (["cat", "cat"], [], True),  # it occurs twice
+        (["cat", "con", "at"], ["at"], True),
+    ],
+)
+def test_supported_quotes_stand_between_marks_in_the_words(good: list[str], poor: list[str], allowed: bool) -> None:
+    text = json.dumps({"textual_feedback": SAID, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    tokenizer, response = spelled_by(sorted({*text, *ALL})), "a cat, a concat, cat"
+    assert written(begin(tokenizer, response, supported=True), text) == allowed
+    assert written(begin(tokenizer, response), text) == (not locate_spans(response, good, poor).unmatched)
+
+
+def test_words_that_quote_nothing_of_the_response_support_empty_lists_alone() -> None:
+    tokenizer, response = spelled_by(sorted(ALL)), "a cat"
+    for said in ("The cat is a cat.", 'The "dog" is a cat.'):
+        critique = begin(tokenizer, response, supported=True)
+        opening = json.dumps({"textual_feedback": said, "good_spans": []}, ensure_ascii=False).removesuffix("]}")
+        assert written(critique, opening)
+        scores = np.zeros(critique.skeleton.vocabulary.size, np.float32)
+        scores[critique.skeleton.vocabulary.spelled[b'"'][0]] = 9.0
+        critique.take_best(scores)
+        assert critique.text == f"{opening}]"
+
+
+def test_a_token_that_was_refused_supports_nothing() -> None:
+    ends = '", "good_spans": ["cat'  # the end of the words and the beginning of a quote
+    tokenizer, response = spelled_by([*sorted(ALL), ends]), "a cat"
+    critique = begin(tokenizer, response, supported=True)
+    assert written(critique, '{"textual_feedback": "The ')
+    (token,) = critique.skeleton.vocabulary.spelled[ends.encode()]
+    assert not critique.take(token)
+    assert written(critique, '\\"cat\\"')
+    assert critique.take(token)
+
+
+def written(critique: ConstrainedCritique, text: str) -> bool:
+    """Write a text character by character, or as far as it may be; tell whether all of it was."""
+    spelled = critique.skeleton.vocabulary.spelled
+    return all(critique.take(spelled[character.encode()][0]) for character in text)
 
 
 @settings(max_examples=60, deadline=None)

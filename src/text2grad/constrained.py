@@ -7,6 +7,7 @@ the masked logits all the same. A token may stand where the critique can still b
 Shapes: B rows, V ids of the model.
 """
 
+import json
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from text2grad.critique_writing import GOOD
 from text2grad.errors import ModelError
 from text2grad.quoting import Listed, Quotable, Quote, QuoteLimits
 from text2grad.skeleton import END, LISTS, START, Skeleton
@@ -54,6 +56,7 @@ class ConstrainedCritique:
         self.state: State | None = State(START)
         self._label = {skeleton.open[label]: label for label in LISTS}
         self._written: list[bytes] = []
+        self._heard = False
 
     @property
     def text(self) -> str:
@@ -67,10 +70,12 @@ class ConstrainedCritique:
         if self.state.where == END:
             self.state = None if token in self.eos_ids else self.state
             return self.state is None
+        spelled = self.skeleton.vocabulary
+        heard = self._heard or self._hear(spelled.data.get(token, b""))
         after = self.step(self.state, token, self.room - 1)
         if after is None:
             return False
-        spelled = self.skeleton.vocabulary
+        self._heard = heard
         self._written.append((spelled.first if self.state.where == START else spelled.data)[token])
         self.state, self.room = after, self.room - 1
         return True
@@ -100,6 +105,15 @@ class ConstrainedCritique:
             if move.rest:
                 after = self._quote(after, move.rest)
         return after if after is not None and self.needed(after) <= room else None
+
+    def _hear(self, data: bytes) -> bool:
+        """Let the words say what may be quoted, if these bytes end them; tell whether they do."""
+        if not self.quotable.limits.supported or b"[" not in data:
+            return False
+        words, over, _ = b"".join([*self._written, data]).partition(GOOD.encode())
+        if over:
+            self.quotable.support(json.loads(words + b'"}')["textual_feedback"])
+        return bool(over)
 
     def needed(self, state: State) -> float:
         """Return a number of tokens in which the critique can be ended; infinite where it cannot."""

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, combinations
 from typing import NamedTuple
 
 from text2grad.spans import count_places, inside_word
@@ -19,6 +19,9 @@ from text2grad.types import Label
 from text2grad.vocabulary import Vocabulary
 
 Listed = tuple[tuple[Label, str], ...]
+
+_MARKS = ('"', "'", "`", "“”")
+_MOST_MARKS = 100  # of one kind in a critique; those after them support nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,14 @@ class QuoteLimits:
         max_quote_words: the most words of one quote, parted by white space; None for any number.
         max_quotes: the most quotes in each list; None for any number.
         one_list: a text that is listed as good is not listed as poor.
+        supported: a quote stands between quotation marks in the critique's words, too.
     """
 
     whole_words: bool = False
     max_quote_words: int | None = None
     max_quotes: int | None = None
     one_list: bool = False
+    supported: bool = False
 
 
 class Quote(NamedTuple):
@@ -61,6 +66,14 @@ class Quotable:
                 self.character[at] = number
         self._anywhere = len(self.data) == len(response) and not limits.whole_words
         self._needed: dict[tuple[bytes, Label, Listed], float] = {}
+        self._support: dict[str, bytes] | None = None  # None: any piece of the response
+
+    def support(self, words: str) -> None:
+        """Allow those quotes alone that stand between quotation marks in a critique's words."""
+        marked = (words[a + 1 : b] for marks in _MARKS for a, b in combinations(_places(words, marks), 2))
+        quoted = {text for text in marked if text and text in self.response}
+        self._support = {text: json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in quoted}
+        self._needed.clear()
 
     def advance(self, quote: Quote | None, data: bytes) -> Quote | None:
         """Return the quote with some bytes more; None where the response, or a limit, has no such quote.
@@ -78,6 +91,10 @@ class Quotable:
         if not ends:
             return None
         longer = Quote(ends, length)
+        if self._support is not None:
+            begun = self.data[ends[0] - length : ends[0]]
+            if not any(whole.startswith(begun) for whole in self._support.values()):
+                return None
         limit = self.limits.max_quote_words
         return longer if limit is None or len((self.text(longer) or "").split()) <= limit else None
 
@@ -94,7 +111,7 @@ class Quotable:
     def may_end(self, quote: Quote, label: Label, listed: Listed) -> bool:
         """True where a quote, ended here and listed under a label after others, is found in the response."""
         text = self.text(quote)
-        if text is None or text.isspace():
+        if text is None or text.isspace() or (self._support is not None and text not in self._support):
             return False
         if self.limits.whole_words and all(inside_word(self.response, self.character[end]) for end in quote.ends):
             return False
@@ -158,3 +175,8 @@ class Quotable:
         while at >= 0:
             yield at
             at = self.data.find(data, at + 1)
+
+
+def _places(text: str, marks: str) -> list[int]:
+    """Return where some marks stand."""
+    return [at for at, character in enumerate(text) if character in marks][:_MOST_MARKS]

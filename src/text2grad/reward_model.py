@@ -61,6 +61,11 @@ class GenerativeRewardModel:
         self.eos_ids = stop_ids(model, tokenizer)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
         self.constrain, self.limits = constrain, limits or QuoteLimits()
+        if constrain and not words and self.limits.supported:
+            raise ModelError(
+                "limits.supported allows what the critique's words quote alone, and this model writes no words. Leave it "
+                "out, in a recipe critic.supported."
+            )
         if constrain and max_new_tokens < self._least_room:
             raise ModelError(
                 f"max_new_tokens = {max_new_tokens} cannot hold a critique: an empty one has {self._least_room} tokens "

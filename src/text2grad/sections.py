@@ -115,6 +115,8 @@ class CriticConfig(Section):
     """The most constrained quotes in each of the two lists; leave out for any number."""
     one_list: bool = False
     """Constrained quotes that are listed as good are not listed as poor."""
+    supported: bool = False
+    """Constrained quotes stand between quotation marks in the critique's words, too."""
     max_failure_rate: Fraction = 0.25
     """The run stops when more of the last 100 or more critiques than this could not be read."""
 

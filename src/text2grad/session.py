@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic 
 def _load_learned(kind: str, path: str, config: CriticConfig, *, trust_remote_code: bool) -> Critic:
     """Load a learned critic; where the recipe says how it is to write, that goes before what it was saved with."""
     if kind == "generative":
-        limits = QuoteLimits(config.whole_words, config.max_quote_words, config.max_quotes, config.one_list)
+        limits = QuoteLimits(**{field.name: getattr(config, field.name) for field in fields(QuoteLimits)})
         settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
         if config.constrain is not None:
             settings["constrain"] = config.constrain
