@@ -63,8 +63,8 @@ class GenerativeRewardModel:
         self.constrain, self.limits = constrain, limits or QuoteLimits()
         if constrain and not words and self.limits.supported:
             raise ModelError(
-                "limits.supported allows what the critique's words quote alone, and this model writes no words. Leave it "
-                "out, in a recipe critic.supported."
+                "limits.supported allows what the critique's words quote alone, and this model writes no words. Leave "
+                "it out, in a recipe critic.supported."
             )
         if constrain and max_new_tokens < self._least_room:
             raise ModelError(
