@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup test check quickstart benchmarks clean
+.PHONY: setup test check slow quickstart benchmarks clean
 
 setup: .venv/ready
 
@@ -24,6 +24,9 @@ check: setup                 ## format, lint, types
 
 test: check                  ## what CI runs
 	$(ONE_THREAD) $(BIN)/pytest -n 2 -q
+
+slow: setup                  ## checks that take minutes each
+	$(ONE_THREAD) $(BIN)/pytest -q -m slow
 
 benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/align.py --json docs/results/align.json
