@@ -138,7 +138,7 @@ def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: boo
         found = critique_from_text(text, response, occurrences="first")
         assert (found.status, found.unmatched) == ("ok", ())
         quotes += sum(map(len, list(json.loads(text).values())[1:]))
-    assert quotes > count
+    assert quotes > count / 2
 
 
 MODELS = [False, pytest.param(True, marks=pytest.mark.skipif(not STORIES.exists(), reason=f"no {STORIES}"))]
