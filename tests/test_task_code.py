@@ -169,7 +169,8 @@ def test_every_word_is_in_the_vocabulary_and_the_vocabulary_is_small() -> None:
     assert 130 <= len(known) <= 200
     seen = {word for task in (TRAIN, HELD_OUT, HARD) for text in task.texts(700) for word in split_words(text)}
     copies = [Example(prompt, BODY, meta=EXAMPLE.meta) for prompt in "abcdefgh"]
-    odd = CodeCritic()(copies, ["b = [i * 2 for i in a if i > 3]\n   c = b\n return c\n d"] * 8)
+    programs = ["b = [i * 2 for i in a if i > 3]\n   c = b", "return a\n d"]
+    odd = [critique for program in programs for critique in CodeCritic()(copies, [program] * 8)]
     assert seen | {word for critique in odd for word in split_words(critique.feedback)} == known
 
 
