@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from text2grad.annotations import Annotation, write_annotations
 from text2grad.errors import ConfigError, DataError
 from text2grad.sources.base import NO_PLACE, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
-from text2grad.sources.registry import Account, Found, account_for, read_items, read_source
+from text2grad.sources.registry import Account, Found, read_items, read_source
 from text2grad.types import Critique, Example, Span
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -43,6 +44,13 @@ def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
     with pytest.raises(DataError) as caught:
         items(tmp_path, format, *records, **options)
     return str(caught.value).replace(str(tmp_path), "DIR")
+
+
+def account_for(found: Iterable[Found]) -> Account:
+    account = Account()
+    for one in found:
+        account.add(one)
+    return account
 
 
 def account(name: str, format: str, **options: Any) -> Account:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fact_critiques
+from fact_critiques import ABOUT_A_FACT, MISSING, Judged, judged, others, told_in
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks import _qa_tables as tables
 from text2grad.tasks import _qa_world as world
@@ -52,25 +54,7 @@ NOUNS = {
     "when": "day",
     "price": "price",
 }
-ABOUT_A_CLAIM = {
-    "right": ("is right", "is correct"),
-    "wrong": ("is wrong", "is the wrong {noun}"),
-    "vague": ("is vague", "is too vague"),
-    "half": ("is half a name", "is only half a name"),
-    "duplicate": ("is one {noun} too many", "is a second {noun}"),
-    "misplaced": ("is out of place", "is in the wrong place"),
-}
-ABOUT_NONE = {
-    "unasked": ("is not asked for", "answers no question"),
-    "chatter": ("is chatter", "is no fact"),
-    "garbled": ("is garbled", "is nonsense"),
-    "extra": ("is extra", "is after the end"),
-}
-MISSING = ("it is missing.", "nothing names it.")
-REST = ("The sentence breaks off.", "There is more like this.")
-REMARK = re.compile(r'(?:(?P<truth>[^":.]+): )?(?P<verdicts>(?:"[^"]*"|[^".])+\.)(?: |$)')
-VERDICT = re.compile(r'"(?P<quote>[^"]*)" (?P<said>[^"]+?)(?: and (?=")|\.$)')
-Judged = list[tuple[str, str]]  # quotes, each with the kind of its judgement
+ABOUT_NONE = {"unasked": ("is not asked for", "answers no question"), **fact_critiques.ABOUT_NONE}
 
 # An answer that claims a person and two or more details.
 WHOLE = re.compile(
@@ -97,50 +81,15 @@ def kinds(slot: str, style: int) -> dict[str, str]:
     A claim that nobody asked for can come twice or be out of place, too.
     """
     of_halves, of_names = ("right", "wrong"), ("vague", "half", "duplicate", "misplaced")
-    of_others, of_none = {*ABOUT_A_CLAIM} - {"half"}, (*ABOUT_NONE, "duplicate", "misplaced")
+    of_others, of_none = {*ABOUT_A_FACT} - {"half"}, (*ABOUT_NONE, "duplicate", "misplaced")
     known = {"": of_none, "first": of_halves, "last": of_halves, "who": of_names}.get(slot, of_others)
     nouns = [NOUNS[slot]] if slot else [*NOUNS.values()]
-    wordings = ABOUT_A_CLAIM | ABOUT_NONE
+    wordings = ABOUT_A_FACT | ABOUT_NONE
     return {wordings[kind][style].format(noun=noun): kind for kind in known for noun in nouns}
 
 
-def remark_of(truth: str, verdicts: str, facts: Mapping[str, str], style: int) -> tuple[str, Judged | str] | None:
-    """Return the slot of a remark and its judgements, or its words if it judges none; None in another style."""
-    slots = {TRUTHS[slot][style].format(value): slot for slot, value in halved(facts)} | {"": ""}
-    slots[TRUTHS["who"][style].format(facts["who"])] = "who"
-    found = list(VERDICT.finditer(verdicts))
-    if truth not in slots:
-        return None
-    slot, known = slots[truth], kinds(slots[truth], style)
-    if not found:
-        return (slot, verdicts) if verdicts in ((MISSING[style],) if slot else REST) else None
-    if "".join(match[0] for match in found) != verdicts or any(match["said"] not in known for match in found):
-        return None
-    return slot, [(match["quote"], known[match["said"]]) for match in found]
-
-
 def told(feedback: str, facts: Mapping[str, str]) -> tuple[int, list[tuple[str, Judged | str]]]:
-    """Return the one style that a critique is in and its remarks.
-
-    Every word of it belongs to that style, and what it says is true is what the facts are.
-    """
-    found = list(REMARK.finditer(feedback))
-    assert "".join(match[0] for match in found) == feedback
-    readings = [
-        [remark_of(match["truth"] or "", match["verdicts"], facts, style) for match in found] for style in (0, 1)
-    ]
-    ((style, remarks),) = [(style, reading) for style, reading in enumerate(readings) if None not in reading]
-    return style, [remark for remark in remarks if remark is not None]
-
-
-def judged(remarks: list[tuple[str, Judged | str]]) -> list[tuple[str, str, str]]:
-    """Return each quote with the kind of its judgement and the slot whose truth is told beside it."""
-    return [(*verdict, slot) for slot, verdicts in remarks if not isinstance(verdicts, str) for verdict in verdicts]
-
-
-def others(remarks: list[tuple[str, Judged | str]]) -> list[tuple[str, str]]:
-    """Return the slot and the words of the remarks that judge no quote."""
-    return [(slot, verdicts) for slot, verdicts in remarks if isinstance(verdicts, str)]
+    return told_in(feedback, facts, TRUTHS, kinds)
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
@@ -555,7 +504,7 @@ def test_whatever_an_answer_says_each_remark_states_the_truth_of_the_very_claim_
                 assert slot == (about if about in facts or about in true else "")
                 assert kind not in ("right", "wrong") or (kind == "right") == (quote == true[slot])
                 assert kind != "unasked" or about not in facts
-                wording = (ABOUT_A_CLAIM | ABOUT_NONE)[kind][style].format(noun=NOUNS.get(about))
+                wording = (ABOUT_A_FACT | ABOUT_NONE)[kind][style].format(noun=NOUNS.get(about))
                 assert f'"{quote}" {wording}' in critique.feedback
             mentioned = {"who" if slot in ("first", "last") else slot for *_, slot in found} - {""}
             missing = [slot for slot, _ in rest if slot]
@@ -568,12 +517,12 @@ def test_whatever_an_answer_says_each_remark_states_the_truth_of_the_very_claim_
             styles.append(style)
             named |= {(kind, style) for _, kind, _ in found}
     assert 0.45 < fmean(styles) < 0.55
-    assert named == {(kind, style) for kind in (*ABOUT_A_CLAIM, *ABOUT_NONE) for style in (0, 1)}
+    assert named == {(kind, style) for kind in (*ABOUT_A_FACT, *ABOUT_NONE) for style in (0, 1)}
 
 
 def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_each_of_them_occurs() -> None:
     verdicts = TRAIN.verdicts()
-    wordings = [text for choices in (ABOUT_A_CLAIM | ABOUT_NONE).values() for text in choices]
+    wordings = [text for choices in (ABOUT_A_FACT | ABOUT_NONE).values() for text in choices]
     assert verdicts == HELD_OUT.verdicts() == sorted({'" ' + text.split(" {")[0] for text in wordings})
     assert {'" is right', '" is the wrong', '" is one', '" is only half a name', '" answers no question'} < {*verdicts}
     found = set()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fact_critiques import ABOUT_A_FACT, ABOUT_NONE, MISSING, Judged, judged, others, told_in
 from text2grad.tasks import _summarization_world as world
 from text2grad.tasks.summarization import SummarizationTask, SummaryCritic
 from text2grad.types import Critique, Example
@@ -46,24 +47,6 @@ NOUNS = {
     "when": "day",
     "why": "reason",
 }
-ABOUT_A_SLOT = {
-    "right": ("is right", "is correct"),
-    "wrong": ("is wrong", "is the wrong {noun}"),
-    "vague": ("is vague", "is too vague"),
-    "half": ("is half a name", "is only half a name"),
-    "duplicate": ("is one {noun} too many", "is a second {noun}"),
-    "misplaced": ("is out of place", "is in the wrong place"),
-}
-ABOUT_NONE = {
-    "chatter": ("is chatter", "is no fact"),
-    "garbled": ("is garbled", "is nonsense"),
-    "extra": ("is extra", "is after the end"),
-}
-MISSING = ("it is missing.", "nothing names it.")
-REST = ("The sentence breaks off.", "There is more like this.")
-REMARK = re.compile(r'(?:(?P<truth>[^":.]+): )?(?P<verdicts>(?:"[^"]*"|[^".])+\.)(?: |$)')
-VERDICT = re.compile(r'"(?P<quote>[^"]*)" (?P<said>[^"]+?)(?: and (?=")|\.$)')
-Judged = list[tuple[str, str]]  # quotes, each with the kind of its judgement
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
@@ -77,49 +60,13 @@ def quotes(response: str, label: str, example: Example = EXAMPLE) -> list[str]:
 def kinds(slot: str, style: int) -> dict[str, str]:
     """Return the kind of judgement by its words, of those that a remark on this slot, "" for none, can hold."""
     of_halves, of_names = ("right", "wrong"), ("vague", "half", "duplicate", "misplaced")
-    of_others = tuple(kind for kind in ABOUT_A_SLOT if kind != "half")
+    of_others = tuple(kind for kind in ABOUT_A_FACT if kind != "half")
     known = {"": tuple(ABOUT_NONE), "first": of_halves, "last": of_halves, "who": of_names}.get(slot, of_others)
-    return {(ABOUT_A_SLOT | ABOUT_NONE)[kind][style].format(noun=NOUNS.get(slot)): kind for kind in known}
-
-
-def remark_of(truth: str, verdicts: str, facts: Mapping[str, str], style: int) -> tuple[str, Judged | str] | None:
-    """Return the slot of a remark and its judgements, or its words if it judges none; None in another style."""
-    first, last = facts["who"].split()
-    true = {**facts, "first": first, "last": last}
-    slots = {choices[style].format(true[slot]): slot for slot, choices in TRUTHS.items()} | {"": ""}
-    found = list(VERDICT.finditer(verdicts))
-    if truth not in slots:
-        return None
-    slot, known = slots[truth], kinds(slots[truth], style)
-    if not found:
-        return (slot, verdicts) if verdicts in ((MISSING[style],) if slot else REST) else None
-    if "".join(match[0] for match in found) != verdicts or any(match["said"] not in known for match in found):
-        return None
-    return slot, [(match["quote"], known[match["said"]]) for match in found]
+    return {(ABOUT_A_FACT | ABOUT_NONE)[kind][style].format(noun=NOUNS.get(slot)): kind for kind in known}
 
 
 def told(feedback: str, facts: Mapping[str, str] = FACTS) -> tuple[int, list[tuple[str, Judged | str]]]:
-    """Return the one style that a critique is in and its remarks.
-
-    Every word of it belongs to that style, and what it says is true is what the facts are.
-    """
-    found = list(REMARK.finditer(feedback))
-    assert "".join(match[0] for match in found) == feedback
-    readings = [
-        [remark_of(match["truth"] or "", match["verdicts"], facts, style) for match in found] for style in (0, 1)
-    ]
-    ((style, remarks),) = [(style, reading) for style, reading in enumerate(readings) if None not in reading]
-    return style, [remark for remark in remarks if remark is not None]
-
-
-def judged(remarks: list[tuple[str, Judged | str]]) -> list[tuple[str, str, str]]:
-    """Return each quote with the kind of its judgement and the slot whose truth is told beside it."""
-    return [(*verdict, slot) for slot, verdicts in remarks if not isinstance(verdicts, str) for verdict in verdicts]
-
-
-def others(remarks: list[tuple[str, Judged | str]]) -> list[tuple[str, str]]:
-    """Return the slot and the words of the remarks that judge no quote."""
-    return [(slot, verdicts) for slot, verdicts in remarks if isinstance(verdicts, str)]
+    return told_in(feedback, facts, TRUTHS, kinds)
 
 
 def build(example: Example, rng: Random) -> tuple[str, list[tuple[str, str, str]], list[tuple[int, int]], list[str]]:
@@ -196,7 +143,7 @@ def test_the_critic_finds_and_names_exactly_the_injected_errors_and_omissions() 
         assert all(len(verdicts) == 1 for slot, verdicts in remarks if not slot and not isinstance(verdicts, str))
         named |= {(kind, style) for _, kind, _ in judged(remarks)}
         crowded += len(faults) > 7
-    assert named == {(kind, style) for kind in (*ABOUT_A_SLOT, *ABOUT_NONE) for style in (0, 1)}
+    assert named == {(kind, style) for kind in (*ABOUT_A_FACT, *ABOUT_NONE) for style in (0, 1)}
     assert crowded > 3
 
 
@@ -329,7 +276,7 @@ def test_whatever_a_response_says_the_truths_are_those_of_the_post_and_every_slo
 
 def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_each_of_them_occurs() -> None:
     verdicts = TRAIN.verdicts()
-    wordings = [text for choices in (ABOUT_A_SLOT | ABOUT_NONE).values() for text in choices]
+    wordings = [text for choices in (ABOUT_A_FACT | ABOUT_NONE).values() for text in choices]
     assert verdicts == HELD_OUT.verdicts() == sorted({'" ' + text.split(" {")[0] for text in wordings})
     assert {'" is right', '" is the wrong', '" is one', '" is only half a name', '" is no fact'} < {*verdicts}
     rng, found = Random(6), set()

@@ -108,8 +108,7 @@ def _load_and_test(program: str, site: str | None) -> Verdict:
 
 
 def _prepare(program: str) -> ModuleType:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "text2grad"]:
-        del sys.modules[name]
+    _forget("text2grad")
     sys.modules["text2grad"] = None  # type: ignore[assignment] # cannot be imported, wherever it is installed
     sys.argv = ["solution.py"]
     sys.dont_write_bytecode = True
@@ -120,6 +119,12 @@ def _prepare(program: str) -> ModuleType:
     sys.modules["solution"], sys.modules["__main__"] = module, ModuleType("__main__")
     _show_source("solution.py", program)
     return module
+
+
+def _forget(*packages: str) -> None:
+    """Let the next import of these packages load them anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
 
 
 def _run_plain(code: CodeType, names: dict[str, Any], functions: list[str]) -> Verdict:
@@ -140,10 +145,7 @@ def _run_pytest(program: str, tests: str, site: str | None) -> Verdict:
         with open(name, "w", encoding="utf-8") as file:
             file.write(text)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    for name in [
-        name for name in sys.modules if name.partition(".")[0] in ("pytest", "_pytest", "pluggy", "iniconfig")
-    ]:
-        del sys.modules[name]  # a program that imported it may have changed it
+    _forget("pytest", "_pytest", "pluggy", "iniconfig")  # a program that imported them may have changed them
     import pytest
 
     elsewhere: str = site

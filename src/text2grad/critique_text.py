@@ -162,7 +162,7 @@ def _interpret(reading: Reading, text: str) -> ParsedCritique:
     parts = _parts(reading.value)
     feedback = next(filter(str.strip, map(_words, parts.get("feedback", ()))), "") or _prose(reading, text)
     numbers = (*parts.get("outcome", ()), *parts.get("score", ()))
-    outcome = next((float(number) for number in numbers if _is_finite(number)), None)
+    outcome = next((float(number) for number in numbers if is_finite(number)), None)
     if isinstance(reading.value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
         return ParsedCritique(feedback, status="unparsable")
 
@@ -223,7 +223,7 @@ def _entry(entry: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
 def _label(values: list[Any]) -> Label | None:
     """The first label among values, as a word or as a number's sign; None for neutral and for none."""
     for value in values:
-        if _is_finite(value) and value != 0:
+        if is_finite(value) and value != 0:
             return "positive" if value > 0 else "negative"
         if label := _LABELS.get(_word(value)):
             return label
@@ -240,7 +240,7 @@ def _quote_key(item: dict[str, Any]) -> str | None:
     return next((key for key in item if key.casefold() in _QUOTE_KEYS), None)
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
     """True for a number that can be a reward."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from text2grad.annotations import Annotation, annotation_record, write_annotations
 from text2grad.errors import ConfigError, DataError
-from text2grad.runlog import to_json, write_atomically
+from text2grad.runlog import write_atomically, write_records
 from text2grad.types import LABELS, Example
 
 SCHEMA = (
@@ -103,7 +103,7 @@ def write_examples(path: Path, examples: Sequence[Example]) -> None:
     ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, b"".join(to_json(record) + b"\n" for record in records))
+        write_records(path, records)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror}") from error
     except (TypeError, ValueError) as error:

@@ -6,7 +6,6 @@ the response, so that a place in the program is a place in the response, moved b
 
 import ast
 import re
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,10 +53,6 @@ class Program:
             return None
         start, end = start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
         return Span(self.start + start, self.start + end, "negative")
-
-    def line_of(self, character: int) -> int:
-        """Return the line of a character, from 1."""
-        return bisect_right(self._lines, character)
 
     def expression(self, line: int) -> Span | None:
         """Return what a line computes: the value of its statement, or its code where it has none."""

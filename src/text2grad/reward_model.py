@@ -106,10 +106,13 @@ class GenerativeRewardModel:
 
     def _decode(self, prompts: list[list[int]], responses: list[str]) -> list[str]:
         room = min(map(self._room, prompts))
-        critiques = [
-            ConstrainedCritique(self._skeleton, response, eos_ids=self.eos_ids, room=room, limits=self.limits)
-            for response in (responses if self.constrain else ())
-        ]
+        critiques = []
+        if self.constrain:
+            skeleton = self._skeleton
+            critiques = [
+                ConstrainedCritique(skeleton, response, eos_ids=self.eos_ids, room=room, limits=self.limits)
+                for response in responses
+            ]
         ids = decode_greedily(
             self.model,
             prompts,

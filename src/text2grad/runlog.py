@@ -11,7 +11,7 @@ find their critiques in the third instead of asking (and paying) the critic a se
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -34,6 +34,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write records as lines of JSON, all of them or none."""
+    write_atomically(path, b"".join(to_json(record) + b"\n" for record in records))
 
 
 def to_json(value: Any) -> bytes:

@@ -22,7 +22,7 @@ from text2grad.annotating.templates import outcome_in_words
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.examples import read_examples
-from text2grad.runlog import to_json, write_atomically
+from text2grad.runlog import write_records
 from text2grad.sandbox import Sandbox
 from text2grad.tasks.registry import built_in
 from text2grad.types import Example
@@ -131,7 +131,7 @@ def _responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple
             for row in sorted(kept)
             if row < len(examples)
         ]
-        write_atomically(path, b"".join(to_json(record) + b"\n" for record in records))
+        write_records(path, records)
     pairs = [(example, kept[row]) for row, example in enumerate(examples)]
     return [one for one, response in pairs if response is not None], [one for _, one in pairs if one is not None]
 

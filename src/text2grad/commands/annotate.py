@@ -163,7 +163,7 @@ def _bar(console: Console, total: int) -> Iterator[Callable[["Verdict", "Tally",
 def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], verdicts: Sequence["Verdict"]) -> None:
     """Write annotations.jsonl and failures.jsonl, each whole or not at all."""
     from text2grad.records import critique_record
-    from text2grad.runlog import to_json, write_atomically
+    from text2grad.runlog import write_records
 
     settings = recipe.annotate
     annotations, failures = [], []
@@ -182,7 +182,7 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], verdicts: Seque
         if verdict.failure is not None:
             failures.append({**what, "kind": verdict.failure.kind, "detail": verdict.failure.detail})
     for name, records in (("annotations", annotations), ("failures", failures)):
-        write_atomically(out / f"{name}.jsonl", b"".join(to_json(record) + b"\n" for record in records))
+        write_records(out / f"{name}.jsonl", records)
 
 
 def _figures(

@@ -5,7 +5,6 @@ What an annotation cannot say is a loss: it is named with its reason, counted an
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -177,16 +176,13 @@ def critique(lines: list[str], spans: list[Span], outcome: float | None = None) 
     return Critique("\n".join(line for line in lines if line) or NO_ERRORS, tuple(sorted(set(spans))), outcome)
 
 
-def unjudged(prompt: str, response: str, *losses: Loss) -> Item:
-    """Return a response that nobody judged, as an example that has it in its `meta`."""
-    return Item(Example(prompt, meta={"response": response}), (Loss(NOT_JUDGED), *losses))
+def unjudged(
+    prompt: str, response: Any, *losses: Loss, reference: str | None = None, meta: Mapping[str, Any] | None = None
+) -> Item:
+    """Return a response that nobody judged, as an example that has it in its `meta`, beside what else is there."""
+    return Item(Example(prompt, reference, meta={"response": response, **(meta or {})}), (Loss(NOT_JUDGED), *losses))
 
 
 def quoted(text: str) -> str:
     """Return a text as JSON quotes it, on one line."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def finite(value: Any) -> bool:
-    """Tell whether a value is a number that can be an outcome."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

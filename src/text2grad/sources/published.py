@@ -16,7 +16,7 @@ from typing import Any
 from text2grad.annotations import Annotation
 from text2grad.isolation import with_names
 from text2grad.record_files import Object, shown
-from text2grad.sources.base import NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
+from text2grad.sources.base import WORDS_ONLY, Item, Loss, Row, unjudged
 from text2grad.types import Critique, Example
 
 SUMMARY_PROMPT = "Write an excellent summary of the given text.\n\nTitle: {title}\n\nText: {post}\n\nTL;DR:"
@@ -78,7 +78,7 @@ def _unjudged(prompt: str, response: Any, reference: str | None, record: Object,
     """Return a response that nobody judged, or a task without a response, as an example."""
     if response is None:
         return Item(Example(prompt, reference, meta=_some(record, names)))
-    return Item(Example(prompt, reference, meta={"response": response, **_some(record, names)}), (Loss(NOT_JUDGED),))
+    return unjudged(prompt, response, reference=reference, meta=_some(record, names))
 
 
 def _answer(row: Row, column: str) -> str:

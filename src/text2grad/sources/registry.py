@@ -1,16 +1,17 @@
 """The sources by name, and how one is read."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.annotations import Annotation
+from text2grad.critique_text import is_finite
 from text2grad.errors import ConfigError, DataError
 from text2grad.record_files import json_object, read_entries
-from text2grad.sources.base import Item, Meaning, Options, Row, Source, finite
+from text2grad.sources.base import Item, Meaning, Options, Row, Source
 from text2grad.sources.people import gather_mqm, read_ilf, read_mqm, read_qa_feedback
 from text2grad.sources.published import read_kodcode, read_slf5k, read_ultrafeedback
 from text2grad.sources.table import COLUMNS, read_table
@@ -116,7 +117,7 @@ def _check(format: str, source: Source, options: Options) -> None:
         check_known("column", name, source.columns)
     if options.labels and not source.labels:
         raise ConfigError(f'format "{format}" has no labels to give a meaning to, got {next(iter(options.labels))!r}')
-    if options.missing_outcome is not None and not finite(options.missing_outcome):
+    if options.missing_outcome is not None and not is_finite(options.missing_outcome):
         raise ConfigError(f"missing_outcome must be a finite number, got {options.missing_outcome!r}")
 
 
@@ -157,15 +158,3 @@ class Account:
         first = self.shown.setdefault(reason, [])
         if len(first) < EXAMPLES_OF_LOSS:
             first.append(example)
-
-
-def account_for(items: Iterable[Found]) -> Account:
-    """Return the account of some items.
-
-    Args:
-        items: what `read_items` gave.
-    """
-    account = Account()
-    for found in items:
-        account.add(found)
-    return account
