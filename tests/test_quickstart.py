@@ -86,7 +86,15 @@ def test_the_report_and_the_curves_are_written(out: Path) -> None:
     page = (out / "report.html").read_text("utf-8")
     assert "fine-tuned on noisy demonstrations" in page
     assert "data:image/png;base64," in page
+    assert "start from the reward model&#x27;s weights, fine-tuned on demonstrations once more; so do" in page
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_says_what_the_policies_start_from(result: dict[str, Any]) -> None:
+    assert result["start"] == "reward_model"
+    assert in_words("qa", {**result, "start": "sft"}).endswith(
+        " The policies start from the fine-tuned weights; so do the baselines."
+    )
 
 
 def test_what_was_finished_is_not_made_again(out: Path, result: dict[str, Any], capsys: Any) -> None:
@@ -136,6 +144,7 @@ def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
 RESULT = {
     "metric": "fact_f1",
     "seeds": [0, 1],
+    "start": "reward_model",
     "methods": {
         "sft": {"final": [0.5, 0.7], "curve": [[], []], "kl_per_token": [0.0, 0.0]},
         "text2grad": {

@@ -56,9 +56,11 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
         for timed, run in zip(seconds, runs, strict=True):
             spent = sum(v for line in run.metrics for k, v in line.items() if k.startswith("seconds/"))
             timed[method] = round(spent, 1)
+    recipe = json.loads((places[0] / "text2grad" / "run.json").read_bytes())["recipe"]
     return {
         "metric": metric,
         "seeds": list(seeds),
+        "start": "reward_model" if recipe["sft"]["after_reward_model"] else "sft",
         "methods": found,
         "reward_model": [run.evaluations[-1]["critic"] for run in trained["text2grad"]],
         "seconds": seconds,
@@ -109,10 +111,11 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
             f" Of the tokens that the reward model blamed at the end, {quality['precision/negative']:.0%} deserved it, "
             f"and it found {quality.get('recall/negative', 0.0):.0%} of those that did."
         )
-    return text + (
-        " The policies start from the reward model's weights, fine-tuned on demonstrations once more; so do the "
-        "baselines."
-    )
+    start = {
+        "reward_model": "the reward model's weights, fine-tuned on demonstrations once more",
+        "sft": "the fine-tuned weights",
+    }[result["start"]]
+    return f"{text} The policies start from {start}; so do the baselines."
 
 
 def _passed(methods: Mapping[str, Any]) -> int | None:
