@@ -78,8 +78,8 @@ def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path
     [
         ("429", "rate_limit", "status 429"),
         ("500", "server_error", "status 500"),
-        ("drop", "connection", "RemoteProtocolError"),
-        ("cut", "connection", "RemoteProtocolError"),
+        ("drop", "connection", "ServerDisconnectedError"),
+        ("cut", "connection", "ContentLengthError"),
         ("garbage", "bad_reply", "<html>Bad gateway</html>"),
         ("wrong", "bad_reply", '{"choices": "none"}'),
     ],

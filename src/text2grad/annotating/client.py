@@ -47,7 +47,11 @@ class ChatClient:
         check_server(settings)
         self.settings, self._key = settings, _key(settings)
         self._client = openai.AsyncOpenAI(
-            base_url=settings.base_url, api_key=self._key or "none", max_retries=0, timeout=settings.timeout_s
+            base_url=settings.base_url,
+            api_key=self._key or "none",
+            max_retries=0,
+            timeout=settings.timeout_s,
+            http_client=openai.DefaultAioHttpClient(),  # half the processor time of the default
         )
 
     async def close(self) -> None:
@@ -82,8 +86,9 @@ class ChatClient:
         try:
             async with self._client.chat.completions.with_streaming_response.create(
                 model=self.settings.model,
-                messages=[dict(one) for one in messages],  # type: ignore[misc]
-                **parameters,
+                messages=[],
+                # Not as arguments: the client would walk through each value, a schema takes it a millisecond.
+                extra_body={"messages": [dict(one) for one in messages], **parameters},
             ) as reply:
                 body = bytearray()
                 async for piece in reply.iter_bytes():
@@ -91,12 +96,13 @@ class ChatClient:
                     if len(body) > MAX_REPLY_BYTES:
                         break
                 return bytes(body)
-        except (openai.APITimeoutError, httpx2.TimeoutException) as error:
-            raise TimeoutError from error
         except openai.APIStatusError as error:
             raise self._refusal(error.status_code, error.response.headers, str(error.message)) from error
         except (openai.APIConnectionError, httpx2.HTTPError) as error:
-            said = self._detail(f"{type(error.__cause__ or error).__name__}: {error}")
+            cause = _first_cause(error)  # to the layers above it, a connection that was closed is a timeout
+            if isinstance(cause, TimeoutError):
+                raise cause
+            said = self._detail(f"{type(cause).__name__}: {cause}")
             raise RequestError("connection", said, transient=True, may_cost=True) from error
 
     def _refusal(self, status: int, headers: Mapping[str, str], message: str) -> RequestError:
@@ -180,6 +186,13 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     except ValueError:
         return 0.0
     return max(0.0, (until.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return what an error came from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _count(value: Any) -> int | None:
