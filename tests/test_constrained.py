@@ -278,6 +278,15 @@ def test_a_token_that_was_refused_supports_nothing() -> None:
     assert critique.take(token)
 
 
+def test_the_end_of_the_words_is_refused_where_it_is_half_written() -> None:
+    ends = '", "good_spans": ['
+    tokenizer = spelled_by([*sorted(ALL), ends])
+    critique = begin(tokenizer, "a cat", supported=True)
+    assert written(critique, '{"textual_feedback": "\\"cat\\"", "good_spans')
+    assert not critique.take(critique.skeleton.vocabulary.spelled[ends.encode()][0])
+    assert written(critique, '": ["cat"')
+
+
 def written(critique: ConstrainedCritique, text: str) -> bool:
     """Write a text character by character, or as far as it may be; tell whether all of it was."""
     spelled = critique.skeleton.vocabulary.spelled

@@ -71,7 +71,7 @@ class ConstrainedCritique:
             self.state = None if token in self.eos_ids else self.state
             return self.state is None
         spelled = self.skeleton.vocabulary
-        heard = self._heard or self._hear(spelled.data.get(token, b""))
+        heard = self._heard or self._hear(token)
         after = self.step(self.state, token, self.room - 1)
         if after is None:
             return False
@@ -106,9 +106,12 @@ class ConstrainedCritique:
                 after = self._quote(after, move.rest)
         return after if after is not None and self.needed(after) <= room else None
 
-    def _hear(self, data: bytes) -> bool:
-        """Let the words say what may be quoted, if these bytes end them; tell whether they do."""
+    def _hear(self, token: int) -> bool:
+        """Let the words say what may be quoted, if this token may stand here and ends them; tell whether it does."""
+        data = self.skeleton.vocabulary.data.get(token, b"")
         if not self.quotable.limits.supported or b"[" not in data:
+            return False
+        if self.state is None or self.skeleton.move(self.state.where, token) is None:
             return False
         words, over, _ = b"".join([*self._written, data]).partition(GOOD.encode())
         if over:
