@@ -293,6 +293,89 @@ def written(critique: ConstrainedCritique, text: str) -> bool:
     return all(critique.take(spelled[character.encode()][0]) for character in text)
 
 
+@pytest.mark.parametrize(
+    ("said", "allowed"),
+    [
+        ('"cat" and "a c" are pieces, but not dog or "".', True),
+        ("It's a 'dog', says “who”.", True),  # marks of other kinds are none
+        ('"cat', False),  # never closed
+        ('"dog" is not there', False),
+        ('"cats"', False),
+        ('"cat" is "dog"', False),
+        ('the "\n" is a line', True),
+        ('the "\\n" is none', False),
+        ('"é" is a character of two bytes', True),
+    ],
+)
+def test_verbatim_words_hold_pieces_of_the_response_between_marks(said: str, allowed: bool) -> None:
+    text = json.dumps({"textual_feedback": said, "good_spans": [], "poor_spans": []}, ensure_ascii=False)
+    tokenizer = spelled_by(sorted({*text, *ALL}))
+    assert written(begin(tokenizer, "a cat\né", verbatim=True), text) == allowed
+    assert written(begin(tokenizer, "a cat\né"), text)
+
+
+def pieces_alone(said: str, response: str) -> bool:
+    """Oracle: every second part between marks is a piece of the response, and the last mark closes."""
+    parts = said.split('"')
+    return len(parts) % 2 == 1 and all(part in response for part in parts[1::2])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    response=st.text('ab "\n\\é', max_size=6),
+    tokens=st.sets(st.text('ab "\\né', min_size=1, max_size=4), max_size=8),
+    said=st.text('ab"\n\\é', max_size=8),
+    seed=st.integers(0, 99),
+)
+def test_verbatim_words_are_accepted_however_they_are_cut_into_tokens_if_and_only_if_they_quote_pieces(
+    response: str, tokens: set[str], said: str, seed: int
+) -> None:
+    text = json.dumps({"textual_feedback": said, "good_spans": [], "poor_spans": []}, ensure_ascii=False)
+    tokenizer = spelled_by(sorted({*text, *ALL, *'ab "\\né', *tokens, '\\"', " \\"}))
+    critique, rest, rng = begin(tokenizer, response, verbatim=True), text.encode(), random.Random(seed)
+    spelled = critique.skeleton.vocabulary.spelled
+    while rest:
+        data = rng.choice([data for data in spelled if rest.startswith(data)])
+        if not critique.take(spelled[data][0]):
+            break
+        rest = rest[len(data) :]
+    assert (not rest) == pieces_alone(said, response)
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "words"])
+def test_verbatim_words_of_random_logits_misquote_nothing_and_end_in_time(name: str) -> None:
+    rng, generator, quoted = random.Random(name), np.random.default_rng(0), 0
+    for response in texts(rng, 8):
+        tokenizer = word_tokenizer([response, *ALL], SYMBOLS) if name == "words" else made(name)
+        vocabulary, room = skeleton(tokenizer).vocabulary, int(skeleton(tokenizer).cost[START]) + rng.randrange(20, 60)
+        critique = begin(tokenizer, response, room=room, verbatim=True)
+        ends = [i for i, data in vocabulary.data.items() if data.startswith(b'"')]
+        backslash, mark = (vocabulary.spelled[data][0] for data in (b"\\", b'"'))
+        while critique.state is not None and critique.room:
+            if not (rng.random() < 0.3 and critique.take(backslash) and critique.take(mark)):
+                scores = generator.normal(size=vocabulary.size).astype(np.float32)
+                scores[ends] -= 3
+                critique.take_best(scores)
+        said = json.loads(critique.text)["textual_feedback"]
+        assert pieces_alone(said, response)
+        quoted += sum(map(bool, said.split('"')[1::2]))
+    assert quoted > 2, "else the test shows little"
+
+
+def test_a_verbatim_quote_is_begun_only_where_its_character_and_its_mark_have_room_to_follow() -> None:
+    tokenizer = made("gpt2")
+    for room in range(9):
+        least = int(skeleton(tokenizer).cost[skeleton(tokenizer).text])
+        critique = begin(tokenizer, "é", room=len(OPENING) + 2 + least + room, verbatim=True)
+        spelled = critique.skeleton.vocabulary.spelled
+        if not written(critique, OPENING + '\\"'):
+            continue
+        critique.room = least + room
+        # the first byte of é, then the second one, a backslash and a mark, unless one token is both
+        marks = 1 if b'\\"' in spelled else 2
+        assert critique.take(spelled["é".encode()[:1]][0]) == (room >= 2 + marks)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     response=st.text('ab "\n\\é', max_size=6),
@@ -320,10 +403,17 @@ def test_a_critique_is_accepted_however_it_is_cut_into_tokens_if_and_only_if_its
 
 
 @settings(max_examples=60, deadline=None)
-@given(room=st.integers(0, 60), seed=st.integers(0, 10**6), name=st.sampled_from(["gpt2", "llama2"]))
-def test_the_best_allowed_token_is_the_arg_max_of_the_masked_logits(room: int, seed: int, name: str) -> None:
+@given(
+    room=st.integers(0, 60), seed=st.integers(0, 10**6), name=st.sampled_from(["gpt2", "llama2"]), said=st.booleans()
+)
+def test_the_best_allowed_token_is_the_arg_max_of_the_masked_logits(
+    room: int, seed: int, name: str, said: bool
+) -> None:
     tokenizer, generator = made(name), np.random.default_rng(seed)
-    critique = begin(tokenizer, random.Random(seed).choice(SAID), room=int(skeleton(tokenizer).cost[START]) + room)
+    room += int(skeleton(tokenizer).cost[START])
+    critique = begin(tokenizer, random.Random(seed).choice(SAID), room=room, verbatim=said)
+    if said:
+        written(critique, OPENING + '\\"')
     for _ in range(25):
         if critique.state is None or not critique.room:
             return

@@ -37,7 +37,7 @@ BANDS = """
     record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
     sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
     sources/table sources/registry export
-    critique_writing quoting critique_grammar skeleton constrained reward_model
+    critique_writing quoting verbatim critique_grammar skeleton constrained reward_model
     muon sft reward_training reward_head quality refresh scoring launch loop
     tasks/tiny evaluate session pipeline
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking

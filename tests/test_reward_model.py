@@ -210,7 +210,14 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "words": False,
         "match": "normalized",
         "constrain": False,
-        "limits": {"whole_words": True, "max_quote_words": 3, "max_quotes": 2, "one_list": True, "supported": False},
+        "limits": {
+            "whole_words": True,
+            "max_quote_words": 3,
+            "max_quotes": 2,
+            "one_list": True,
+            "supported": False,
+            "verbatim": False,
+        },
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")

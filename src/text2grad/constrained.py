@@ -17,19 +17,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from text2grad.critique_writing import GOOD
+from text2grad.critique_writing import GOOD, OPENING
 from text2grad.errors import ModelError
 from text2grad.quoting import Listed, Quotable, Quote, QuoteLimits
 from text2grad.skeleton import END, LISTS, START, Skeleton
+from text2grad.verbatim import MARK, OVER, Said, hear, to_close
 from text2grad.vocabulary import Vocabulary
 
 
 class State(NamedTuple):
-    """How far a critique is written: the skeleton's state, the quote that is open there, and those listed before."""
+    """How far a critique is written.
+
+    Attributes:
+        where: the skeleton's state.
+        quote: the quote of a list that is open there.
+        listed: the quotes before it.
+        said: the words, while they are to be heard.
+    """
 
     where: int
     quote: Quote | None = None
     listed: Listed = ()
+    said: Said = OVER
 
 
 class ConstrainedCritique:
@@ -53,7 +62,7 @@ class ConstrainedCritique:
         """
         self.skeleton, self.eos_ids, self.room = skeleton, eos_ids, room
         self.quotable = Quotable(response, limits, skeleton.vocabulary)
-        self.state: State | None = State(START)
+        self.state: State | None = State(START, said=Said(before=len(OPENING)) if limits.verbatim else OVER)
         self._label = {skeleton.open[label]: label for label in LISTS}
         self._written: list[bytes] = []
         self._heard = False
@@ -92,19 +101,25 @@ class ConstrainedCritique:
 
     def step(self, state: State, token: int, room: int) -> State | None:
         """Return the state after a token; None where it may not stand, or leaves more to write than there is room."""
-        where, _, listed = state
+        where, _, listed, _ = state
         if where in self._label:
             after = self._quote(state, self.skeleton.vocabulary.data.get(token, b""))
         else:
             move = self.skeleton.move(where, token)
-            if move is None:
+            said = OVER if state.said.over or move is None else self._said(state, token)
+            if move is None or said is None:
                 return None
-            after = State(move.state, None, listed)
-            if move.state not in self.skeleton.opens:  # most tokens, and nothing more to ask
+            after = State(move.state, None, listed, said)
+            if said.over and move.state not in self.skeleton.opens:  # most tokens, and nothing more to ask
                 return after if self.skeleton.cost[move.state] <= room else None
             if move.rest:
                 after = self._quote(after, move.rest)
         return after if after is not None and self.needed(after) <= room else None
+
+    def _said(self, state: State, token: int) -> Said | None:
+        """Return the words after a token, None where it misquotes."""
+        spelled = self.skeleton.vocabulary
+        return hear(state.said, (spelled.first if state.where == START else spelled.data)[token], self.quotable)
 
     def _hear(self, token: int) -> bool:
         """Let the words say what may be quoted, if this token may stand here and ends them; tell whether it does."""
@@ -120,8 +135,10 @@ class ConstrainedCritique:
 
     def needed(self, state: State) -> float:
         """Return a number of tokens in which the critique can be ended; infinite where it cannot."""
-        where, quote, listed = state
+        where, quote, listed, said = state
         label = self.skeleton.opens.get(where)
+        if said.quote is not None:
+            return to_close(said, self.quotable) + self.skeleton.cost[self.skeleton.text]
         if label is None:
             return self.skeleton.cost[where]
         if quote is None and not self.quotable.may_open(label, listed):
@@ -131,7 +148,7 @@ class ConstrainedCritique:
 
     def _quote(self, state: State, data: bytes) -> State | None:
         """Read bytes inside a quote, and what follows its closing mark."""
-        where, quote, listed = state
+        where, quote, listed, _ = state
         label = self._label[where]
         if not data or (quote is None and not self.quotable.may_open(label, listed)):
             return None
@@ -156,14 +173,20 @@ class ConstrainedCritique:
     def _barred(self) -> NDArray[np.bool_]:
         """Return which ids may not stand here, [V]; a few others may not either, which `take` finds out."""
         assert self.state is not None  # after the end, any token is taken
-        where, quote, _ = self.state
+        where, quote, _, said = self.state
+        spelled, before = self.skeleton.vocabulary.spelled, self.skeleton.vocabulary.before_quote
+        found = np.ones(self.skeleton.vocabulary.size, np.bool_)
+        if said.quote is not None and not said.tail:
+            found[before.get(MARK[:1], ())] = False
+            found[spelled.get(MARK[:1], ())] = False
+            for data in self.quotable.tokens(said.quote):
+                found[[*spelled.get(data, ()), *before.get(data + MARK[:1], ())]] = False
+            return found
         if where not in self._label and where != END:
             return self.skeleton.barred(where, self.room)
-        found = np.ones(self.skeleton.vocabulary.size, np.bool_)
         if where == END:
             found[list(self.eos_ids)] = False
             return found
-        spelled, before = self.skeleton.vocabulary.spelled, self.skeleton.vocabulary.before_quote
         found[self.skeleton.next(self.skeleton.inside[self._label[where]])[0]] = False
         for data in self.quotable.tokens(quote):
             found[[*spelled.get(data, ()), *before.get(data, ())]] = False

@@ -25,7 +25,7 @@ def critique_grammar(response: str, *, words: bool = True, limits: QuoteLimits |
     Args:
         response: what is quoted from.
         words: False leaves the critique in words empty.
-        limits: on the quotes; `one_list` and `supported` are not in the grammar.
+        limits: on the quotes; `one_list`, `supported` and `verbatim` are not in the grammar.
 
     Example:
         >>> print(critique_grammar("A cat.", words=False).splitlines()[0])

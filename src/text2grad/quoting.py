@@ -9,7 +9,7 @@ are needed until one may. Offsets are bytes of the response as JSON spells it (`
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
 from typing import NamedTuple
@@ -34,6 +34,7 @@ class QuoteLimits:
         max_quotes: the most quotes in each list; None for any number.
         one_list: a text that is listed as good is not listed as poor.
         supported: a quote stands between quotation marks in the critique's words, too.
+        verbatim: what stands between double quotation marks in the critique's words is a piece of the response, too.
     """
 
     whole_words: bool = False
@@ -41,6 +42,7 @@ class QuoteLimits:
     max_quotes: int | None = None
     one_list: bool = False
     supported: bool = False
+    verbatim: bool = False
 
 
 class Quote(NamedTuple):
@@ -65,6 +67,7 @@ class Quotable:
             for number, at in enumerate(accumulate(sizes, initial=0)):
                 self.character[at] = number
         self._anywhere = len(self.data) == len(response) and not limits.whole_words
+        self.empty = Quote([at for at, number in enumerate(self.character) if number >= 0], 0)
         self._needed: dict[tuple[bytes, Label, Listed], float] = {}
         self._support: dict[str, bytes] | None = None  # None: any piece of the response
 
@@ -133,8 +136,12 @@ class Quotable:
             return math.inf
         key = (b"" if quote is None else self.data[quote.ends[0] - quote.length : quote.ends[0]], label, listed)
         if key not in self._needed:
-            self._needed[key] = self._search(quote, label, listed)
+            self._needed[key] = self._search(quote, lambda longer: self.may_end(longer, label, listed))
         return self._needed[key]
+
+    def to_character(self, quote: Quote) -> float:
+        """Return the least number of tokens after which a quote ends between two characters."""
+        return 0 if self.text(quote) is not None else self._search(quote, lambda longer: self.text(longer) is not None)
 
     def tokens(self, quote: Quote | None) -> Iterator[bytes]:
         """Yield how tokens may go on in a quote, in bytes: whole tokens and their beginnings, each once."""
@@ -148,7 +155,7 @@ class Quotable:
                     seen.add(data)
                     yield data
 
-    def _search(self, quote: Quote | None, label: Label, listed: Listed) -> float:
+    def _search(self, quote: Quote | None, found: Callable[[Quote], bool]) -> float:
         """Search breadth first, token by token."""
         waiting, seen = [quote], set()
         for depth in range(1, len(self.data) + 1):
@@ -158,7 +165,7 @@ class Quotable:
                     further = self.advance(one, data) if data in self.vocabulary.spelled else None
                     if further is None or (further.ends[0], further.length) in seen:
                         continue
-                    if self.may_end(further, label, listed):
+                    if found(further):
                         return depth
                     seen.add((further.ends[0], further.length))
                     longer.append(further)

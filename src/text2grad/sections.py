@@ -117,6 +117,8 @@ class CriticConfig(Section):
     """Constrained quotes that are listed as good are not listed as poor."""
     supported: bool = False
     """Constrained quotes stand between quotation marks in the critique's words, too."""
+    verbatim: bool = False
+    """What constrained words hold between double quotation marks is a piece of the response."""
     max_failure_rate: Fraction = 0.25
     """The run stops when more of the last 100 or more critiques than this could not be read."""
 

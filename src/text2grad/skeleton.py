@@ -37,6 +37,7 @@ class Skeleton:
 
     Attributes:
         table: the state after each state and byte, int16 [S, 256].
+        text: within the words.
         open: inside a quote, by the list it is in.
         inside: where a quote may end, by list: no state of its own, it knows the closing mark alone.
         opens: the list that a state must open a quote of, if it must.
@@ -52,10 +53,10 @@ class Skeleton:
         self.open: dict[Label, int] = {}
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
+        self.text = self._chain(START, OPENING) if words else START
         if words:
-            text = self._chain(START, OPENING)
-            self._text(text)
-            good = self._chain(text, GOOD)
+            self._text(self.text)
+            good = self._chain(self.text, GOOD)
         else:
             good = self._chain(START, OPENING + GOOD)
         poor = self._new()

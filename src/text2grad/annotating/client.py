@@ -101,7 +101,7 @@ class ChatClient:
         except (openai.APIConnectionError, httpx2.HTTPError) as error:
             cause = _first_cause(error)  # to the layers above it, a connection that was closed is a timeout
             if isinstance(cause, TimeoutError):
-                raise cause
+                raise cause from error
             said = self._detail(f"{type(cause).__name__}: {cause}")
             raise RequestError("connection", said, transient=True, may_cost=True) from error
 
