@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.annotating.judging import unsupported
 from text2grad.annotating.templates import Template, TemplateName, complaint, outcome_in_words
-from text2grad.types import Critique, Example, Span
+from text2grad.types import Example
 
 NAMES: tuple[TemplateName, ...] = ("summarization", "code", "qa")
 EXAMPLE = Example("Add two numbers.", reference="return a + b")
@@ -80,23 +79,3 @@ def test_a_complaint_names_the_quotes_that_are_not_there() -> None:
     message = complaint(["in Lyons", "on </quote>"])
     assert message["role"] == "user"
     assert "<quote>\nin Lyons\n</quote>\n<quote-1>\non </quote>\n</quote-1>" in message["content"]
-
-
-@pytest.mark.parametrize(
-    ("feedback", "missing"),
-    [
-        ("The city, Lyon, is wrong.", ("on Friday at noon",)),
-        ('"Lyon" is right; Friday at two is not.', ()),  # "friday" and "at": 2 of 4 words
-        ("lyon! The FRIDAY is wrong.", ("on Friday at noon",)),  # 1 of 4
-        ("", ("Lyon", "on Friday at noon")),
-    ],
-)
-def test_a_quote_is_supported_where_half_of_its_words_are_named(feedback: str, missing: tuple[str, ...]) -> None:
-    response = "Lyon, on Friday at noon"
-    critique = Critique(feedback, (Span(0, 4, "positive"), Span(6, 23, "negative")))
-    assert unsupported(critique, response) == missing
-
-
-def test_a_quote_without_words_is_supported_where_it_stands_in_the_critique() -> None:
-    critique = Critique("The + should be a minus.", (Span(2, 3, "negative"), Span(6, 7, "negative")))
-    assert unsupported(critique, "a + b * c") == ("*",)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.annotation_tables import Counts, Prices, as_text, is_supported, paper_tables, quartiles
+from text2grad.annotation_tables import Counts, Prices, as_text, paper_tables, quartiles
 from text2grad.html import Table
 from text2grad.labelled import Labelled
 from text2grad.records import Judged
@@ -66,25 +66,6 @@ def test_outcomes_are_counted_by_kind(outcome: float | None, kind: str) -> None:
     found.add(Characters(), Labelled(Judged(1, "f", "", "", Critique("", outcome=outcome)), (), "", (), (), (), ()))
     assert found.outcomes == {kind: 1}
     assert found.as_json(Prices())["span_tokens"] == {"positive": None, "negative": None}
-
-
-@pytest.mark.parametrize(
-    ("span", "feedback", "supported"),
-    [
-        ("Lyon", "Not LYON.", True),
-        ("in\nLyon", "You say in  Lyon", True),
-        ("in Lyon", "in Nice", False),
-        ("the lazy brown dogs", "brown and lazy", True),  # two of three long words
-        ("the lazy brown dogs", "brown", False),
-        ("a b", "b then a", True),  # no long word: all of them
-        ("a b", "b", False),
-        ("-", "a - b", True),
-        ("-", "minus", False),
-        ("cat", "concatenate it", True),  # quoted, as far as characters go
-    ],
-)
-def test_support_by_hand(span: str, feedback: str, supported: bool) -> None:
-    assert is_supported(span, feedback) is supported
 
 
 def test_the_tables_name_each_task_and_the_prices() -> None:

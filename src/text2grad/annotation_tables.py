@@ -4,13 +4,10 @@ tokens     of the tokenizer in use. Spans: the critique as JSON, words and quote
            Dense: a JSON list with every token of the response and its label, [["Lyon", -1], ...], and no words.
 cost       an annotator reads prompt and response and writes the annotation; instructions are the same for both ways
            and are not counted. Prices are a setting.
-support    a span is supported where the critique quotes it, or holds at least half of its words of four letters and
-           more (all its words, where none is so long). It is a flag and no verdict: "names the right city" supports
-           "in Lyon" without a word in common.
+support    see `support.py`.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +19,13 @@ from text2grad.critique_writing import critique_target
 from text2grad.html import Table
 from text2grad.labelled import Labelled, encode
 from text2grad.plots import COLOURS, GRID, INK, to_png
+from text2grad.support import is_supported
 from text2grad.types import LABELS, Label
 
 FLAGGED = 20
 """So many spans without support are named."""
 
 OUTCOMES = ("none", "negative", "zero", "positive")
-_WORD = re.compile(r"\w+")
-_LONG = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +103,6 @@ _NUMBERS = (
     "unmatched",
     "unsupported",
 )
-
-
-def is_supported(span: str, feedback: str) -> bool:
-    """Tell whether a critique's words speak of a span, as far as words tell.
-
-    Example:
-        >>> is_supported("on Friday", "The day, Friday, is wrong."), is_supported("in Lyon", "Names the right city.")
-        (True, False)
-    """
-    here, said = span.casefold(), feedback.casefold()
-    if " ".join(here.split()) in " ".join(said.split()):
-        return True
-    every = _WORD.findall(here)
-    words = [word for word in every if len(word) >= _LONG]
-    known = set(_WORD.findall(said))
-    needed = len(words) / 2 if words else len(every)
-    return bool(every) and sum(word in known for word in words or every) >= needed
 
 
 def quartiles(lengths: Sequence[int]) -> list[float] | None:

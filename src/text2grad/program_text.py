@@ -85,7 +85,7 @@ _VALUES = ("value", "test", "iter", "exc", "subject")
 
 
 def program_in(response: str) -> Program:
-    r"""Return the program of a response.
+    r"""Return the program of a response: its longest block of Python, or of anything, or all of it.
 
     Example:
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
@@ -93,7 +93,7 @@ def program_in(response: str) -> Program:
     """
     blocks = list(_blocks(response))
     python = [block for language, block in blocks if language.lower() in _PYTHON]
-    return next(iter(python or [block for _, block in blocks]), Program(response))
+    return max(python or [block for _, block in blocks], key=lambda one: len(one.text), default=Program(response))
 
 
 def _blocks(response: str) -> Iterator[tuple[str, Program]]:

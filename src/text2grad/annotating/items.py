@@ -10,7 +10,6 @@ template = "code" the "tests" run in the sandbox, and what they say goes into th
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from text2grad.annotating.templates import outcome_in_words
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.examples import read_examples
+from text2grad.program_text import program_in
 from text2grad.runlog import write_records
 from text2grad.sandbox import Sandbox
 from text2grad.tasks.registry import built_in
@@ -30,7 +30,6 @@ from text2grad.types import Example
 RESPONSES = "responses.jsonl"
 SAMPLING_STEP = 2**21  # its random numbers are no training step's
 TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256
-_FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 
 
 def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = None) -> list[Item]:
@@ -68,16 +67,6 @@ def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = Non
     return tested(items, store) if recipe.annotate.template == "code" else items
 
 
-def program_in(response: str) -> str:
-    r"""Return the code of a response: its longest fenced block, or all of it.
-
-    Example:
-        >>> program_in("So:\n```python\nx = 1\n```\nDone.")
-        'x = 1\n'
-    """
-    return max(_FENCED.findall(response), key=len, default=response)
-
-
 def _id(example: Example, row: int) -> str:
     """Return the name of an example: its own, or its number."""
     name = example.meta.get("id")
@@ -95,7 +84,10 @@ def _text(example: Example, key: str) -> str | None:
 def tested(items: Sequence[Item], store: Store) -> list[Item]:
     """Return the items with what their tests say; tests that ran before are not run again."""
     jobs = {
-        hash_of(program_in(item.response), item.example.tests): (program_in(item.response), item.example.tests)
+        hash_of(program_in(item.response).text, item.example.tests): (
+            program_in(item.response).text,
+            item.example.tests,
+        )
         for item in items
         if item.example.tests
     }
@@ -108,7 +100,7 @@ def tested(items: Sequence[Item], store: Store) -> list[Item]:
                 said = [outcome_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
                 store.keep_outcome(dict(zip([key for key, _ in chunk], said, strict=True)))
     return [
-        item._replace(tests=store.outcome(hash_of(program_in(item.response), item.example.tests)))
+        item._replace(tests=store.outcome(hash_of(program_in(item.response).text, item.example.tests)))
         if item.example.tests
         else item
         for item in items

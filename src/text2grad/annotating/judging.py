@@ -16,7 +16,6 @@ run. A failure is no exception: it is counted, and listed.
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -29,12 +28,11 @@ from text2grad.annotating.templates import Template, complaint
 from text2grad.errors import RequestError
 from text2grad.phase_sections import AnnotateConfig
 from text2grad.spans import Match, critique_from_text
+from text2grad.support import unsupported
 from text2grad.types import Critique, Example
 
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
-LEAST_SUPPORT = 0.5  # share of a quote's words that the critique must name
 _SHOWN_CHARS = 160
-_WORD = re.compile(r"\w+")
 
 
 class Item(NamedTuple):
@@ -137,25 +135,6 @@ class Judge:
             critique = replace(critique, feedback=item.feedback)
         checked = self.template.reasoning or item.feedback is not None
         return Verdict(critique, unsupported=unsupported(critique, item.response) if checked else ())
-
-
-def unsupported(critique: Critique, response: str) -> tuple[str, ...]:
-    """Return the quotes that a critique's words do not support: less than half of their words are named there.
-
-    Example:
-        >>> from text2grad.types import Span
-        >>> critique = Critique("The city is not Lyon.", (Span(0, 4, "negative"), Span(8, 14, "positive")))
-        >>> unsupported(critique, "Lyon in summer")
-        ('summer',)
-    """
-    named = set(_WORD.findall(critique.feedback.casefold()))
-    quotes = dict.fromkeys(response[span.start : span.end] for span in critique.spans)
-    return tuple(quote for quote in quotes if not _supported(quote, critique.feedback, named))
-
-
-def _supported(quote: str, feedback: str, named: set[str]) -> bool:
-    words = _WORD.findall(quote.casefold())
-    return quote.strip() in feedback or (bool(words) and sum(w in named for w in words) >= LEAST_SUPPORT * len(words))
 
 
 @dataclass(frozen=True, slots=True)
