@@ -15,15 +15,18 @@ from text2grad.types import LABELS, Critique
 WORST, FIRST = 10, 20
 """So many responses are shown: those that differ most, then the first ones."""
 
+_COLOURS = {"positive": COLOURS[0], "negative": COLOURS[2]}
+
 Bars = Sequence[tuple[str, Estimate | None]]
 
 
 def evaluation_png(found: Evaluation) -> bytes:
     """Return rates by label with their intervals as a PNG file; a rate of nothing has no bar."""
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     panels = {
-        f"{found.unit}: found and right": ("precision", "recall", "f1"),
+        f"{found.unit.split()[0]}: found, and right": ("precision", "recall", "f1"),
         "true spans, and quotes": ("exact", "partial", "oui", "quote_exact", "quote_overlap_90"),
         "accuracy by span length": tuple(f"accuracy/{{}}/{bucket}" for bucket in BUCKETS),
     }
@@ -44,7 +47,10 @@ def evaluation_png(found: Evaluation) -> bytes:
         _bars(axis, by_label, title)
     if words:
         _bars(axes[-1], {"critiques": [(name, found.metrics[name]) for name in words]}, "words")
-    axes[0].legend(frameon=False, labelcolor=INK, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2)
+    keys = [Patch(color=colour, label=label) for label, colour in _COLOURS.items()]
+    axes[0].legend(
+        handles=keys, frameon=False, labelcolor=INK, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2
+    )
     return to_png(figure)
 
 
@@ -54,7 +60,7 @@ def _of(name: str, label: str) -> str:
 
 def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
     """Draw bars with intervals, one colour for each group."""
-    width, colours = 0.8 / len(groups), {"positive": COLOURS[0], "negative": COLOURS[2]}
+    width = 0.8 / len(groups)
     for k, (label, bars) in enumerate(groups.items()):
         for place, (_, one) in enumerate(bars):
             at = place + (k - (len(groups) - 1) / 2) * width
@@ -62,12 +68,12 @@ def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
                 axis.text(at, 0.01, NONE, ha="center", color=INK)
                 continue
             error = [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]]
-            colour = colours.get(label, COLOURS[5])
-            axis.bar(at, one.value, width * 0.92, color=colour, label=label if place == 0 else None)
+            axis.bar(at, one.value, width * 0.92, color=_COLOURS.get(label, COLOURS[5]))
             axis.errorbar(at, one.value, yerr=error, color=INK, linewidth=1, capsize=2)
     names = [name for name, _ in next(iter(groups.values()))]
     tilted = {"rotation": 20, "ha": "right"} if len(names) > 3 else {}
     axis.set_xticks(range(len(names)), names, fontsize=9, **tilted)
+    axis.set_xlim(-0.5, len(names) - 0.5)
     axis.set_ylim(0, 1)
     axis.set_title(title, loc="left", fontsize=10.5, color=INK)
     axis.grid(axis="y", color=GRID, linewidth=0.8)
