@@ -132,7 +132,8 @@ def test_perplexity_is_that_of_transformers_loss_over_the_tokens_of_all_texts() 
     nats, tokens = 0.0, 0
     for text in SAID[:3]:
         ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text).input_ids]])
-        logp = model(ids).logits.log_softmax(-1)[0, :-1]
+        with torch.no_grad():
+            logp = model(ids).logits.log_softmax(-1)[0, :-1]
         nats -= float(logp.gather(1, ids[0, 1:, None]).sum())
         tokens += ids.shape[1] - 1
     how = Measures(words=False, reader=Reader(model, tokenizer), draws=2)

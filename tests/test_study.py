@@ -8,13 +8,15 @@ from pathlib import Path
 import krippendorff
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.metrics.agreement import AnnotationTask
 
 from text2grad.cli import main
 from text2grad.reward_evaluation.agreement import agreement, fleiss_kappa
 from text2grad.reward_evaluation.study import CUT, MAX_CELL, cell
+
+derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
 # Fleiss (1971) as in every textbook: 14 raters put 10 subjects into 5 categories.
 TEXTBOOK = """0 0 0 0 14  0 2 6 4 2  0 0 3 5 6  0 3 9 2 0  2 2 8 1 1
@@ -76,13 +78,14 @@ def test_a_seed_draws_the_same_items_and_a_filled_sheet_is_never_overwritten(
 ) -> None:
     first = exported(tmp_path, "--items", "3")
     assert main(["study", "export", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "study")]) == 2
-    assert "sheet.csv exists, and may be filled already" in " ".join(capsys.readouterr().err.split())
+    assert "exists, and may be filled already" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "study" / "sheet.csv").unlink()
     assert exported(tmp_path, "--items", "3") == first
     (tmp_path / "study" / "sheet.csv").unlink()
     assert exported(tmp_path, "--items", "3", "--seed", "1") != first
 
 
+@derandomized
 @given(st.text())
 def test_no_cell_begins_as_a_formula_does(text: str) -> None:
     assert not cell(text).lstrip().startswith(("=", "+", "-", "@", "＝"))
@@ -134,6 +137,7 @@ def test_kappa_is_that_of_the_textbook() -> None:
     assert fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
 
 
+@derandomized
 @given(st.lists(st.lists(st.sampled_from([True, False, None]), min_size=3, max_size=3), min_size=2, max_size=8))
 def test_alpha_is_that_of_two_other_tools(items: list[list[bool | None]]) -> None:
     items = [item for item in items if sum(one is not None for one in item) > 1]  # nltk knows no single ratings

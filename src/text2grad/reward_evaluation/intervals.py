@@ -43,7 +43,8 @@ def estimate(
     Args:
         rows: the counts of each response; a count that is missing is 0.
         ratios: what to make of them.
-        draws: resamples. One in which a rate is of nothing says nothing of that rate.
+        draws: resamples. One in which a rate is of nothing says nothing of that rate; where all are, its
+            interval is the value.
         seed: of the resamples.
 
     Example:
@@ -63,13 +64,15 @@ def estimate(
         quotients = np.divide(sums @ tops, below, out=np.full(below.shape, np.nan), where=below != 0)
         return np.where(exp, np.exp(np.where(exp, quotients, 0.0)), quotients)
 
-    if not len(counts):
-        return {}
     values = rates(np.ones((1, len(counts))))[0]
     known = ~np.isnan(values)
+    if not known.any():
+        return {}
     generator, uniform = np.random.default_rng(seed), np.full(len(counts), 1 / len(counts))
     sizes = [min(_AT_ONCE, draws - start) for start in range(0, draws, _AT_ONCE)]
     drawn = np.concatenate([rates(generator.multinomial(len(counts), uniform, size=size)) for size in sizes])
+    silent = np.isnan(drawn).all(axis=0)
+    drawn[:, silent] = values[silent]
     low, high = np.full((2, len(values)), np.nan)
     tail = (1 - LEVEL) / 2
     low[known], high[known] = np.nanquantile(drawn[:, known], [tail, 1 - tail], axis=0)
