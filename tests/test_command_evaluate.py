@@ -198,7 +198,8 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     assert found["metrics"].get("unmatched_rate", {"value": 0.0})["value"] == 0.0
     assert main([*args, "--out", "free", "--no-constrain"]) == 0
     free = json.loads((here / "free" / "evaluation.json").read_text())
-    assert (free["constrained"], free["metrics"]["failure_rate"]["value"]) == (False, 1.0)
+    assert free["constrained"] is False
+    assert free["metrics"]["failure_rate"]["value"] > 0.5  # and left to itself it hardly ever does
     assert '"constrain": true' in refused(capsys, *args, "--out", "out", "--no-constrain")
     (here / "model" / "reward_model.json").write_text('{"max_new_tokens": 25}')
     assert '"files": ' in refused(capsys, *args, "--out", "out")  # another model since

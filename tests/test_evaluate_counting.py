@@ -91,6 +91,19 @@ def test_quotes_hit_exactly_or_by_nine_tenths_of_the_longer_one() -> None:
     assert rates(0, 18) == (0, 0)  # 17 of 20
 
 
+def test_white_space_is_no_part_of_an_overlap() -> None:
+    text = "x" * 9 + " " * 5 + "y"  # 9 of 10 visible characters, 9 of 15 of all
+    said, true = (Critique("", (Span(0, end, "negative"),)) for end in (9, 15))
+    found = evaluate([Pair("", "", text, said, true)], WORDS, Measures(words=False, draws=1)).metrics
+    assert found["quote_overlap_90/negative"].value == 1.0
+
+
+def test_a_unit_that_both_labels_mark_counts_as_unmarked() -> None:
+    marked = mark(pair([at(0, 2, "positive"), at(1, 3, "negative")], []), WORDS)
+    assert marked is not None
+    assert marked.predicted.delta == (1.0, 0.0, 0.0, -1.0, 0.0, 0.0)
+
+
 def test_failures_and_lost_quotes_are_counted_and_a_failed_critique_marks_nothing() -> None:
     found = values(ONE, TWO, FAILED)
     assert found["failure_rate"] == 1 / 3
