@@ -11,7 +11,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in six minutes without a GPU

@@ -19,6 +19,9 @@ time and ever after. Prompts without such a script are answered. GET /v1/state t
     prose       an answer that holds no critique
     misquote    a critique that quotes what the response does not hold
     corrigible  the same, until it is told so
+    firstplace  a verdict for the text that stands first, whichever it is (of a judge of two texts)
+    longer      a verdict for the longer of two texts
+    undecided   a verdict for neither
     echo        a critique that repeats the request's Authorization header
 """
 
@@ -173,6 +176,9 @@ def _answers(step: str) -> bool:
         "401",
         "doubled",
         "echo",
+        "firstplace",
+        "longer",
+        "undecided",
     )
 
 
@@ -192,6 +198,8 @@ def _completion(what: str, text: str, key: str) -> dict[str, Any]:
     content: str | None = json.dumps(critique)
     if what == "doubled":
         content = json.dumps(critique)[:-1] + f', "good_spans": [{json.dumps(words[-1])}]}}'
+    if what in ("firstplace", "longer", "undecided"):
+        content = _verdict(what, text)
     if what == "huge":
         content = "x" * HUGE
     if what == "prose":
@@ -209,6 +217,15 @@ def _completion(what: str, text: str, key: str) -> dict[str, Any]:
         "choices": [{"index": 0, "message": message, "finish_reason": "length" if what == "length" else "stop"}],
         "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
     }
+
+
+def _verdict(what: str, text: str) -> str:
+    """Return which of two texts is better."""
+    first, second = (
+        len(re.findall(rf"<{name}>\n(.*?)\n</{name}>", text, re.DOTALL)[-1]) for name in ("first", "second")
+    )
+    better = {"firstplace": "first", "undecided": "tie"}.get(what, "first" if first > second else "second")
+    return json.dumps({"reasoning": "Looked at both.", "better": better})
 
 
 def _send(writer: asyncio.StreamWriter, status: int, reply: Any, header: bytes = b"") -> None:

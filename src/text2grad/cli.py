@@ -7,7 +7,19 @@ from importlib.metadata import version
 
 from rich.console import Console
 
-from text2grad.commands import align, annotate, export, generate, import_, quickstart, recipe, train
+from text2grad.commands import (
+    align,
+    annotate,
+    evaluate_reward,
+    export,
+    generate,
+    import_,
+    quickstart,
+    recipe,
+    study,
+    train,
+    win_rate,
+)
 from text2grad.errors import Text2GradError
 
 EXIT_ERROR = 2
@@ -23,7 +35,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (quickstart, train, generate, annotate, import_, export, align, recipe):
+    feedback = (annotate, import_, export, align, evaluate_reward, win_rate, study)
+    for module in (quickstart, train, generate, *feedback, recipe):
         module.add_parser(commands)
     return top
 

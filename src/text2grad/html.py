@@ -57,7 +57,8 @@ def rollouts_page(
     Args:
         title: the page's name.
         records: responses shown without a heading. A record has "prompt", "response", "critique" and "offsets", and
-            the numbers per token of `COLUMNS`; of these only "response" is needed.
+            the numbers per token of `COLUMNS`; of these only "response" is needed. "beside" is another record of
+            the same response, shown in a second column; "by" says whose marks a record has, "unit" what its pieces are.
         intro: a paragraph under the title; blank lines begin a new one.
         summary: figures of the whole page, as (name, value); brackets at a value's end are set small.
         groups: further responses, as (heading, records): before and after, say.
@@ -232,20 +233,29 @@ def _group(heading: str, records: Sequence[Record], columns: Sequence[str], numb
 
 
 def _card(record: Record, columns: Sequence[str]) -> str:
-    """Return one response with its prompt and its critique."""
-    tokens = len(record.get("offsets", ()))
-    label = f"Response, {_count(tokens, 'token')}; arrow keys move between tokens"
+    """Return one response with its prompt and its critique; what stands "beside" it goes into a second column."""
+    beside = record.get("beside")
+    if beside is None:
+        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div></article>\n'
+    both = "".join(f"<div>{_answer(one, columns)}</div>" for one in (record, beside))
+    return f'<article>{_prompt(record)}<div class="pair both">{both}</div></article>\n'
+
+
+def _answer(record: Record, columns: Sequence[str]) -> str:
+    """Return one response and its critique."""
+    parts = _count(len(record.get("offsets", ())), record.get("unit", "token"))
+    label = f"Response, {parts}; arrow keys move between them"
+    by = f'<p class="where">{escape(record["by"])}</p>' if "by" in record else ""
     return (
-        f'<article>{_prompt(record)}<div class="pair">'
-        f'<div class="answer"><div class="text" dir="auto" tabindex="0" role="group" aria-label="{label}">'
-        f"{response_html(record, columns)}</div>{_facts(record)}</div>{_critique(record)}</div></article>\n"
+        f'<div class="answer">{by}<div class="text" dir="auto" tabindex="0" role="group" aria-label="{label}">'
+        f"{response_html(record, columns)}</div>{_facts(record)}</div>{_critique(record)}"
     )
 
 
 def _prompt(record: Record) -> str:
     """Return where the response comes from, and its prompt, folded where it is long."""
     prompt = record.get("prompt", "")
-    where = [f"{name} {record[name]}" for name in ("step", "record") if name in record]
+    where = [f"{name} {record[name]}" for name in ("step", "record", "item") if name in record]
     place = f'<p class="where">{escape(" · ".join([*where, "prompt"] if prompt else where))}</p>'
     if len(prompt) <= _LONG_PROMPT and prompt.count("\n") < 6:
         return f'{place}<p class="prompt" dir="auto">{escape(prompt)}</p>'
@@ -256,7 +266,7 @@ def _facts(record: Record) -> str:
     """Return what the tokens of a response add up to."""
     delta = record.get("delta", ())
     facts = [
-        _count(len(delta), "token"),
+        _count(len(delta), record.get("unit", "token")),
         f"{sum(x > 0 for x in delta)} positive",
         f"{sum(x < 0 for x in delta)} negative",
         *(f"Σ {COLUMNS[name]} {sum(record[name]):.2f}" for name in ("reward", "kl") if name in record),

@@ -5,20 +5,23 @@ allows). A question that two ask at the same time is one request. Answers are on
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import tenacity
 
 from text2grad.annotating.client import ChatClient
-from text2grad.annotating.pace import Pace
+from text2grad.annotating.pace import Budget, Pace
 from text2grad.annotating.store import Answer, Question, Store
 from text2grad.errors import RequestError
 from text2grad.phase_sections import AnnotateConfig
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # of the waits before requests are repeated; a random part of each is waited
 GIVE_UP_AFTER = 20  # questions in a row that got no answer after all retries: the server is not there
+One = TypeVar("One")
+Found = TypeVar("Found")
 _TEMPLATE_BYTES = 100  # tokens that a chat template adds to a prompt, at most
 
 
@@ -181,6 +184,43 @@ def price(settings: AnnotateConfig, prompt_tokens: int, completion_tokens: int) 
         0.0075
     """
     return (prompt_tokens * settings.input_price + completion_tokens * settings.output_price) / 1e6
+
+
+@asynccontextmanager
+async def asker_of(settings: AnnotateConfig, store: Store) -> AsyncIterator[Asker]:
+    """Open the connection to the server for one run; what the store holds was paid for, and counts.
+
+    Raises:
+        ConfigError: if the settings name no server, or there is no key.
+    """
+    client = ChatClient(settings)
+    budget = Budget(settings.max_requests, settings.max_cost, cost=price(settings, *store.tokens()))
+    try:
+        yield Asker(settings, store, client, Pace(settings.concurrency, budget))
+    finally:
+        await client.close()
+
+
+async def in_parallel(
+    work: Callable[[One], Awaitable[Found]], items: Sequence[One], workers: int, on_done: Callable[[Found], None]
+) -> list[Found]:
+    """Do some work on items, so many at once, and return what comes of them in order."""
+    found: dict[int, Found] = {}
+    rows = iter(range(len(items)))
+
+    async def one_after_another() -> None:
+        for row in rows:
+            found[row] = await work(items[row])
+            on_done(found[row])
+
+    tasks = [asyncio.create_task(one_after_another()) for _ in range(min(workers, len(items)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:  # where one could not go on, none does
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [found[row] for row in range(len(items))]
 
 
 def _wait(state: tenacity.RetryCallState) -> float:

@@ -15,13 +15,11 @@ Failures of the first kind were answered, and paid for; asking again takes `reas
 run. A failure is no exception: it is counted, and listed.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from text2grad.annotating.asking import Asker, Tally, price
-from text2grad.annotating.client import ChatClient
+from text2grad.annotating.asking import Asker, Tally, asker_of, in_parallel
 from text2grad.annotating.pace import Budget, Pace
 from text2grad.annotating.store import Answer, Store
 from text2grad.annotating.templates import Template, complaint
@@ -171,45 +169,15 @@ class Session:
             ConfigError: if the settings name no server, or there is no key.
             DataError: if an answer cannot be kept.
         """
-        client = ChatClient(self.settings)
-        cost = price(self.settings, *self.store.tokens())
-        budget = Budget(self.settings.max_requests, self.settings.max_cost, cost=cost)
-        pace = Pace(self.settings.concurrency, budget)
-        judge = Judge(
-            Asker(self.settings, self.store, client, pace),
-            Template(self.settings.template, self.settings.reasoning),
-            self.settings.reask,
-            self.match,
-        )
-        if on_start:
-            on_start(pace)
+        async with asker_of(self.settings, self.store) as asker:
+            template = Template(self.settings.template, self.settings.reasoning)
+            judge = Judge(asker, template, self.settings.reask, self.match)
+            if on_start:
+                on_start(asker.pace)
 
-        def tell(verdict: Verdict) -> None:
-            if on_done:
-                on_done(verdict, judge.asker.tally, budget)
+            def tell(verdict: Verdict) -> None:
+                if on_done:
+                    on_done(verdict, asker.tally, asker.pace.budget)
 
-        try:
-            verdicts = await _all(judge, items, self.settings.concurrency, tell)
-        finally:
-            await client.close()
-        return verdicts, judge.asker.tally, budget
-
-
-async def _all(judge: Judge, items: Sequence[Item], workers: int, on_done: Callable[[Verdict], None]) -> list[Verdict]:
-    """Judge items by so many workers, and return their verdicts in order."""
-    verdicts: dict[int, Verdict] = {}
-    rows = iter(range(len(items)))
-
-    async def work() -> None:
-        for row in rows:
-            verdicts[row] = await judge.judge(items[row])
-            on_done(verdicts[row])
-
-    tasks = [asyncio.create_task(work()) for _ in range(min(workers, len(items)))]
-    try:
-        await asyncio.gather(*tasks)
-    finally:  # where one could not go on, none does
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return [verdicts[row] for row in range(len(items))]
+            verdicts = await in_parallel(judge.judge, items, self.settings.concurrency, tell)
+        return verdicts, asker.tally, asker.pace.budget

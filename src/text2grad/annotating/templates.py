@@ -100,16 +100,16 @@ class Template:
             tests: what the unit tests came to, in words.
         """
         noun = _TASKS[self.name].noun
-        parts = [self._instructions(grounding=feedback is not None), _tagged("task", example.prompt_text)]
+        parts = [self._instructions(grounding=feedback is not None), tagged("task", example.prompt_text)]
         if example.reference is not None:
             parts.append(
-                f"For comparison, a good {noun}. Others may be as good:\n{_tagged('reference', example.reference)}"
+                f"For comparison, a good {noun}. Others may be as good:\n{tagged('reference', example.reference)}"
             )
         if tests is not None:
-            parts.append(f"What the unit tests said:\n{_tagged('tests', tests)}")
+            parts.append(f"What the unit tests said:\n{tagged('tests', tests)}")
         if feedback is not None:
-            parts.append(f"What a person said of the {noun}:\n{_tagged('feedback', feedback)}")
-        parts.append(f"The {noun} to judge:\n{_tagged('response', response)}")
+            parts.append(f"What a person said of the {noun}:\n{tagged('feedback', feedback)}")
+        parts.append(f"The {noun} to judge:\n{tagged('response', response)}")
         return ({"role": "user", "content": "\n\n".join(parts)},)
 
     def schema(self, *, grounding: bool) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
 
 def complaint(unmatched: Sequence[str]) -> Mapping[str, str]:
     """Return the message that sends an answer back, since its quotes are not in what it is about."""
-    listed = "\n".join(_tagged("quote", quote) for quote in unmatched)
+    listed = "\n".join(tagged("quote", quote) for quote in unmatched)
     return {
         "role": "user",
         "content": f"These quotes do not occur in the response, character by character:\n{listed}\nCopy each from the "
@@ -187,11 +187,11 @@ def complaint(unmatched: Sequence[str]) -> Mapping[str, str]:
     }
 
 
-def _tagged(name: str, text: str) -> str:
+def tagged(name: str, text: str) -> str:
     r"""Put a text between tags that do not occur in it.
 
     Example:
-        >>> _tagged("task", "Close it: </task>")
+        >>> tagged("task", "Close it: </task>")
         '<task-1>\nClose it: </task>\n</task-1>'
     """
     tag, number = name, 0

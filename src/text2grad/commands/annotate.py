@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -17,9 +17,34 @@ from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from text2grad.annotating.asking import Tally
-    from text2grad.annotating.judging import Item, Session, Verdict
+    from text2grad.annotating.judging import Item, Verdict
     from text2grad.annotating.pace import Budget, Pace
     from text2grad.config import Recipe
+
+
+class Judged(Protocol):
+    """What became of something that was judged."""
+
+    @property
+    def failure(self) -> object:
+        """None where nothing failed."""
+
+
+One = TypeVar("One", contravariant=True)
+Found = TypeVar("Found", bound=Judged)
+
+
+class Judging(Protocol[One, Found]):
+    """A run over many items, such as `annotating.judging.Session`."""
+
+    async def run(
+        self,
+        items: Sequence[One],
+        on_done: "Callable[[Found, Tally, Budget], None] | None" = None,
+        on_start: "Callable[[Pace], None] | None" = None,
+    ) -> tuple[list[Found], "Tally", "Budget"]:
+        """Judge the items."""
+
 
 SOME_REMAIN = 3
 """Exit status when some responses have no critique, or were not asked about again as the recipe wants."""
@@ -89,9 +114,9 @@ def run(args: argparse.Namespace) -> int:
     if args.limit is not None and args.limit < 1:
         raise ConfigError(f"--limit is at least 1, got {args.limit}")
     out, console = Path(settings.out), Console()
-    with _alone(out), Store(out / "answers.sqlite") as store:
+    with alone(out), Store(out / "answers.sqlite") as store:
         items = items_of(recipe, out, store, limit=args.limit)
-        verdicts, tally, budget = _judge(console, Session(settings, store, recipe.critic.match), items)
+        verdicts, tally, budget = judge_all(console, Session(settings, store, recipe.critic.match), items)
     _write(out, recipe, items, verdicts)
     _print_summary(console, out, items, verdicts, _figures(recipe, verdicts, tally, budget))
     return SOME_REMAIN if any(verdict.failure for verdict in verdicts) else 0
@@ -103,7 +128,7 @@ def _shorthands(args: argparse.Namespace) -> Sequence[str]:
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def alone(out: Path) -> Iterator[None]:
     """Refuse a second run on the same directory: both would pay for the same answers."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -116,10 +141,12 @@ def _alone(out: Path) -> Iterator[None]:
         raise DataError(f"cannot write to {out}: {error.strerror}") from error
 
 
-def _judge(console: Console, session: "Session", items: Sequence["Item"]) -> tuple[list["Verdict"], "Tally", "Budget"]:
+def judge_all(
+    console: Console, session: "Judging[One, Found]", items: Sequence[One]
+) -> tuple[list[Found], "Tally", "Budget"]:
     """Judge the items with a progress bar; the first Ctrl-C lets what is under way end, the second does not."""
 
-    async def work() -> tuple[list["Verdict"], "Tally", "Budget"]:
+    async def work() -> tuple[list[Found], "Tally", "Budget"]:
         loop = asyncio.get_running_loop()
 
         def start(pace: "Pace") -> None:
@@ -137,7 +164,7 @@ def _judge(console: Console, session: "Session", items: Sequence["Item"]) -> tup
 
 
 @contextmanager
-def _bar(console: Console, total: int) -> Iterator[Callable[["Verdict", "Tally", "Budget"], None]]:
+def _bar(console: Console, total: int) -> Iterator[Callable[["Judged", "Tally", "Budget"], None]]:
     """Show how much is done, how fast, for how much, and how long it will take."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 
@@ -146,13 +173,13 @@ def _bar(console: Console, total: int) -> Iterator[Callable[["Verdict", "Tally",
             return Text(f"{task.speed or 0.0:.1f}/s")
 
     columns = (
-        *(TextColumn("annotate"), BarColumn(), MofNCompleteColumn(), Rate("")),
+        *(TextColumn("asking"), BarColumn(), MofNCompleteColumn(), Rate("")),
         *(TextColumn("${task.fields[cost]:.2f}"), TextColumn("{task.fields[failed]} failed"), TimeRemainingColumn()),
     )
     with Progress(*columns, console=console) as progress:
         task, failed = progress.add_task("", total=total, cost=0.0, failed=0), 0
 
-        def on_done(verdict: "Verdict", _: "Tally", budget: "Budget") -> None:
+        def on_done(verdict: "Judged", _: "Tally", budget: "Budget") -> None:
             nonlocal failed
             failed += verdict.failure is not None
             progress.update(task, advance=1, cost=budget.cost, failed=failed)

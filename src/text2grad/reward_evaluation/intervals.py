@@ -1,0 +1,80 @@
+"""Counts per response -> rates, each with a bootstrap interval over responses.
+
+A rate is a sum of counts over a sum of counts, so that a resample only weighs the responses anew. Tokens of one
+response are not independent of each other; responses are what is drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+DRAWS, LEVEL = 2_000, 0.95
+_AT_ONCE = 100  # resamples held in memory together
+
+
+class Ratio(NamedTuple):
+    """A rate: counts summed above, over counts summed below. A name that stands twice counts twice.
+
+    Attributes:
+        top: names of counts.
+        bottom: likewise.
+        exp: True raises e to the quotient, as perplexity does with nats per token.
+    """
+
+    top: tuple[str, ...]
+    bottom: tuple[str, ...]
+    exp: bool = False
+
+
+class Estimate(NamedTuple):
+    """A rate over all responses, and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def estimate(
+    rows: Sequence[Mapping[str, float]], ratios: Mapping[str, Ratio], *, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Estimate]:
+    """Return rates with percentile-bootstrap intervals of 95 %; a rate of nothing is left out.
+
+    Args:
+        rows: the counts of each response; a count that is missing is 0.
+        ratios: what to make of them.
+        draws: resamples. One in which a rate is of nothing says nothing of that rate; where all are, its
+            interval is the value.
+        seed: of the resamples.
+
+    Example:
+        >>> rows = [{"right": 1, "all": 1}, {"right": 0, "all": 1}]
+        >>> estimate(rows, {"accuracy": Ratio(("right",), ("all",))})["accuracy"]
+        Estimate(value=0.5, low=0.0, high=1.0)
+    """
+    names = sorted({name for ratio in ratios.values() for name in (*ratio.top, *ratio.bottom)})
+    counts = np.array([[row.get(name, 0.0) for name in names] for row in rows], dtype=float).reshape(-1, len(names))
+    tops = np.array([[ratio.top.count(name) for ratio in ratios.values()] for name in names], dtype=float)
+    bottoms = np.array([[ratio.bottom.count(name) for ratio in ratios.values()] for name in names], dtype=float)
+    exp = np.array([ratio.exp for ratio in ratios.values()], dtype=bool)
+
+    def rates(weights: np.ndarray) -> np.ndarray:  # [B, rows] -> [B, ratios]
+        sums = weights @ counts
+        below = sums @ bottoms
+        quotients = np.divide(sums @ tops, below, out=np.full(below.shape, np.nan), where=below != 0)
+        return np.where(exp, np.exp(np.where(exp, quotients, 0.0)), quotients)
+
+    values = rates(np.ones((1, len(counts))))[0]
+    known = ~np.isnan(values)
+    if not known.any():
+        return {}
+    generator, uniform = np.random.default_rng(seed), np.full(len(counts), 1 / len(counts))
+    sizes = [min(_AT_ONCE, draws - start) for start in range(0, draws, _AT_ONCE)]
+    drawn = np.concatenate([rates(generator.multinomial(len(counts), uniform, size=size)) for size in sizes])
+    silent = np.isnan(drawn).all(axis=0)
+    drawn[:, silent] = values[silent]
+    low, high = np.full((2, len(values)), np.nan)
+    tail = (1 - LEVEL) / 2
+    low[known], high[known] = np.nanquantile(drawn[:, known], [tail, 1 - tail], axis=0)
+    found = zip(ratios, values, low, high, strict=True)
+    return {name: Estimate(float(v), float(a), float(b)) for name, v, a, b in found if not np.isnan(v)}
