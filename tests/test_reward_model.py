@@ -19,7 +19,7 @@ from text2grad.errors import DataError, ModelError
 from text2grad.quoting import QuoteLimits
 from text2grad.reward_model import SETTINGS_FILE, GenerativeRewardModel
 from text2grad.reward_training import train_reward_model
-from text2grad.sft import NO_LOSS, FineTuning, _row
+from text2grad.sft import NO_LOSS, FineTuning, supervised_row
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 
@@ -211,6 +211,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "match": "normalized",
         "constrain": False,
         "limits": {"whole_words": True, "max_quote_words": 3, "max_quotes": 2, "one_list": True, "supported": False},
+        "prompt_format": "plain",
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
@@ -264,7 +265,7 @@ def test_the_loss_stands_on_the_critique_and_its_end_alone(tokenizer: Any, lesso
     for example, answer, prompt in zip(examples, answers, PROMPTS, strict=True):
         assert example == Example(prompt)
         asked, target = tokenizer(prompt).input_ids, tokenizer(answer).input_ids
-        row = _row(tokenizer, example.prompt_text, answer, how)
+        row = supervised_row(tokenizer, example.prompt_text, answer, how)
         assert row["input_ids"] == [*asked, *target, tokenizer.eos_token_id]
         assert row["labels"] == [*[NO_LOSS] * len(asked), *target, tokenizer.eos_token_id]
 
@@ -325,7 +326,7 @@ def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
         assert [example.prompt_text for example in examples] == [PROMPTS[row] for row in kept]
         assert answers == [TARGETS[row] for row in kept]
         assert left_out == 4 - len(kept)
-        whole = [_row(tokenizer, e.prompt_text, a, how)["input_ids"] for e, a in zip(examples, answers, strict=True)]
+        whole = [supervised_row(tokenizer, e.prompt_text, a, how)["input_ids"] for e, a in zip(examples, answers, strict=True)]
         assert max(map(len, whole)) == limit
         assert all(ids[-1] == tokenizer.eos_token_id for ids in whole), "none was cut"
 
