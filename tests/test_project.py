@@ -42,9 +42,11 @@ BANDS = """
     tasks/tiny evaluate session pipeline
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
     annotating/judging annotating/items annotating/critic
-    labelled fidelity html terminal methods plots annotation_tables report comparison
+    labelled reward_data reward_trainer reward_card reward_run
+    fidelity html terminal methods plots annotation_tables report comparison
     commands/__init__ commands/_align_report commands/align commands/annotate commands/import_ commands/recipe
-    commands/train commands/generate commands/export commands/quickstart cli
+    commands/train commands/generate commands/export commands/reward commands/quickstart
+    cli
 """
 ORDER = BANDS.split()
 

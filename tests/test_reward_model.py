@@ -326,7 +326,10 @@ def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
         assert [example.prompt_text for example in examples] == [PROMPTS[row] for row in kept]
         assert answers == [TARGETS[row] for row in kept]
         assert left_out == 4 - len(kept)
-        whole = [supervised_row(tokenizer, e.prompt_text, a, how)["input_ids"] for e, a in zip(examples, answers, strict=True)]
+        whole = [
+            supervised_row(tokenizer, e.prompt_text, a, how)["input_ids"]
+            for e, a in zip(examples, answers, strict=True)
+        ]
         assert max(map(len, whole)) == limit
         assert all(ids[-1] == tokenizer.eos_token_id for ids in whole), "none was cut"
 

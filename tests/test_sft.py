@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from text2grad.errors import DataError, ModelError
-from text2grad.sft import FineTuning, supervised_row, fine_tune
+from text2grad.sft import FineTuning, fine_tune, supervised_row
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
 

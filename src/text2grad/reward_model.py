@@ -40,7 +40,7 @@ def critique_prompts(
 class GenerativeRewardModel:
     """A critic that is a language model: `model(examples, responses)` returns critiques."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is kept in reward_model.json under its name
         self,
         model: Any,
         tokenizer: Any,
