@@ -21,17 +21,18 @@ ANIMALS, NUMBERS = ["cat", "dog", "bird"], ["one", "two", "three"]
 WORDS = [*ANIMALS, *NUMBERS]
 
 
-def annotation(first: str, second: str) -> Annotation:
+def annotation(prompt: str, first: str, second: str) -> Annotation:
     """Return a response of two words, in which animals are good and numbers poor."""
     response = f" {first} {second}"
     spans, start = [], 1
     for word in (first, second):
         spans.append(Span(start, start + len(word), "positive" if word in ANIMALS else "negative"))
         start += len(word) + 1
-    return Annotation(f"{first} then:", response, Critique("Animals please.", tuple(spans)))
+    return Annotation(prompt, response, Critique("Animals please.", tuple(spans)))
 
 
-ANNOTATIONS = [annotation(a, b) for a in WORDS for b in WORDS]
+PROMPTS = [f"{letter}:" for letter in "abcdef"]  # six responses to each, of other words
+ANNOTATIONS = [annotation(PROMPTS[(i + j) % 6], a, b) for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
 
 
 def prepare(directory: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from text2grad.adapters import with_lora
+from text2grad.adapters import load_lora, with_lora
 from text2grad.checkpoint import published
 from text2grad.config import Recipe
 from text2grad.critique_writing import PromptFormat
@@ -185,10 +185,8 @@ class RewardRun:
         code = settings.trust_remote_code
         if not settings.lora_r:
             return load_policy(str(checkpoint), trust_remote_code=code)
-        from peft import PeftModel
-
         base = load_policy(settings.path, dtype=settings.dtype, trust_remote_code=code)
-        model = PeftModel.from_pretrained(base, str(checkpoint))
+        model = load_lora(base, str(checkpoint))
         return model.merge_and_unload() if whole else model
 
     def _measured(self, step: int) -> dict[str, float]:

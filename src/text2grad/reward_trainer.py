@@ -191,7 +191,7 @@ def _journal(recipe: Recipe, directory: Path) -> Any:
             if not math.isfinite(logs["loss"]):
                 raise TrainingError(
                     f"the loss of step {state.global_step} is {logs['loss']}; lower reward_model.lr = "
-                    f"{recipe.reward_model.lr} and go on with --resume in another directory"
+                    f"{recipe.reward_model.lr} and start again in another directory"
                 )
             if state.is_world_process_zero:
                 _append(directory, state.global_step, {ours: logs[k] for k, ours in LOGGED.items() if k in logs})
