@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,15 +16,16 @@ from safetensors.torch import load_file
 
 import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
+from small_run import finish
 from text2grad import reward_run, reward_trainer
 from text2grad.annotations import Annotation, read_annotations, write_annotations
 from text2grad.cli import main
-from text2grad.critique_writing import critique_prompt, critique_target
+from text2grad.critique_writing import critique_prompt, critique_request, critique_target
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
 from text2grad.models import load_policy, load_tokenizer
 from text2grad.quality import Quality
 from text2grad.reward_data import HeldOut, span_f1, split_by_prompt
-from text2grad.reward_model import GenerativeRewardModel
+from text2grad.reward_model import GenerativeRewardModel, critique_prompts
 from text2grad.reward_run import RewardRun
 from text2grad.types import Critique, Example, Span
 
@@ -147,6 +149,31 @@ def test_critiques_that_could_not_be_read_teach_and_measure_nothing(home: Path, 
     write_annotations(tmp_path / "some.jsonl", [failed, *ANNOTATIONS, failed])
     run = RewardRun(recipe(home, "failed", reward_model={"annotations": (str(tmp_path / "some.jsonl"),)}))
     assert (run.counts["unreadable"], run.counts["learned"], run.counts["held_out"]) == (2, 24, 12)
+
+
+CHAT = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}[judge]{% endif %}"
+)
+
+
+def test_a_model_with_a_chat_template_is_asked_by_it_and_remembers_so(home: Path, tmp_path: Path) -> None:
+    prepare(tmp_path)
+    tokenizer = load_tokenizer(str(home / "base"))
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(tmp_path / "base")
+    base = {"reward_model": {"steps": 2, "max_tokens": 96}}
+    for wanted, got in (("auto", "chat"), ("plain", "plain")):
+        settings = {"reward_model": {**base["reward_model"], "prompt_format": wanted}}
+        run = RewardRun(recipe(tmp_path, wanted, **settings))
+        shown = run.tokenizer.decode(run.rows[0]["input_ids"])
+        assert ("[judge]" in shown.replace(" ", "")) == (got == "chat")
+        assert GenerativeRewardModel.load(run.run()).prompt_format == got
+    one = ANNOTATIONS[0]
+    asked = critique_prompts(tokenizer, [Example(one.prompt)], [one.response], "chat")
+    request = critique_request(Example(one.prompt), one.response)
+    assert asked == [tokenizer(f"[user]{request}[judge]", add_special_tokens=False).input_ids]
+    assert request.index(one.prompt) < request.index(one.response)
 
 
 # Training.
@@ -296,6 +323,18 @@ def test_a_process_killed_at_some_moment_goes_on_to_the_same_bits(home: Path, ca
     assert mark.exists()
     assert subprocess.run(command, env=environment, check=False, capture_output=True, timeout=240).returncode == 0
     assert_same_run(home / "sigkill", calm)
+
+
+def test_two_processes_learn_and_measure_what_one_does(home: Path, calm: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [small_reward.__file__, str(home), f'run.out="{home / "two"}"']
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
+    finish(command, {**environment, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"})
+    found, expected = lines(home / "two"), lines(calm)
+    assert [line.keys() for line in found] == [line.keys() for line in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+    assert json.loads((home / "two" / "results.json").read_bytes())["counts"]["held_out"] == 12
 
 
 def test_early_stopping_is_told_from_the_checkpoint_when_resumed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,6 +493,41 @@ def test_what_cannot_work_is_refused_with_a_reason(
     with pytest.raises(error) as caught:
         train(home, "refused", **settings)
     assert str(caught.value) == message.format(base=str(home / "base"))
+
+
+def launched(kind: str, **state: Any) -> Any:
+    """Return an accelerator as some launcher would make it."""
+    return SimpleNamespace(
+        distributed_type=kind,
+        state=SimpleNamespace(**state),
+        deepspeed_config={"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": state.get("whole")}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "message"),
+    [
+        (launched("MULTI_GPU"), None),
+        (launched("FSDP", fsdp_plugin=SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT")), None),
+        (launched("FSDP", fsdp_plugin=SimpleNamespace(fsdp_version=2, state_dict_type="SHARDED_STATE_DICT")), "FSDP 1"),
+        (launched("FSDP", fsdp_plugin=SimpleNamespace(fsdp_version=1, state_dict_type="FULL_STATE_DICT")), "FSDP 1"),
+        (launched("DEEPSPEED", deepspeed_plugin=SimpleNamespace(zero_stage=2), whole=False), None),
+        (launched("DEEPSPEED", deepspeed_plugin=SimpleNamespace(zero_stage=3), whole=True), None),
+        (launched("DEEPSPEED", deepspeed_plugin=SimpleNamespace(zero_stage=3), whole=False), "DeepSpeed ZeRO 3"),
+    ],
+)
+def test_launchers_that_leave_no_whole_weights_are_refused(home: Path, accelerator: Any, message: str | None) -> None:
+    if message is None:
+        reward_trainer._refuse_shards(accelerator, recipe(home))
+        return
+    with pytest.raises(ConfigError, match=f"accelerate was launched with {message}"):
+        reward_trainer._refuse_shards(accelerator, recipe(home))
+
+
+def test_muon_needs_whole_weights(home: Path) -> None:
+    sharded = launched("FSDP", fsdp_plugin=SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT"))
+    with pytest.raises(ConfigError, match="optimizer = muon needs whole ones"):
+        reward_trainer._refuse_shards(sharded, recipe(home, reward_model={"optimizer": "muon"}))
 
 
 def test_a_missing_model_or_file_is_refused(home: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class RewardRun:
             "held_out": len(shares.held_out),
             "unaligned": self.held_out.unaligned,
         }
-        self.state = PartialState()
+        self.state = PartialState(cpu=not torch.accelerator.is_available())
         self.is_main = bool(self.state.is_main_process)
         if self.is_main:
             open_run(self.directory, recipe, resume=resume, processes=self.state.num_processes)

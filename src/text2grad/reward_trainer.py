@@ -161,6 +161,8 @@ def _arguments(recipe: Recipe, directory: Path) -> Any:
         max_steps=-1 if settings.epochs else settings.steps,
         num_train_epochs=settings.epochs or 1,
         bf16=settings.bf16,
+        use_cpu=not torch.accelerator.is_available(),
+        ddp_find_unused_parameters=False,
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_steps=settings.eval_every,
