@@ -12,7 +12,7 @@ from typing import Any
 
 from text2grad.annotations import Annotation, write_annotations
 from text2grad.config import Recipe, make_recipe
-from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_target
+from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.reward_run import RewardRun
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -40,8 +40,9 @@ def prepare(directory: Path) -> None:
     write_annotations(directory / "annotations.jsonl", ANNOTATIONS)
     asked = [critique_prompt(Example(one.prompt), one.response) for one in ANNOTATIONS]
     written = [critique_target(one.critique, one.response) for one in ANNOTATIONS]
-    tokenizer = word_tokenizer([*asked, *written, " "], SYMBOLS)
-    tiny_llama(tokenizer, seed=1, width=32, layers=1, context=96).save_pretrained(directory / "base")
+    chat = [f"[user]{critique_request(Example(one.prompt), one.response)}[judge]" for one in ANNOTATIONS]
+    tokenizer = word_tokenizer([*asked, *written, *chat, " "], SYMBOLS)
+    tiny_llama(tokenizer, seed=1, width=32, layers=1, context=160).save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
 
 

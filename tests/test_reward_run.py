@@ -162,12 +162,10 @@ def test_a_model_with_a_chat_template_is_asked_by_it_and_remembers_so(home: Path
     tokenizer = load_tokenizer(str(home / "base"))
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(tmp_path / "base")
-    base = {"reward_model": {"steps": 2, "max_tokens": 96}}
     for wanted, got in (("auto", "chat"), ("plain", "plain")):
-        settings = {"reward_model": {**base["reward_model"], "prompt_format": wanted}}
-        run = RewardRun(recipe(tmp_path, wanted, **settings))
+        run = RewardRun(recipe(tmp_path, wanted, reward_model={"steps": 2, "prompt_format": wanted}))
         shown = run.tokenizer.decode(run.rows[0]["input_ids"])
-        assert ("[judge]" in shown.replace(" ", "")) == (got == "chat")
+        assert ("[judge]" in shown) == (got == "chat")
         assert GenerativeRewardModel.load(run.run()).prompt_format == got
     one = ANNOTATIONS[0]
     asked = critique_prompts(tokenizer, [Example(one.prompt)], [one.response], "chat")

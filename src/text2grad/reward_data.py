@@ -122,7 +122,7 @@ class HeldOut:
     def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
         judged = Judged(0, "", annotation.prompt, annotation.response, critique)
         labelled = label_tokens(self.tokenizer, judged, AlignSettings())
-        return labelled and labelled.delta
+        return labelled.delta if labelled else None
 
 
 def span_f1(quality: Quality) -> dict[str, float]:

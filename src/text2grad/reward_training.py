@@ -9,8 +9,7 @@ from typing import Any
 from text2grad.annotations import Annotation
 from text2grad.critique_writing import critique_prompt, critique_request, critique_target
 from text2grad.errors import DataError
-from text2grad.reward_model import GenerativeRewardModel
-from text2grad.rollout import encode_prompts
+from text2grad.reward_model import GenerativeRewardModel, critique_prompts
 from text2grad.sft import FineTuning, fine_tune
 from text2grad.types import Example
 
@@ -53,7 +52,7 @@ def train_reward_model(
         max_new_tokens=max_new_tokens,
         words=words,
         constrain=constrain,
-        prompt_format="chat" if how.prompt_format == "chat" else "plain",
+        prompt_format=how.prompt_format,
     )
     fine_tune(model, tokenizer, asked, targets, how, on_step=on_step)
     model.eval()
@@ -70,9 +69,10 @@ def lessons(
     """
     ask = critique_request if how.prompt_format == "chat" else critique_prompt
     read = [one for one in annotations if not one.critique.failed]
-    asked = [Example(ask(Example(one.prompt), one.response)) for one in read]
+    examples, responses = [Example(one.prompt) for one in read], [one.response for one in read]
+    asked = [Example(ask(*pair)) for pair in zip(examples, responses, strict=True)]
     targets = [critique_target(one.critique, one.response, words=words) for one in read]
-    questions = encode_prompts(tokenizer, asked, prompt_format=how.prompt_format) if read else []
+    questions = critique_prompts(tokenizer, examples, responses, how.prompt_format)
     lengths = [
         len(question) + len(answer) + 1  # and the end of the sequence
         for question, answer in zip(questions, _ids(tokenizer, targets), strict=True)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from text2grad.critique_writing import PromptFormat
 from text2grad.errors import DataError, ModelError
 from text2grad.phase_sections import Optimizer
 from text2grad.rollout import encode_prompts
@@ -39,7 +40,7 @@ class FineTuning:
     answer_only: bool = True
     seed: int = 0
     optimizer: Optimizer = "adamw"
-    prompt_format: str = "plain"
+    prompt_format: PromptFormat = "plain"
 
 
 def fine_tune(
