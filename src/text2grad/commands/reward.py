@@ -88,4 +88,4 @@ def _shorthands(args: argparse.Namespace) -> list[str]:
         "run.out": args.out,
         "reward_model.merge": args.merge,
     }
-    return [f"{name}={json.dumps(value)}" for name, value in given.items() if value]
+    return [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items() if value]
