@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -380,6 +381,17 @@ def test_an_adapter_is_saved_as_one_and_merged_it_is_an_ordinary_model(adapted: 
     torch.testing.assert_close(one.model(ids).logits, other.model(ids).logits, rtol=1e-4, atol=1e-4)
     base = load_policy(str(adapted.parent / "base"))
     assert not torch.equal(base(ids).logits, other.model(ids).logits)
+
+
+def test_an_adapter_in_pickled_form_is_refused(adapted: Path, tmp_path: Path) -> None:
+    shutil.copytree(adapted / "model", tmp_path / "model")
+    (tmp_path / "model" / "adapter_model.safetensors").rename(tmp_path / "model" / "adapter_model.bin")
+    with pytest.raises(ModelError) as caught:
+        GenerativeRewardModel.load(tmp_path / "model")
+    assert str(caught.value) == (
+        f"{str(tmp_path / 'model')!r} holds an adapter without adapter_model.safetensors; weights load from "
+        "safetensors only"
+    )
 
 
 def test_an_adapter_resumes_with_the_same_bits(home: Path, adapted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
