@@ -211,7 +211,7 @@ def main() -> None:
     add("--threads", type=int, default=2)
     add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    read = [one for one in read_source(options.data, options.format) if isinstance(one, Annotation)]
+    read = [one for one in read_source(options.data, format=options.format) if isinstance(one, Annotation)]
     seeds = []
     for seed in range(options.seeds):
         scratch = Path(tempfile.mkdtemp())
