@@ -42,12 +42,13 @@ BANDS = """
     tasks/tiny evaluate session pipeline
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
     annotating/judging annotating/items annotating/critic annotating/preferring
-    labelled fidelity html terminal methods plots annotation_tables report comparison
+    labelled reward_data reward_trainer reward_card reward_run
+    fidelity html terminal methods plots annotation_tables report comparison
     reward_evaluation/__init__ reward_evaluation/intervals reward_evaluation/pairs reward_evaluation/units
     reward_evaluation/counting reward_evaluation/wording reward_evaluation/predicting reward_evaluation/evaluation
     reward_evaluation/pictures reward_evaluation/agreement reward_evaluation/study
     commands/__init__ commands/_align_report commands/align commands/annotate commands/import_ commands/recipe
-    commands/train commands/generate commands/export commands/quickstart
+    commands/train commands/generate commands/export commands/reward commands/quickstart
     commands/evaluate_reward commands/win_rate commands/study cli
 """
 ORDER = BANDS.split()

@@ -14,12 +14,12 @@ from tokenizers.processors import TemplateProcessing
 from text2grad import reward_training
 from text2grad.annotations import Annotation
 from text2grad.critics import ask
-from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_target
+from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.errors import DataError, ModelError
 from text2grad.quoting import QuoteLimits
-from text2grad.reward_model import SETTINGS_FILE, GenerativeRewardModel
+from text2grad.reward_model import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
 from text2grad.reward_training import train_reward_model
-from text2grad.sft import NO_LOSS, FineTuning, _row
+from text2grad.sft import NO_LOSS, FineTuning, supervised_row
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 
@@ -218,6 +218,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
             "supported": False,
             "verbatim": False,
         },
+        "prompt_format": "plain",
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
@@ -271,9 +272,26 @@ def test_the_loss_stands_on_the_critique_and_its_end_alone(tokenizer: Any, lesso
     for example, answer, prompt in zip(examples, answers, PROMPTS, strict=True):
         assert example == Example(prompt)
         asked, target = tokenizer(prompt).input_ids, tokenizer(answer).input_ids
-        row = _row(tokenizer, example.prompt_text, answer, how)
+        row = supervised_row(tokenizer, example.prompt_text, answer, how)
         assert row["input_ids"] == [*asked, *target, tokenizer.eos_token_id]
         assert row["labels"] == [*[NO_LOSS] * len(asked), *target, tokenizer.eos_token_id]
+
+
+def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(lessons: list[Any]) -> None:
+    tokenizer = new_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %} dogs:"
+    how = FineTuning(steps=1, prompt_format="chat")
+    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, how)
+    assert model.prompt_format == "chat"
+    ((examples, answers, _, _),) = lessons
+    assert [example.prompt for example in examples] == [
+        critique_request(Example(one.prompt), one.response) for one in ANNOTATIONS
+    ]
+    asked = critique_prompts(tokenizer, EXAMPLES, RESPONSES, "chat")
+    for example, answer, ids in zip(examples, answers, asked, strict=True):
+        row = supervised_row(tokenizer, example.prompt_text, answer, how)
+        assert row["input_ids"][: len(ids)] == ids == tokenizer(f"{example.prompt} dogs:").input_ids
+        assert row["labels"][: len(ids) + 1] == [*[NO_LOSS] * len(ids), tokenizer(answer).input_ids[0]]
 
 
 def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, lessons: list[Any]) -> None:
@@ -332,7 +350,10 @@ def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
         assert [example.prompt_text for example in examples] == [PROMPTS[row] for row in kept]
         assert answers == [TARGETS[row] for row in kept]
         assert left_out == 4 - len(kept)
-        whole = [_row(tokenizer, e.prompt_text, a, how)["input_ids"] for e, a in zip(examples, answers, strict=True)]
+        whole = [
+            supervised_row(tokenizer, e.prompt_text, a, how)["input_ids"]
+            for e, a in zip(examples, answers, strict=True)
+        ]
         assert max(map(len, whole)) == limit
         assert all(ids[-1] == tokenizer.eos_token_id for ids in whole), "none was cut"
 

@@ -40,14 +40,29 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | list[str], value
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
-    with warnings.catch_warnings():  # peft asks transformers for a name that it is about to retire
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+    with _retired_name():
         model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     if value_adapter:
         model.add_adapter(VALUE_ADAPTER, config)
         for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
             parameter.requires_grad_(True)
     return model
+
+
+def load_lora(base: Any, path: str) -> Any:
+    """Return a base model with the LoRA adapter that was saved in a directory."""
+    from peft import PeftModel
+
+    with _retired_name():
+        return PeftModel.from_pretrained(base, path)
+
+
+@contextmanager
+def _retired_name() -> Iterator[None]:
+    """Let peft ask transformers for a name that it is about to retire."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        yield
 
 
 def adapter_parameters(model: nn.Module, adapter: str) -> dict[str, nn.Parameter]:

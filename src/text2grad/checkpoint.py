@@ -97,7 +97,7 @@ def published(final: Path) -> Iterator[Path]:
 
 
 def _publish(temporary: Path, final: Path) -> None:
-    _flush(temporary)
+    flush(temporary)
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     _flush_directory(final.parent)
@@ -183,7 +183,7 @@ def _all_checkpoints(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("step-*") if (path / "state.json").exists())
 
 
-def _flush(directory: Path) -> None:
+def flush(directory: Path) -> None:
     """Flush every file below a directory to disk."""
     for root, _, files in os.walk(directory):
         for name in files:

@@ -16,6 +16,7 @@ from text2grad.commands import (
     import_,
     quickstart,
     recipe,
+    reward,
     study,
     train,
     win_rate,
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    feedback = (annotate, import_, export, align, evaluate_reward, win_rate, study)
+    feedback = (annotate, reward, import_, export, align, evaluate_reward, win_rate, study)
     for module in (quickstart, train, generate, *feedback, recipe):
         module.add_parser(commands)
     return top

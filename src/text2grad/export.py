@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from text2grad.annotations import Annotation, annotation_record, write_annotations
 from text2grad.errors import ConfigError, DataError
@@ -129,8 +129,10 @@ def write_folder(
     write_atomically(directory / "README.md", data_card(annotations, repository, license).encode())
 
 
-def push_folder(directory: Path, repository: str, *, private: bool = False) -> str:
-    """Upload a folder to the Hugging Face hub as a data set; return its address.
+def push_folder(
+    directory: Path, repository: str, *, private: bool = False, kind: Literal["dataset", "model"] = "dataset"
+) -> str:
+    """Upload a folder to the Hugging Face hub as a data set, or as a model; return its address.
 
     The token is huggingface_hub's own (`hf auth login`, or HF_TOKEN); it is neither read nor written here.
 
@@ -144,8 +146,8 @@ def push_folder(directory: Path, repository: str, *, private: bool = False) -> s
         raise ConfigError('the hub needs huggingface_hub: pip install "text2grad[train]"') from error
     api = HfApi()
     try:
-        address = api.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
-        api.upload_folder(repo_id=repository, repo_type="dataset", folder_path=directory)
+        address = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repository, repo_type=kind, folder_path=directory)
     except (OSError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"cannot push {directory} to {repository}: {why}. The folder is complete; try again") from error

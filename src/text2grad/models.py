@@ -13,6 +13,7 @@ Shapes: B responses, S all tokens, T response tokens, N response tokens of the b
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -272,6 +273,11 @@ def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
     """
     from transformers import AutoModelForCausalLM
 
+    adapter = Path(path)
+    if (adapter / "adapter_config.json").exists() and not (adapter / "adapter_model.safetensors").exists():
+        raise ModelError(
+            f"{path!r} holds an adapter without adapter_model.safetensors; weights load from safetensors only"
+        )
     try:
         return AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, use_safetensors=True, trust_remote_code=trust_remote_code

@@ -92,6 +92,41 @@ class RewardModelConfig(Section):
     """Length limit of a critique."""
     words: bool = True
     """Write the critique before the spans; off is the ablation without reasoning (section 5.3)."""
+    annotations: Annotated[tuple[str, ...], Listed] = ()
+    """JSONL files that `text2grad reward` learns from; this and all below are that command's alone."""
+    epochs: Positive | None = None
+    """Passes over the annotations; goes before `steps`."""
+    prompt_format: Literal["auto", "plain", "chat"] = "auto"
+    """How it is asked: "chat" by its chat template, "plain" not, "auto" by one where there is one."""
+    max_tokens: Count = 1_024
+    """Longest question with its critique; longer annotations are left out and counted, never cut."""
+    packing: bool = False
+    """Lay several annotations into one row of `max_tokens`, none of which sees another: less padding."""
+    accumulate: Count = 1
+    """Micro-batches that a step's annotations are shared among: memory against speed."""
+    bf16: bool = False
+    """Compute in bfloat16 beside weights in 32 bits, on machines that can."""
+    held_out: Fraction = 0.1
+    """Share of the prompts whose annotations it never learns from, and is measured on."""
+    held_out_file: str = ""
+    """JSONL file of annotations to measure on instead; what it learns from holds none of their prompts then."""
+    eval_limit: Count = 200
+    """Most held-out annotations that a measurement decodes."""
+    eval_every: Count = 100
+    """Steps between measurements on held-out annotations, each with a checkpoint."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Measurements without a better held-out F1 after which it stops; 0 never stops early."""
+    merge: bool = False
+    """Write a LoRA model as an ordinary model, too, with its adapter merged into the base."""
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> "RewardModelConfig":
+        if not self.held_out_file and not 0.0 < self.held_out < 1.0:
+            raise ValueError(
+                f"held_out = {self.held_out} leaves nothing to measure on or to learn from; choose a share between 0 "
+                "and 1, or name a held_out_file"
+            )
+        return self
 
 
 class RefreshConfig(Section):

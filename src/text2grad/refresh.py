@@ -154,6 +154,7 @@ class Refresher:
             learning_rate=self.config.lr,
             optimizer=self.config.optimizer,
             seed=(self.seed + step) % 2**32,
+            prompt_format=self.critic.prompt_format,
         )
         device = self.critic.model.device  # a trainer of transformers moves the model to its own
         critic = self.critic

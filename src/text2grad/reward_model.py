@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
-from text2grad.critique_writing import critique_prompt
+from text2grad.critique_writing import PromptFormat, critique_prompt, critique_request
 from text2grad.errors import ModelError
 from text2grad.models import load_policy, load_tokenizer
 from text2grad.quoting import QuoteLimits
-from text2grad.rollout import decode_greedily, padding_id, stop_ids
+from text2grad.rollout import decode_greedily, encode_prompts, padding_id, stop_ids
 from text2grad.runlog import to_json, write_atomically
 from text2grad.skeleton import START, Skeleton
 from text2grad.spans import Match, critique_from_text
@@ -24,10 +24,23 @@ from text2grad.types import Critique, Example
 SETTINGS_FILE = "reward_model.json"
 
 
+def critique_prompts(
+    tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], prompt_format: PromptFormat
+) -> list[list[int]]:
+    """Return the ids of what a reward model reads about each response."""
+    pairs = list(zip(examples, responses, strict=True))
+    if not pairs:
+        return []
+    if prompt_format == "chat":
+        asked = [Example(critique_request(*pair)) for pair in pairs]
+        return [list(ids) for ids in encode_prompts(tokenizer, asked, prompt_format="chat")]
+    return list(tokenizer([critique_prompt(*pair) for pair in pairs])["input_ids"])
+
+
 class GenerativeRewardModel:
     """A critic that is a language model: `model(examples, responses)` returns critiques."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is kept in reward_model.json under its name
         self,
         model: Any,
         tokenizer: Any,
@@ -38,6 +51,7 @@ class GenerativeRewardModel:
         match: Match = "exact",
         constrain: bool = True,
         limits: QuoteLimits | None = None,
+        prompt_format: PromptFormat = "plain",
     ) -> None:
         """Take a model that was trained to write critiques.
 
@@ -51,6 +65,7 @@ class GenerativeRewardModel:
             constrain: write whole JSON with verbatim quotes alone (docs/constrained.md). Without it, a critique that
                 was cut off is read as far as it goes.
             limits: more that constrained decoding holds quotes to.
+            prompt_format: how it is asked, as when it learned: "chat" by its chat template, "plain" without.
 
         Raises:
             ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
@@ -61,6 +76,7 @@ class GenerativeRewardModel:
         self.eos_ids = stop_ids(model, tokenizer)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
         self.constrain, self.limits = constrain, limits or QuoteLimits()
+        self.prompt_format: PromptFormat = prompt_format
         if constrain and not words and self.limits.supported:
             raise ModelError(
                 "limits.supported allows what the critique's words quote alone, and this model writes no words. Leave "
@@ -91,8 +107,7 @@ class GenerativeRewardModel:
         A response that leaves no room for a critique in the model's context, or for a whole one where decoding is
         constrained, gets the empty text.
         """
-        asked = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
-        prompts = self.tokenizer(asked)["input_ids"] if asked else []
+        prompts = critique_prompts(self.tokenizer, examples, responses, self.prompt_format)
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         texts, least = [""] * len(prompts), self._least_room
         for start in range(0, len(order), self.rows_at_once):
@@ -151,6 +166,7 @@ class GenerativeRewardModel:
             "match": self.match,
             "constrain": self.constrain,
             "limits": asdict(self.limits),
+            "prompt_format": self.prompt_format,
         }
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from text2grad.annotations import Annotation
-from text2grad.critique_writing import critique_prompt, critique_target
+from text2grad.critique_writing import critique_prompt, critique_request, critique_target
 from text2grad.errors import DataError
-from text2grad.reward_model import GenerativeRewardModel
+from text2grad.reward_model import GenerativeRewardModel, critique_prompts
 from text2grad.sft import FineTuning, fine_tune
 from text2grad.types import Example
 
@@ -45,29 +45,46 @@ def train_reward_model(
         DataError: if none is left to learn from.
         ModelError: if it could not write critiques; before it has learned anything.
     """
-    pairs = [
-        (critique_prompt(Example(one.prompt), one.response), critique_target(one.critique, one.response, words=words))
-        for one in annotations
-        if not one.critique.failed
-    ]
-    asked, targets = ([*texts] for texts in zip(*pairs, strict=True)) if pairs else ([], [])
+    asked, targets, left_out = lessons(tokenizer, annotations, how, words=words)
+    learner = GenerativeRewardModel(
+        model,
+        tokenizer,
+        max_new_tokens=max_new_tokens,
+        words=words,
+        constrain=constrain,
+        prompt_format=how.prompt_format,
+    )
+    fine_tune(model, tokenizer, asked, targets, how, on_step=on_step)
+    model.eval()
+    return learner, left_out
+
+
+def lessons(
+    tokenizer: Any, annotations: Sequence[Annotation], how: FineTuning, *, words: bool
+) -> tuple[list[Example], list[str], int]:
+    """Return what is asked, what is to be written, and how many annotations are too long for `how.max_tokens`.
+
+    Raises:
+        DataError: if none is left to learn from.
+    """
+    ask = critique_request if how.prompt_format == "chat" else critique_prompt
+    read = [one for one in annotations if not one.critique.failed]
+    examples, responses = [Example(one.prompt) for one in read], [one.response for one in read]
+    asked = [Example(ask(*pair)) for pair in zip(examples, responses, strict=True)]
+    targets = [critique_target(one.critique, one.response, words=words) for one in read]
+    questions = critique_prompts(tokenizer, examples, responses, how.prompt_format)
     lengths = [
         len(question) + len(answer) + 1  # and the end of the sequence
-        for question, answer in zip(_ids(tokenizer, asked), _ids(tokenizer, targets, special=False), strict=True)
+        for question, answer in zip(questions, _ids(tokenizer, targets), strict=True)
     ]
     kept = [row for row, length in enumerate(lengths) if length <= how.max_tokens]
     if not kept:
         raise DataError(
-            f"none of {len(annotations)} annotations can be learned from: {len(annotations) - len(pairs)} hold no "
-            f"critique that could be read, {len(pairs)} are longer than max_tokens = {how.max_tokens}"
+            f"none of {len(annotations)} annotations can be learned from: {len(annotations) - len(read)} hold no "
+            f"critique that could be read, {len(read)} are longer than max_tokens = {how.max_tokens}"
         )
-    learner = GenerativeRewardModel(model, tokenizer, max_new_tokens=max_new_tokens, words=words, constrain=constrain)
-    fine_tune(
-        model, tokenizer, [Example(asked[row]) for row in kept], [targets[row] for row in kept], how, on_step=on_step
-    )
-    model.eval()
-    return learner, len(pairs) - len(kept)
+    return [asked[row] for row in kept], [targets[row] for row in kept], len(read) - len(kept)
 
 
-def _ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
-    return list(tokenizer(list(texts), add_special_tokens=special)["input_ids"]) if texts else []
+def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    return list(tokenizer(texts, add_special_tokens=False)["input_ids"]) if texts else []

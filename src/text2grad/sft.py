@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from text2grad.critique_writing import PromptFormat
 from text2grad.errors import DataError, ModelError
 from text2grad.phase_sections import Optimizer
+from text2grad.rollout import encode_prompts
 from text2grad.types import Example
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
@@ -28,6 +30,7 @@ class FineTuning:
             untrained model to read.
         seed: orders the examples.
         optimizer: AdamW, or Muon for the hidden matrices, which teaches a small model to read several times as fast.
+        prompt_format: "plain" shows the prompt as it stands, "chat" by the tokenizer's chat template.
     """
 
     steps: int
@@ -37,6 +40,7 @@ class FineTuning:
     answer_only: bool = True
     seed: int = 0
     optimizer: Optimizer = "adamw"
+    prompt_format: PromptFormat = "plain"
 
 
 def fine_tune(
@@ -71,7 +75,7 @@ def fine_tune(
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
     if tokenizer.eos_token_id is None:
         raise ModelError("the tokenizer has no end-of-sequence token, so no answer could be shown to end; give it one")
-    rows = [_row(tokenizer, e.prompt_text, a, how) for e, a in zip(examples, answers, strict=True)]
+    rows = [supervised_row(tokenizer, e.prompt_text, a, how) for e, a in zip(examples, answers, strict=True)]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
         raise DataError(f"max_tokens = {how.max_tokens} cuts every answer off, so nothing could be learned; raise it")
     longest = max(len(row["input_ids"]) for row in rows)
@@ -181,9 +185,12 @@ def progress_callback(on_step: Callable[[int], None]) -> Any:
     return Progress()
 
 
-def _row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:
-    """Return one example as ids and labels."""
-    asked = tokenizer(prompt)["input_ids"]
+def supervised_row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:
+    """Return one example as ids, cut at `how.max_tokens`, and labels."""
+    if how.prompt_format == "plain":
+        asked = tokenizer(prompt)["input_ids"]
+    else:
+        asked = encode_prompts(tokenizer, [Example(prompt)], prompt_format=how.prompt_format)[0]
     given = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     labels = [NO_LOSS] * len(asked) if how.answer_only else list(asked)
     return {"input_ids": [*asked, *given][: how.max_tokens], "labels": [*labels, *given][: how.max_tokens]}
