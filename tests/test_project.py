@@ -39,9 +39,9 @@ BANDS = """
     sources/table sources/registry export
     critique_writing quoting critique_grammar skeleton constrained reward_model
     muon sft reward_training reward_head quality refresh scoring launch loop
-    tasks/tiny evaluate session pipeline
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
-    annotating/judging annotating/items annotating/critic
+    annotating/judging annotating/items annotating/critic annotating/reward_server
+    tasks/tiny evaluate learned session pipeline
     labelled fidelity html terminal methods plots annotation_tables report comparison
     commands/__init__ commands/_align_report commands/align commands/annotate commands/import_ commands/recipe
     commands/train commands/generate commands/export commands/quickstart cli

@@ -19,16 +19,16 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from text2grad.annotating.asking import Asker, Tally, price
-from text2grad.annotating.client import ChatClient
+from text2grad.annotating.asking import Asker, Form, Tally, price
+from text2grad.annotating.client import ServerClient
 from text2grad.annotating.pace import Budget, Pace
 from text2grad.annotating.store import Answer, Store
 from text2grad.annotating.templates import Template, complaint
 from text2grad.errors import RequestError
 from text2grad.phase_sections import AnnotateConfig
-from text2grad.spans import Match, critique_from_text
+from text2grad.spans import Match, Occurrences, critique_from_text
 from text2grad.types import Critique, Example
 
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
@@ -86,6 +86,14 @@ class Verdict:
         return self.critique is None, len(self.critique.unmatched) if self.critique else 0
 
 
+class Judging(Protocol):
+    """Whoever judges items."""
+
+    async def judge(self, item: Item) -> Verdict:
+        """Return what becomes of one item."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Judges items by what a model answers.
@@ -105,11 +113,11 @@ class Judge:
     async def judge(self, item: Item) -> Verdict:
         """Return what becomes of one item, the best of its answers."""
         first = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
-        schema = self.template.schema(grounding=item.feedback is not None)
+        form = Form("schema", self.template.schema(grounding=item.feedback is not None))
         best, messages, read, written = Verdict(failure=Failure("not_asked", "")), first, 0, 0
         for sample in range(self.reask + 1):
             try:
-                answer = await self.asker.ask(messages, schema=schema, sample=sample)
+                answer = await self.asker.ask(messages, form, sample=sample)
             except RequestError as error:
                 best = replace(best, failure=Failure(error.kind, error.detail))
                 break
@@ -125,18 +133,34 @@ class Judge:
         return replace(best, prompt_tokens=read, completion_tokens=written)
 
     def _read(self, answer: Answer, item: Item) -> Verdict:
-        """Return what one answer comes to."""
-        shown = answer.text[:_SHOWN_CHARS]
-        if answer.finish in ("refused", "too_long"):
-            return Verdict(failure=Failure("refused" if answer.finish == "refused" else "unreadable", shown))
-        critique = critique_from_text(answer.text, item.response, match=self.match)
-        if critique.failed or (answer.finish == "length" and critique.status != "ok"):
-            kind = "truncated" if answer.finish == "length" else "unreadable" if answer.text.strip() else "empty"
-            return Verdict(failure=Failure(kind, shown))
+        """Return what one answer comes to, its quotes checked."""
+        verdict = read_answer(answer, item.response, match=self.match)
+        if verdict.critique is None:
+            return verdict
+        critique = verdict.critique
         if item.feedback is not None:
             critique = replace(critique, feedback=item.feedback)
         checked = self.template.reasoning or item.feedback is not None
         return Verdict(critique, unsupported=unsupported(critique, item.response) if checked else ())
+
+
+def read_answer(answer: Answer, response: str, *, match: Match = "exact", occurrences: Occurrences = "all") -> Verdict:
+    """Return what an answer comes to: a critique, or a failure that was answered.
+
+    Args:
+        answer: the server's.
+        response: what it is about.
+        match: see `locate_spans`.
+        occurrences: see `locate_spans`.
+    """
+    shown = answer.text[:_SHOWN_CHARS]
+    if answer.finish in ("refused", "too_long"):
+        return Verdict(failure=Failure("refused" if answer.finish == "refused" else "unreadable", shown))
+    critique = critique_from_text(answer.text, response, match=match, occurrences=occurrences)
+    if critique.failed or (answer.finish == "length" and critique.status != "ok"):
+        kind = "truncated" if answer.finish == "length" else "unreadable" if answer.text.strip() else "empty"
+        return Verdict(failure=Failure(kind, shown))
+    return Verdict(critique)
 
 
 def unsupported(critique: Critique, response: str) -> tuple[str, ...]:
@@ -166,11 +190,13 @@ class Session:
         settings: the section [annotate].
         store: where answers are kept.
         match: how quotes are found in the response.
+        judge: makes who judges of who asks; None takes a `Judge` with the template of the settings.
     """
 
     settings: AnnotateConfig
     store: Store
     match: Match = "exact"
+    judge: Callable[[Asker], Judging] | None = None
 
     async def run(
         self,
@@ -192,31 +218,30 @@ class Session:
             ConfigError: if the settings name no server, or there is no key.
             DataError: if an answer cannot be kept.
         """
-        client = ChatClient(self.settings)
+        client = ServerClient(self.settings)
         cost = price(self.settings, *self.store.tokens())
         budget = Budget(self.settings.max_requests, self.settings.max_cost, cost=cost)
         pace = Pace(self.settings.concurrency, budget)
-        judge = Judge(
-            Asker(self.settings, self.store, client, pace),
-            Template(self.settings.template, self.settings.reasoning),
-            self.settings.reask,
-            self.match,
-        )
+        asker = Asker(self.settings, self.store, client, pace)
+        template = Template(self.settings.template, self.settings.reasoning)
+        judge = self.judge(asker) if self.judge else Judge(asker, template, self.settings.reask, self.match)
         if on_start:
             on_start(pace)
 
         def tell(verdict: Verdict) -> None:
             if on_done:
-                on_done(verdict, judge.asker.tally, budget)
+                on_done(verdict, asker.tally, budget)
 
         try:
             verdicts = await _all(judge, items, self.settings.concurrency, tell)
         finally:
             await client.close()
-        return verdicts, judge.asker.tally, budget
+        return verdicts, asker.tally, budget
 
 
-async def _all(judge: Judge, items: Sequence[Item], workers: int, on_done: Callable[[Verdict], None]) -> list[Verdict]:
+async def _all(
+    judge: Judging, items: Sequence[Item], workers: int, on_done: Callable[[Verdict], None]
+) -> list[Verdict]:
     """Judge items by so many workers, and return their verdicts in order."""
     verdicts: dict[int, Verdict] = {}
     rows = iter(range(len(items)))
