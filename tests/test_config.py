@@ -52,7 +52,7 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, model, optim, '
-        "ppo, refresh, reward, reward_model, rollout, run, sft"
+        "ppo, refresh, reward, reward_model, rollout, run, server, sft"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 

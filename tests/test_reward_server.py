@@ -12,7 +12,7 @@ from fault_server import Running, running
 from small_run import EXAMPLES
 from text2grad.annotating.reward_server import ServerRewardModel
 from text2grad.critique_grammar import critique_grammar
-from text2grad.critique_writing import critique_prompt
+from text2grad.critique_writing import critique_prompt, critique_request
 from text2grad.errors import ConfigError, CriticError
 from text2grad.learned import load_learned
 from text2grad.loop import Text2GradTrainer
@@ -56,7 +56,7 @@ def test_a_model_with_a_chat_template_is_asked_by_the_user(server: Running, tmp_
     model = critic(server, tmp_path, prompt_format="chat", words=False, limits=limits, max_tokens=9)
     assert [one.status for one in model([ASKED], [RESPONSE])] == ["ok"]
     last = server.state()["last"]
-    assert last["messages"] == [{"role": "user", "content": critique_prompt(ASKED, RESPONSE)}]
+    assert last["messages"] == [{"role": "user", "content": critique_request(ASKED, RESPONSE)}]
     assert last["structured_outputs"] == {"grammar": critique_grammar(RESPONSE, words=False, limits=limits)}
     assert last["max_tokens"] == 9
 

@@ -8,7 +8,11 @@ JSON, always valid and always in this order: the words first, since the spans mu
 
 import json
 
+from typing import Literal
+
 from text2grad.types import Critique, Example
+
+PromptFormat = Literal["plain", "chat"]
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
@@ -18,6 +22,18 @@ SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\
 def critique_prompt(example: Example, response: str) -> str:
     """Return what a reward model reads, where it has no chat template: the task's prompt and the response."""
     return f"{example.prompt_text}{response}\n"
+
+
+def critique_request(example: Example, response: str) -> str:
+    """Return what a reward model with a chat template is asked, as the user's message.
+
+    The instruction and the task's prompt come first, so that their cache is shared between the responses to it.
+    """
+    return (
+        "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
+        "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response."
+        f"\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
+    )
 
 
 def critique_target(critique: Critique, response: str, *, words: bool = True) -> str:

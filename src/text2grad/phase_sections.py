@@ -102,7 +102,7 @@ class ServerConfig(Section):
     api_key_env: str = ""
     """Environment variable that holds the key; empty for a server that wants none. The key is written nowhere."""
     prompt_format: Literal["plain", "chat"] = "plain"
-    """As it was trained: "plain" goes on with prompt and response, "chat" sends them as the user's message."""
+    """As it was trained: "plain" goes on with prompt and response, "chat" asks by the server's chat template."""
     words: bool = True
     """Off where it was trained to write spans alone."""
     max_tokens: Count = 512

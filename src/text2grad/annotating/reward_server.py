@@ -8,7 +8,7 @@ server's JSON is whole and its quotes stand in the response.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from text2grad.annotating.asking import Asker, Form
 from text2grad.annotating.client import check_server
@@ -16,15 +16,13 @@ from text2grad.annotating.critic import critiques_of, settings_of
 from text2grad.annotating.judging import Failure, Item, Session, Verdict, read_answer
 from text2grad.annotating.store import Asked, Store
 from text2grad.critique_grammar import critique_grammar
-from text2grad.critique_writing import critique_prompt
+from text2grad.critique_writing import PromptFormat, critique_prompt, critique_request
 from text2grad.errors import ConfigError, RequestError
 from text2grad.phase_sections import ServerConfig
 from text2grad.quoting import QuoteLimits
 from text2grad.spans import Match
 from text2grad.types import Critique, Example
 from text2grad.weighting import check_known
-
-PromptFormat = Literal["plain", "chat"]
 
 
 class ServerRewardModel:
@@ -52,7 +50,7 @@ class ServerRewardModel:
             model: its name on the server; of vLLM's adapters, the adapter's.
             store: the SQLite file, which need not exist. It knows models by name, so weights that change take another
                 file, or another name.
-            prompt_format: "plain" has it go on with prompt and response; "chat" sends them as the user's message.
+            prompt_format: as it was trained: "plain" has it go on with prompt and response; "chat" asks by its chat template.
             words: False where it was trained to write spans alone.
             constrain: send the grammar. A server that knows none refuses it, and each such critique is a failure.
             limits: on constrained quotes, those that a grammar can say.
@@ -91,8 +89,9 @@ class ServerRewardModel:
 
     def asked(self, item: Item) -> Asked:
         """Return what the server is asked about a response."""
-        text = critique_prompt(item.example, item.response)
-        return text if self.prompt_format == "plain" else ({"role": "user", "content": text},)
+        if self.prompt_format == "plain":
+            return critique_prompt(item.example, item.response)
+        return ({"role": "user", "content": critique_request(item.example, item.response)},)
 
 
 @dataclass(frozen=True, slots=True)
