@@ -36,9 +36,9 @@ BANDS = """
     logprobs adapters batch models rollout rewards optim update
     record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
     sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
-    sources/table sources/registry export
+    sources/table sources/registry preferences export
     critique_writing quoting critique_grammar skeleton constrained reward_model
-    muon sft reward_training reward_head quality refresh scoring launch loop
+    muon sft reward_training reward_head preference_training quality refresh scoring launch loop
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
     annotating/judging annotating/items annotating/critic annotating/reward_server
     tasks/tiny evaluate learned session pipeline

@@ -7,7 +7,6 @@ JSON, always valid and always in this order: the words first, since the spans mu
 """
 
 import json
-
 from typing import Literal
 
 from text2grad.types import Critique, Example

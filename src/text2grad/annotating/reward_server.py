@@ -50,7 +50,7 @@ class ServerRewardModel:
             model: its name on the server; of vLLM's adapters, the adapter's.
             store: the SQLite file, which need not exist. It knows models by name, so weights that change take another
                 file, or another name.
-            prompt_format: as it was trained: "plain" has it go on with prompt and response; "chat" asks by its chat template.
+            prompt_format: as it was trained: "plain" goes on with prompt and response, "chat" by its chat template.
             words: False where it was trained to write spans alone.
             constrain: send the grammar. A server that knows none refuses it, and each such critique is a failure.
             limits: on constrained quotes, those that a grammar can say.
