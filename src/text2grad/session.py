@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from text2grad.config import Recipe
 from text2grad.critics import Critic, ask, load_critic
 from text2grad.errors import ConfigError
 from text2grad.evaluate import Sampling, evaluate
 from text2grad.examples import read_examples
-from text2grad.learned import LOCAL, load_generative, load_learned
+from text2grad.launch import prepare_policy
+from text2grad.learned import LOCAL, load_generative, load_learned, shares_base
 from text2grad.loop import Text2GradTrainer
 from text2grad.metrics import response_records
 from text2grad.models import load_tokenizer
@@ -41,8 +44,12 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
         examples = task.train(recipe.data.examples, recipe.run.seed)
     else:
         examples = read_examples(str(recipe.data.train))
-    critic, annotator = _critics(recipe, task)
     settings = recipe.model
+    shared = model is None and shares_base(recipe)
+    if shared:
+        torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
+        model = prepare_policy(settings.path, recipe)
+    critic, annotator = _critics(recipe, task, model if shared else None)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     trainer = Text2GradTrainer(
         model or settings.path, critic, tokenizer, examples, recipe, annotator=annotator, resume=resume
@@ -57,8 +64,11 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     return trainer.train(after_step=evaluator)
 
 
-def _critics(recipe: Recipe, task: BuiltIn | None) -> tuple[Critic, Critic | None]:
-    """Return the critic of the loop, and the annotator that knows better where that critic was learned."""
+def _critics(recipe: Recipe, task: BuiltIn | None, policy: Any = None) -> tuple[Critic, Critic | None]:
+    """Return the critic of the loop, and the annotator that knows better where that critic was learned.
+
+    A policy is given where the critic is to be an adapter on its base.
+    """
     settings = recipe.critic
     named, own = recipe.refresh.annotator, task.critic() if task else None
     annotator = load_critic(named) if named else own
@@ -68,7 +78,7 @@ def _critics(recipe: Recipe, task: BuiltIn | None) -> tuple[Critic, Critic | Non
         if own is None:
             raise ConfigError("nobody judges the responses; set [critic] use or model")
         return own, annotator
-    return load_learned(recipe), annotator
+    return load_learned(recipe, policy=policy), annotator
 
 
 def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
