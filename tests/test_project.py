@@ -38,13 +38,14 @@ BANDS = """
     sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
     sources/table sources/registry preferences export
     critique_writing quoting critique_grammar skeleton constrained adapter_roles reward_model
-    muon sft reward_training reward_head preference_training quality refresh scoring launch loop
+    muon sft reward_training reward_head preference_training steps process_reward_model
+    quality refresh scoring launch loop
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
     annotating/judging annotating/items annotating/critic annotating/reward_server
     tasks/tiny evaluate learned session pipeline
     labelled fidelity html terminal methods plots annotation_tables report comparison
     commands/__init__ commands/_align_report commands/align commands/annotate commands/import_ commands/recipe
-    commands/train commands/generate commands/export commands/quickstart cli
+    commands/train commands/generate commands/export commands/quickstart commands/reward_baseline cli
 """
 ORDER = BANDS.split()
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from rich.console import Console
 
-from text2grad.commands import align, annotate, export, generate, import_, quickstart, recipe, train
+from text2grad.commands import align, annotate, export, generate, import_, quickstart, recipe, reward_baseline, train
 from text2grad.errors import Text2GradError
 
 EXIT_ERROR = 2
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (quickstart, train, generate, annotate, import_, export, align, recipe):
+    for module in (quickstart, train, generate, annotate, reward_baseline, import_, export, align, recipe):
         module.add_parser(commands)
     return top
 

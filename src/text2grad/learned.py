@@ -1,4 +1,4 @@
-"""The learned critic that a recipe names, loaded: one that writes critiques, here or on a server, or gives a number."""
+"""The learned critic that a recipe names: it writes critiques, here or on a server, gives a number, or judges steps."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -9,11 +9,12 @@ from text2grad.adapter_roles import add_role, base_named_by
 from text2grad.annotating.reward_server import ServerRewardModel
 from text2grad.config import Recipe
 from text2grad.critics import Critic
+from text2grad.process_reward_model import ProcessRewardModel
 from text2grad.quoting import QuoteLimits
 from text2grad.reward_head import ScalarRewardModel
 from text2grad.reward_model import GenerativeRewardModel
 
-LOCAL = (GenerativeRewardModel, ScalarRewardModel)
+LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
 """Those whose `model` is in this process, and goes to the policy's device."""
 
 
@@ -75,6 +76,10 @@ def _scalar(recipe: Recipe, path: str) -> ScalarRewardModel:
     return ScalarRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code)
 
 
+def _process(recipe: Recipe, path: str) -> ProcessRewardModel:
+    return ProcessRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code)
+
+
 def _limits(recipe: Recipe) -> QuoteLimits:
     return QuoteLimits(**{field.name: getattr(recipe.critic, field.name) for field in fields(QuoteLimits)})
 
@@ -83,4 +88,5 @@ _LOADERS: dict[str, Callable[[Recipe, str], Any]] = {
     "generative": load_generative,
     "server": _server,
     "scalar": _scalar,
+    "process": _process,
 }

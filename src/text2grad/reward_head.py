@@ -173,8 +173,7 @@ def train_reward_head(
     Raises:
         DataError: if there is nothing to learn: no annotations, or all rewards are the same.
     """
-    from datasets import Dataset
-    from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainingArguments
+    from transformers import DataCollatorWithPadding
 
     if not annotations or len(annotations) != len(rewards):
         raise DataError(f"got {len(annotations)} annotations and {len(rewards)} rewards; one reward each is needed")
@@ -191,12 +190,27 @@ def train_reward_head(
         "input_ids": [rows[row] for row in kept],
         "labels": [(rewards[row] - mean) / deviation for row in kept],
     }
+    fit(model, data, DataCollatorWithPadding(tokenizer), how, on_step)
+    return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation), len(annotations) - len(kept)
+
+
+def fit(model: Any, data: dict[str, Any], collate: Any, how: FineTuning, on_step: Callable[[int], None] | None) -> None:
+    """Train a model with a head by its own loss, by transformers' trainer.
+
+    Args:
+        model: trained in place.
+        data: columns, "input_ids" and "labels".
+        collate: makes a batch of rows.
+        how: steps, batch size, learning rate.
+        on_step: called with the number of steps made.
+    """
+    from datasets import Dataset
+    from transformers import PrinterCallback, Trainer, TrainingArguments
+
     with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
-        settings = TrainingArguments(**training_arguments(how, scratch))
-        collate = DataCollatorWithPadding(tokenizer)
         trainer = Trainer(
             model,
-            settings,
+            TrainingArguments(**training_arguments(how, scratch)),
             train_dataset=Dataset.from_dict(data),
             data_collator=collate,
             optimizers=optimizers(model, how),
@@ -205,7 +219,6 @@ def train_reward_head(
         if on_step:
             trainer.add_callback(progress_callback(on_step))
         trainer.train()
-    return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation), len(annotations) - len(kept)
 
 
 def scalar_head_on(start: str | Path, tokenizer: Any, *, seed: int, trust_remote_code: bool = False) -> Any:
