@@ -1,7 +1,8 @@
-"""A chat-completions server on loopback that answers, and misbehaves as the prompt says.
+"""A server of completions on loopback, of chats and of texts, that answers, and misbehaves as the prompt says.
 
 A prompt that holds `[[429 500 ok]]` is met with 429 the first time it comes, 500 the second, and an answer the third
-time and ever after. Prompts without such a script are answered. GET /v1/state tells how often each prompt came.
+time and ever after. Prompts without such a script are answered. GET /v1/state tells how often each prompt came, and
+what the last request was. What is judged stands between tags, or else is the last line.
 
     ok          a critique that quotes the first and the last word of the response
     429         rate limit; `429:0.2` with Retry-After: 0.2
@@ -51,7 +52,7 @@ class Running(NamedTuple):
     url: str
 
     def state(self) -> dict[str, Any]:
-        """Return "counts" by the prompts' SHA-256, the "most_active" at once, and "busy_s", seconds of all."""
+        """Return "counts" by the prompts' SHA-256, the "most_active" at once, "busy_s", seconds of all, and "last"."""
         with urlopen(f"{self.url}/state") as reply:
             return json.loads(reply.read())  # type: ignore[no-any-return]
 
@@ -76,6 +77,14 @@ def running(*flags: str) -> Iterator[Running]:
             process.kill()
 
 
+class Asked(NamedTuple):
+    """What a request asks: the prompt, the Authorization header, and whether the prompt is a text to go on with."""
+
+    text: str
+    key: str
+    plain: bool
+
+
 class FaultServer:
     """The server; all state is in memory, and counts only grow."""
 
@@ -85,6 +94,7 @@ class FaultServer:
         self.counts: Counter[str] = Counter()
         self.active = self.most_active = 0
         self.first_at = self.last_at = 0.0
+        self.last: dict[str, Any] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another."""
@@ -102,15 +112,15 @@ class FaultServer:
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         if head.startswith("GET"):
             busy_s = self.last_at - self.first_at
-            whole = {"counts": self.counts, "most_active": self.most_active, "busy_s": busy_s}
+            whole = {"counts": self.counts, "most_active": self.most_active, "busy_s": busy_s, "last": self.last}
             _send(writer, 200, whole if "/state" in head else self.counts.total())
             return True
         key = re.search(r"(?im)^authorization: (.*?)\r?$", head)
-        request = json.loads(body)
-        text = "\n".join(message["content"] for message in request["messages"])
+        request = self.last = json.loads(body)
+        text = request.get("prompt") or "\n".join(message["content"] for message in request["messages"])
         self.counts[hashlib.sha256(text.encode()).hexdigest()] += 1
         count = self.counts[hashlib.sha256(text.encode()).hexdigest()]
-        if "response_format" in request and not self.schemas:
+        if not self.schemas and {"response_format", "structured_outputs"} & request.keys():
             _send(writer, 400, {"error": {"message": "response_format is not known here"}})
             return True
         self.active += 1
@@ -121,16 +131,17 @@ class FaultServer:
                 _send(writer, 429, {"error": {"message": "too many at once"}})
                 return True
             await asyncio.sleep(self.delay_s)
-            return await self._act(_scripted(text, count), text, key[1] if key else "", writer)
+            asked = Asked(text, key[1] if key else "", plain="prompt" in request)
+            return await self._act(_scripted(text, count), asked, writer)
         finally:
             self.active -= 1
             self.last_at = time.monotonic()
 
-    async def _act(self, what: str, text: str, key: str, writer: asyncio.StreamWriter) -> bool:
+    async def _act(self, what: str, asked: Asked, writer: asyncio.StreamWriter) -> bool:
         status, _, after = what.partition(":")
         if status.isdigit():
             header = f"Retry-After: {after}\r\n".encode() if after else b""
-            _send(writer, int(status), {"error": {"message": f"no ({key})"}}, header)
+            _send(writer, int(status), {"error": {"message": f"no ({asked.key})"}}, header)
             return True
         if what == "drop":
             return False
@@ -146,11 +157,11 @@ class FaultServer:
         elif what == "wrong":
             _send(writer, 200, {"choices": "none"})
         elif what == "cut":
-            whole = json.dumps(_completion(what, text, key)).encode()
+            whole = json.dumps(_completion(what, asked)).encode()
             writer.write(REPLY % (200, len(whole), b"") + whole[: len(whole) // 2])
             return False
         else:
-            _send(writer, 200, _completion(what, text, key))
+            _send(writer, 200, _completion(what, asked))
         return True
 
 
@@ -182,10 +193,11 @@ def _answers(step: str) -> bool:
     )
 
 
-def _completion(what: str, text: str, key: str) -> dict[str, Any]:
-    """Return a chat completion that answers, or half answers."""
+def _completion(what: str, asked: Asked) -> dict[str, Any]:
+    """Return a completion that answers, or half answers."""
+    text, key, plain = asked
     found = RESPONSE.findall(text)
-    words = found[-1].split() if found else ["nothing"]
+    words = (found[-1] if found else text.strip("\n").rpartition("\n")[2]).split()
     critique = {
         "textual_feedback": f'"{words[0]}" is right, but "{words[-1]}" is wrong.',
         "good_spans": [words[0]],
@@ -209,12 +221,13 @@ def _completion(what: str, text: str, key: str) -> dict[str, Any]:
     if what == "length":
         content = json.dumps(critique)[:30]
     message = {"role": "assistant", "content": content, "refusal": "I will not." if what == "refused" else None}
+    said = {"text": content} if plain else {"message": message}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 0,
         "model": "served",
-        "choices": [{"index": 0, "message": message, "finish_reason": "length" if what == "length" else "stop"}],
+        "choices": [{"index": 0, **said, "finish_reason": "length" if what == "length" else "stop"}],
         "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
     }
 

@@ -19,8 +19,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from text2grad.annotating.judging import Item, Session, Verdict
+from text2grad.annotating.reward_server import ServerRewardModel
 from text2grad.annotating.store import Store
 from text2grad.phase_sections import AnnotateConfig
+from text2grad.reward_model import GenerativeRewardModel
 from text2grad.types import Example
 
 STORIES = Path(__file__).parents[2] / "shared" / "models" / "stories260k"
@@ -109,3 +111,24 @@ def test_a_time_limit_and_a_server_that_is_gone_are_told_apart(server: str, mode
     slow, _ = judged(server, model, tmp_path, timeout_s=0.001)
     gone, _ = judged("http://127.0.0.1:9/v1", model, tmp_path)  # the port of "discard": nobody listens
     assert [one.failure and one.failure.kind for one in (slow, gone)] == ["timeout", "connection"]
+
+
+def test_a_served_reward_model_writes_what_the_model_itself_writes(server: str, model: Path, tmp_path: Path) -> None:
+    here = GenerativeRewardModel.load(model, constrain=False, max_new_tokens=24)
+    served = ServerRewardModel(
+        str(model), base_url=server, store=tmp_path / "a.sqlite", constrain=False, max_tokens=24, concurrency=2
+    )
+    asked, responses = [ITEM.example] * 3, [ITEM.response, " there was a girl", " a boy named Tim and his"]
+    written = here.write(asked, responses)
+    assert len(set(written)) == 3
+    # A storyteller writes no critiques: what it wrote is in the words of the failure.
+    found = [one.feedback.partition(": ") for one in served(asked, responses)]
+    assert [kind for kind, _, _ in found] == ["unreadable" if text.endswith(".") else "truncated" for text in written]
+    assert [text for _, _, text in found] == written
+
+
+def test_a_server_that_knows_no_grammars_says_so(server: str, model: Path, tmp_path: Path) -> None:
+    served = ServerRewardModel(str(model), base_url=server, store=tmp_path / "a.sqlite", retries=0)
+    critique = served([ITEM.example], [ITEM.response])[0]
+    assert (critique.status, critique.feedback.partition(":")[0]) == ("timed_out", "rejected")
+    assert "structured_outputs" in critique.feedback

@@ -30,7 +30,7 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, model, '
-        "optim, ppo, refresh, reward, reward_model, rollout, run, sft"
+        "optim, ppo, refresh, reward, reward_model, rollout, run, server, sft"
     )
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, model, optim, '
-        "ppo, refresh, reward, reward_model, rollout, run, sft"
+        "ppo, refresh, reward, reward_model, rollout, run, server, sft"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -84,7 +84,7 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("run", "seed", 2**32, "Input should be less than 4294967296"),
         ("run", "out", 5, "Input should be a valid string"),
         ("critic", "max_failure_rate", 1.01, "Input should be less than or equal to 1"),
-        ("critic", "kind", "number", "Input should be 'generative' or 'scalar'"),
+        ("critic", "kind", "number", "Input should be 'generative', 'server', 'scalar' or 'process'"),
         ("sft", "steps", 0, "Input should be greater than or equal to 1"),
         ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
         ("reward_model", "words", "yes", "Input should be a valid boolean"),

@@ -36,19 +36,20 @@ BANDS = """
     logprobs adapters batch models rollout rewards optim update
     record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
     sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
-    sources/table sources/registry export
-    critique_writing quoting verbatim critique_grammar skeleton constrained reward_model
-    muon sft reward_training reward_head quality refresh scoring launch loop
-    tasks/tiny evaluate session pipeline
+    sources/table sources/registry preferences export
+    critique_writing quoting verbatim critique_grammar skeleton constrained adapter_roles reward_model
+    muon sft reward_training reward_head preference_training steps process_reward_model
+    quality refresh scoring launch loop
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
-    annotating/judging annotating/items annotating/critic annotating/preferring
+    annotating/judging annotating/items annotating/critic annotating/reward_server annotating/preferring
+    tasks/tiny evaluate learned session pipeline
     labelled reward_data reward_trainer reward_card reward_run
     fidelity html terminal methods plots annotation_tables report comparison
     reward_evaluation/__init__ reward_evaluation/intervals reward_evaluation/pairs reward_evaluation/units
     reward_evaluation/counting reward_evaluation/wording reward_evaluation/predicting reward_evaluation/evaluation
     reward_evaluation/pictures reward_evaluation/agreement reward_evaluation/study
     commands/__init__ commands/_align_report commands/align commands/annotate commands/import_ commands/recipe
-    commands/train commands/generate commands/export commands/reward commands/quickstart
+    commands/train commands/generate commands/export commands/reward commands/reward_baseline commands/quickstart
     commands/evaluate_reward commands/win_rate commands/study cli
 """
 ORDER = BANDS.split()

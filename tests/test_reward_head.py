@@ -15,7 +15,7 @@ from text2grad.annotations import Annotation
 from text2grad.critics import ask
 from text2grad.critique_writing import critique_prompt
 from text2grad.errors import DataError, ModelError
-from text2grad.reward_head import SETTINGS_FILE, ScalarRewardModel, train_reward_head
+from text2grad.reward_head import SETTINGS_FILE, ScalarRewardModel, scored_ids, train_reward_head
 from text2grad.sft import FineTuning
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
@@ -68,7 +68,11 @@ STEPS: list[int] = []
 @pytest.fixture(scope="module")
 def taught(tokenizer: Any, start: Path) -> ScalarRewardModel:
     STEPS.clear()
-    return train_reward_head(start, tokenizer, annotations(SHOWN), list(map(reward, SHOWN)), HOW, on_step=STEPS.append)
+    model, left_out = train_reward_head(
+        start, tokenizer, annotations(SHOWN), list(map(reward, SHOWN)), HOW, on_step=STEPS.append
+    )
+    assert left_out == 0
+    return model
 
 
 class Stub(torch.nn.Module):
@@ -77,6 +81,7 @@ class Stub(torch.nn.Module):
     def __init__(self, logits: list[float], outputs: int = 1) -> None:
         super().__init__()
         self.config, self.device = SimpleNamespace(num_labels=outputs), torch.device("cpu")
+        self.config.get_text_config = lambda: SimpleNamespace(max_position_embeddings=12)
         self.given, self.batches = logits, []
 
     def forward(self, input_ids: Any, attention_mask: Any) -> Any:
@@ -138,7 +143,7 @@ def test_it_learns_to_order_responses_it_has_not_seen(taught: ScalarRewardModel)
 
 def test_mean_and_deviation_are_those_of_the_rewards(tokenizer: Any, start: Path) -> None:
     # (1 + 1 + 4) / 3 = 2,  √((1 + 1 + 4) / 3) = √2
-    model = train_reward_head(start, tokenizer, annotations(NEW[:3]), [1.0, 1.0, 4.0], FineTuning(steps=1))
+    model, _ = train_reward_head(start, tokenizer, annotations(NEW[:3]), [1.0, 1.0, 4.0], FineTuning(steps=1))
     assert (model.mean, model.deviation) == (2.0, pytest.approx(2**0.5))
 
 
@@ -149,16 +154,16 @@ def test_each_step_is_told(taught: ScalarRewardModel) -> None:
 def test_the_scale_of_the_rewards_changes_the_answers_and_not_the_weights(tokenizer: Any, start: Path) -> None:
     # 10 · r − 3 is standardized to what r is: (10r − 3 − (10m − 3)) / 10d.
     how, rewards = FineTuning(steps=3, batch_size=4, learning_rate=0.01), [0.0, 1.0, 3.0, 1.0]
-    one = train_reward_head(start, tokenizer, annotations(NEW[:4]), rewards, how)
-    ten = train_reward_head(start, tokenizer, annotations(NEW[:4]), [10 * r - 3 for r in rewards], how)
+    one, _ = train_reward_head(start, tokenizer, annotations(NEW[:4]), rewards, how)
+    ten, _ = train_reward_head(start, tokenizer, annotations(NEW[:4]), [10 * r - 3 for r in rewards], how)
     assert outcomes(ten, NEW) == pytest.approx([10 * outcome - 3 for outcome in outcomes(one, NEW)], abs=1e-4)
 
 
 def test_the_same_seed_makes_the_same_model(tokenizer: Any, start: Path) -> None:
     def weights(seed: int) -> dict[str, torch.Tensor]:
         how = FineTuning(steps=2, batch_size=4, learning_rate=0.01, seed=seed)
-        model = train_reward_head(start, tokenizer, annotations(SHOWN), list(map(reward, SHOWN)), how).model
-        return dict(model.state_dict())
+        found, _ = train_reward_head(start, tokenizer, annotations(SHOWN), list(map(reward, SHOWN)), how)
+        return dict(found.model.state_dict())
 
     first, again, other = weights(1), weights(1), weights(2)
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -204,6 +209,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_scale(taught: ScalarRewar
         "mean": 1.5,
         "deviation": 0.1,
         "rows_at_once": 7,
+        "prompt_format": "plain",
     }
     loaded = ScalarRewardModel.load(tmp_path / "model")
     assert (loaded.mean, loaded.deviation, loaded.rows_at_once) == (1.5, 0.1, 7)
@@ -232,6 +238,61 @@ def test_where_no_scalar_reward_model_is_there_is_none_to_load(tokenizer: Any, s
     with pytest.raises(ModelError) as caught:
         ScalarRewardModel.load(start)  # a language model, whose config names the usual two labels
     assert str(caught.value) == "a scalar reward model has one output, this one has 2"
+
+
+# What is too long.
+
+
+def test_what_is_longer_than_the_limit_is_left_out_and_counted(
+    tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import Trainer
+
+    rows: list[Any] = []
+    monkeypatch.setattr(Trainer, "train", lambda self: rows.extend(self.train_dataset))
+    how = FineTuning(steps=1, max_tokens=4)
+    # "a", the response and the line break: 3, 4, 5 and 4 tokens. The mean of 1, 4 and 4 is 3, their deviation √2.
+    texts = [" red", " red cat", " red cat dog", " cat dog"]
+    model, left_out = train_reward_head(start, tokenizer, annotations(texts), [1.0, 4.0, 100.0, 4.0], how)
+    assert left_out == 1
+    assert (model.mean, model.deviation) == (3.0, pytest.approx(2**0.5))
+    kept = [texts[0], texts[1], texts[3]]
+    assert [row["input_ids"] for row in rows] == [tokenizer(f"a{text}\n").input_ids for text in kept]
+    with pytest.raises(DataError) as caught:
+        train_reward_head(start, tokenizer, annotations(texts[2:3] * 2), [1.0, 2.0], how)
+    assert str(caught.value) == "all 2 annotations are longer than max_tokens = 4; raise it"
+
+
+def test_a_response_beyond_the_context_is_scored_by_nobody_and_the_others_as_before(taught: ScalarRewardModel) -> None:
+    fits, long = " red" * 30, " red" * 31  # with "a" and the line break 32 and 33 tokens, for a context of 32
+    found = taught(asked([long, fits, long]), [long, fits, long])
+    assert [one.status for one in found] == ["unparsable", "ok", "unparsable"]
+    assert found[1].outcome == outcomes(taught, [fits])[0]
+    assert found[0].outcome is None
+    assert found[0].feedback == "prompt and response have 33 tokens, more than the reward model's context of 32"
+
+
+# A chat template.
+
+
+def test_a_published_model_with_a_chat_template_reads_chats(
+    taught: ScalarRewardModel, tokenizer: Any, tmp_path: Path
+) -> None:
+    taught.save(tmp_path)
+    (tmp_path / SETTINGS_FILE).unlink()
+    chatty = copy.deepcopy(tokenizer)
+    chatty.chat_template = "{% for m in messages %}{{ m['role'][:1] }}{{ m['content'] }}{% endfor %}"
+    chatty.save_pretrained(tmp_path)
+    loaded = ScalarRewardModel.load(tmp_path)
+    assert loaded.prompt_format == "chat"
+    chat = Example([{"role": "user", "content": " cat"}, {"role": "assistant", "content": " one"}])
+    rows = scored_ids(chatty, [Example(" dog"), chat], [" red", " cat"], "chat")
+    assert rows == [tokenizer(text).input_ids for text in ("u dog" + "a red", "u cat" + "a one" + "a cat")]
+    texts = [" red red", " cat"]
+    with torch.no_grad():
+        ids = [torch.tensor([tokenizer(f"u doga{text}").input_ids]) for text in texts]
+        true = [float(taught.model(one).logits) for one in ids]
+    assert [one.outcome for one in loaded([Example(" dog")] * 2, texts)] == pytest.approx(true, abs=1e-6)
 
 
 # What cannot be learned from.

@@ -1,7 +1,7 @@
 """One base model in several roles: which LoRA adapter is on, and what may be trained.
 
 The policy is the adapter named `default`; a value function may have its own, named `value`; the reference is the base
-with adapters off. No second copy of the weights is loaded for any of them.
+with adapters off; a reward model may be the adapter `critic`. No second copy of the weights is loaded for any of them.
 """
 
 import re
@@ -15,11 +15,19 @@ from torch import nn
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
+CRITIC_ADAPTER = "critic"
 
 
 def is_peft(model: nn.Module) -> bool:
     """Return True when the model carries adapters of the peft library."""
     return hasattr(model, "peft_config") and hasattr(model, "disable_adapter")
+
+
+def policy_only(model: Any) -> dict[str, list[str]]:
+    """Return what tells `save_pretrained` to write the policy without an adapter of its critic."""
+    if not is_peft(model):
+        return {}
+    return {"selected_adapters": [name for name in model.peft_config if name != CRITIC_ADAPTER]}
 
 
 def base_of(model: Any) -> Any:

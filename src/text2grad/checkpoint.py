@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from text2grad.adapters import policy_only
 from text2grad.errors import CheckpointError
 from text2grad.optim import Optimizers
 from text2grad.runlog import to_json
@@ -67,7 +68,7 @@ def save_checkpoint(
             for key in MOMENTS
         }
         with published(final) as temporary:
-            policy.save_pretrained(temporary / "policy")
+            policy.save_pretrained(temporary / "policy", **policy_only(policy))
             tokenizer.save_pretrained(temporary / "policy")
             save_file(weights, temporary / "trainable.safetensors")
             save_file(moments, temporary / "optimizer.safetensors")

@@ -17,6 +17,7 @@ from text2grad.commands import (
     quickstart,
     recipe,
     reward,
+    reward_baseline,
     study,
     train,
     win_rate,
@@ -36,8 +37,9 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    feedback = (annotate, reward, import_, export, align, evaluate_reward, win_rate, study)
-    for module in (quickstart, train, generate, *feedback, recipe):
+    feedback = (annotate, import_, export, align)
+    critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
+    for module in (quickstart, train, generate, *feedback, *critics, recipe):
         module.add_parser(commands)
     return top
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from text2grad.errors import ConfigError
-from text2grad.phase_sections import AnnotateConfig, RefreshConfig, RewardModelConfig, SFTConfig
+from text2grad.phase_sections import AnnotateConfig, RefreshConfig, RewardModelConfig, ServerConfig, SFTConfig
 from text2grad.sections import (
     NOT_THE_POLICY,
     CriticConfig,
@@ -39,6 +39,7 @@ class Recipe(Section):
     annotate: AnnotateConfig = AnnotateConfig()
     reward_model: RewardModelConfig = RewardModelConfig()
     critic: CriticConfig = CriticConfig()
+    server: ServerConfig = ServerConfig()
     refresh: RefreshConfig = RefreshConfig()
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()

@@ -129,6 +129,27 @@ class RewardModelConfig(Section):
         return self
 
 
+class ServerConfig(Section):
+    """Where a generative reward model is served, for critic.kind = "server"; critic.model is its name there."""
+
+    base_url: str = "http://localhost:8000/v1"
+    """The server, up to /v1: vLLM's, SGLang's, `transformers serve`'s."""
+    api_key_env: str = ""
+    """Environment variable that holds the key; empty for a server that wants none. The key is written nowhere."""
+    prompt_format: Literal["plain", "chat"] = "plain"
+    """As it was trained: "plain" goes on with prompt and response, "chat" asks by the server's chat template."""
+    words: bool = True
+    """Off where it was trained to write spans alone."""
+    max_tokens: Count = 512
+    """Length limit of a critique."""
+    concurrency: Count = 64
+    """Most requests at once; fewer after "too many requests", until the server keeps up again."""
+    timeout_s: Positive = 120.0
+    """Longest that one request may take, from its start to its last byte."""
+    retries: Annotated[int, Field(ge=0)] = 6
+    """How often a request is repeated that got no answer."""
+
+
 class RefreshConfig(Section):
     """The reward model is trained again on what the policy says now, so that its mistakes are not learned."""
 

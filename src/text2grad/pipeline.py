@@ -138,7 +138,7 @@ class Pipeline:
         settings, tokenizer = self.recipe.reward_model, load_tokenizer(str(self.out / "sft"))
         annotations = self._read_annotations()
         steps = max(1, settings.steps // 2)  # it writes nothing, and stops learning sooner
-        model = train_reward_head(
+        model, left_out = train_reward_head(
             self.out / "sft",
             tokenizer,
             annotations,
@@ -146,6 +146,7 @@ class Pipeline:
             replace(self._how(settings), steps=steps),
             on_step=lambda done: self.progress("reward_head", done, steps),
         )
+        self._note("reward_head_left_out", left_out)
         with published(path) as temporary:
             model.save(temporary)
 

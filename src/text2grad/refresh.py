@@ -15,12 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from text2grad.adapter_roles import learning, load_weights
 from text2grad.annotations import Annotation, annotate, read_annotations
 from text2grad.checkpoint import published, random_states, restore_random_states
 from text2grad.config import Recipe
 from text2grad.critics import Critic, ask
 from text2grad.errors import ConfigError
-from text2grad.models import load_policy
 from text2grad.quality import Quality, compare
 from text2grad.remembered import RememberingCritic
 from text2grad.reward_model import GenerativeRewardModel
@@ -158,14 +158,14 @@ class Refresher:
         )
         device = self.critic.model.device  # a trainer of transformers moves the model to its own
         critic = self.critic
-        train_reward_model(critic.model, critic.tokenizer, mixed, how, words=critic.words, constrain=critic.constrain)
+        with learning(critic.model) as model:
+            train_reward_model(model, critic.tokenizer, mixed, how, words=critic.words, constrain=critic.constrain)
         self.critic.model.to(device)
         return True
 
     def _load(self, name: str) -> None:
         """Take up saved weights; those just trained are loaded too, so that a resumed run has the same bits."""
-        saved = load_policy(str(self.directory / name), trust_remote_code=self.trust_remote_code)
-        self.critic.model.load_state_dict(saved.state_dict())
+        load_weights(self.critic.model, self.directory / name, trust_remote_code=self.trust_remote_code)
         self.current = name
 
 

@@ -10,10 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from text2grad.adapter_roles import load_writer
 from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
 from text2grad.critique_writing import PromptFormat, critique_prompt, critique_request
 from text2grad.errors import ModelError
-from text2grad.models import load_policy, load_tokenizer
+from text2grad.models import load_tokenizer
 from text2grad.quoting import QuoteLimits
 from text2grad.rollout import decode_greedily, encode_prompts, padding_id, stop_ids
 from text2grad.runlog import to_json, write_atomically
@@ -172,19 +173,20 @@ class GenerativeRewardModel:
 
     @classmethod
     def load(
-        cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any
+        cls, directory: str | Path, *, trust_remote_code: bool = False, model: Any = None, **settings: Any
     ) -> "GenerativeRewardModel":
-        """Load what `save` wrote, or any causal language model that writes critiques.
+        """Load what `save` wrote, or any causal language model that writes critiques, or an adapter on one.
 
         Args:
             directory: where it is.
             trust_remote_code: run code that comes with it.
+            model: the model, where it is loaded already; such as an adapter on the policy's base.
             settings: keyword arguments of the constructor that go before the saved ones.
 
         Raises:
             ModelError: if there is none.
         """
-        model = load_policy(str(directory), trust_remote_code=trust_remote_code)
+        model = load_writer(directory, trust_remote_code=trust_remote_code) if model is None else model
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         saved = json.loads(path.read_bytes()) if path.exists() else {}

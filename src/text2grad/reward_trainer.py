@@ -96,7 +96,7 @@ def reward_trainer(
     from transformers import PrinterCallback
     from trl.trainer.sft_trainer import SFTTrainer
 
-    class RewardTrainer(SFTTrainer):  # type: ignore[misc]
+    class RewardTrainer(SFTTrainer):
         """Measures by decoding, and leaves the model card to us."""
 
         def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -187,7 +187,8 @@ def _journal(recipe: Recipe, directory: Path) -> Any:
             if state.global_step % recipe.reward_model.eval_every == 0 or state.global_step >= state.max_steps:
                 control.should_evaluate = control.should_save = True
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            logs = more["logs"]
             if "loss" not in logs:
                 return
             if not math.isfinite(logs["loss"]):

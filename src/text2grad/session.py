@@ -2,25 +2,24 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from text2grad.config import Recipe
 from text2grad.critics import Critic, ask, load_critic
 from text2grad.errors import ConfigError
 from text2grad.evaluate import Sampling, evaluate
 from text2grad.examples import read_examples
+from text2grad.launch import prepare_policy
+from text2grad.learned import LOCAL, load_generative, load_learned, shares_base
 from text2grad.loop import Text2GradTrainer
 from text2grad.metrics import response_records
 from text2grad.models import load_tokenizer
-from text2grad.quoting import QuoteLimits
 from text2grad.refresh import judge
-from text2grad.reward_head import ScalarRewardModel
-from text2grad.reward_model import GenerativeRewardModel
 from text2grad.rewards import response_deltas
 from text2grad.runlog import to_json, write_atomically
-from text2grad.sections import CriticConfig
 from text2grad.tasks.registry import BuiltIn, built_in
 from text2grad.types import Example
 
@@ -45,13 +44,17 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
         examples = task.train(recipe.data.examples, recipe.run.seed)
     else:
         examples = read_examples(str(recipe.data.train))
-    critic, annotator = _critics(recipe, task)
     settings = recipe.model
+    shared = model is None and shares_base(recipe)
+    if shared:
+        torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
+        model = prepare_policy(settings.path, recipe)
+    critic, annotator = _critics(recipe, task, model if shared else None)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     trainer = Text2GradTrainer(
         model or settings.path, critic, tokenizer, examples, recipe, annotator=annotator, resume=resume
     )
-    if isinstance(critic, GenerativeRewardModel | ScalarRewardModel):
+    if isinstance(critic, LOCAL):
         critic.model.to(trainer.accelerator.device)
     if task is None or not recipe.data.eval_examples:
         return trainer.train()
@@ -61,9 +64,12 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     return trainer.train(after_step=evaluator)
 
 
-def _critics(recipe: Recipe, task: BuiltIn | None) -> tuple[Critic, Critic | None]:
-    """Return the critic of the loop, and the annotator that knows better where that critic was learned."""
-    settings, code = recipe.critic, recipe.model.trust_remote_code
+def _critics(recipe: Recipe, task: BuiltIn | None, policy: Any = None) -> tuple[Critic, Critic | None]:
+    """Return the critic of the loop, and the annotator that knows better where that critic was learned.
+
+    A policy is given where the critic is to be an adapter on its base.
+    """
+    settings = recipe.critic
     named, own = recipe.refresh.annotator, task.critic() if task else None
     annotator = load_critic(named) if named else own
     if settings.use:
@@ -72,29 +78,15 @@ def _critics(recipe: Recipe, task: BuiltIn | None) -> tuple[Critic, Critic | Non
         if own is None:
             raise ConfigError("nobody judges the responses; set [critic] use or model")
         return own, annotator
-    return _load_learned(settings.kind, settings.model, settings, trust_remote_code=code), annotator
+    return load_learned(recipe, policy=policy), annotator
 
 
 def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
     """Return a run's learned critic as it was at a checkpoint, or None where its critic was none of that kind."""
     current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
-    code = recipe.model.trust_remote_code
     if current:  # only a generative one is ever trained again, whoever gave it to the loop
-        return _load_learned("generative", str(directory / "critic" / current), recipe.critic, trust_remote_code=code)
-    if recipe.critic.use or not recipe.critic.model:
-        return None
-    return _load_learned(recipe.critic.kind, recipe.critic.model, recipe.critic, trust_remote_code=code)
-
-
-def _load_learned(kind: str, path: str, config: CriticConfig, *, trust_remote_code: bool) -> Critic:
-    """Load a learned critic; where the recipe says how it is to write, that goes before what it was saved with."""
-    if kind == "generative":
-        limits = QuoteLimits(**{field.name: getattr(config, field.name) for field in fields(QuoteLimits)})
-        settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
-        if config.constrain is not None:
-            settings["constrain"] = config.constrain
-        return GenerativeRewardModel.load(path, trust_remote_code=trust_remote_code, **settings)
-    return ScalarRewardModel.load(path, trust_remote_code=trust_remote_code)
+        return load_generative(recipe, str(directory / "critic" / current))
+    return None if recipe.critic.use or not recipe.critic.model else load_learned(recipe)
 
 
 class _Evaluator:

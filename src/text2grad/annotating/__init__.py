@@ -8,4 +8,5 @@ asking      a question → its answer, from the store or from the server, with r
 judging     an answer → a critique, its quotes checked; asked again where that was wished for
 items       a recipe → what is to be judged
 critic      the same as a critic of the training loop
+reward_server    a reward model that was trained here, written by a server
 """

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import tenacity
 
-from text2grad.annotating.client import ChatClient
+from text2grad.annotating.client import ServerClient
 from text2grad.annotating.pace import Budget, Pace
-from text2grad.annotating.store import Answer, Question, Store
+from text2grad.annotating.store import Answer, Asked, Question, Store
 from text2grad.errors import RequestError
 from text2grad.phase_sections import AnnotateConfig
 
@@ -23,6 +23,26 @@ GIVE_UP_AFTER = 20  # questions in a row that got no answer after all retries: t
 One = TypeVar("One")
 Found = TypeVar("Found")
 _TEMPLATE_BYTES = 100  # tokens that a chat template adds to a prompt, at most
+
+
+class Form(NamedTuple):
+    """What a server holds an answer to: a JSON schema, or a grammar.
+
+    Attributes:
+        name: "schema" or "grammar".
+        content: it.
+    """
+
+    name: Literal["schema", "grammar"]
+    content: Mapping[str, Any] | str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a request that say so: schemas as OpenAI has them, grammars as vLLM has them."""
+        if self.name == "grammar":
+            return {"structured_outputs": {"grammar": self.content}}
+        form = {"name": "critique", "strict": True, "schema": self.content}
+        return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
 @dataclass(slots=True)
@@ -47,47 +67,41 @@ class Tally:
 class Asker:
     """Asks one model, for one run. It belongs to one event loop."""
 
-    def __init__(self, settings: AnnotateConfig, store: Store, client: ChatClient, pace: Pace) -> None:
+    def __init__(self, settings: AnnotateConfig, store: Store, client: ServerClient, pace: Pace) -> None:
         """Take the settings, where answers are kept, who asks for them and how fast."""
         self.settings, self.store, self.client, self.pace = settings, store, client, pace
         self.tally = Tally()
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
-        self._schemas: bool | None = {"json_schema": True, "off": False}.get(settings.structured)
+        self._forms: bool | None = {"json_schema": True, "off": False}.get(settings.structured)
         self._first, self._failed_in_row = asyncio.Lock(), 0
 
-    async def ask(
-        self, messages: tuple[Mapping[str, str], ...], *, schema: Mapping[str, Any], sample: int = 0
-    ) -> Answer:
+    async def ask(self, messages: Asked, form: Form, *, sample: int = 0) -> Answer:
         """Return the answer to a question.
 
         Args:
-            messages: the conversation.
-            schema: of the answer, where the server knows schemas.
+            messages: the conversation, or a text to go on with.
+            form: what the server holds the answer to, where it knows such forms.
             sample: which of several answers to the same.
 
         Raises:
             RequestError: if there is none.
             DataError: if it cannot be kept.
         """
-        parameters = {"max_tokens": self.settings.max_tokens, "temperature": self.settings.temperature}
-        question = Question(
-            self.settings.model,
-            messages,
-            {**parameters, "structured": self.settings.structured, "schema": schema},
-            sample,
-        )
+        parameters: dict[str, Any] = {"max_tokens": self.settings.max_tokens, "temperature": self.settings.temperature}
+        parameters |= {"structured": self.settings.structured, form.name: form.content}
+        question = Question(self.settings.model, messages, parameters, sample)
         known = self.store.get(question)
         if known is not None:
             self.tally.reused += 1
             return known
         task = self._under_way.get(question.key)
         if task is None:
-            task = asyncio.create_task(self._fetch(question, schema))
+            task = asyncio.create_task(self._fetch(question, form))
             self._under_way[question.key] = task
             task.add_done_callback(lambda _: self._under_way.pop(question.key))
         return await task
 
-    async def _fetch(self, question: Question, schema: Mapping[str, Any]) -> Answer:
+    async def _fetch(self, question: Question, form: Form) -> Answer:
         """Return the server's answer, with as many tries as are allowed."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
@@ -98,7 +112,7 @@ class Asker:
             reraise=True,
         )
         try:
-            answer: Answer = await retrying(self._attempt, question, schema)
+            answer: Answer = await retrying(self._attempt, question, form)
         except RequestError as error:
             self._give_up(error)
             raise
@@ -116,32 +130,32 @@ class Asker:
         elif self._failed_in_row >= GIVE_UP_AFTER:
             self.pace.stop(f"{self._failed_in_row} questions in a row got no answer, the last one: {error}")
 
-    async def _attempt(self, question: Question, schema: Mapping[str, Any]) -> Answer:
-        """Make one request; the first of all finds out whether the server knows schemas."""
-        if self._schemas is None:
+    async def _attempt(self, question: Question, form: Form) -> Answer:
+        """Make one request; the first of all finds out whether the server knows such forms."""
+        if self._forms is None:
             async with self._first:
-                if self._schemas is None:
-                    return await self._probe(question, schema)
-        return await self._send(question, schema if self._schemas else None)
+                if self._forms is None:
+                    return await self._probe(question, form)
+        return await self._send(question, form if self._forms else None)
 
-    async def _probe(self, question: Question, schema: Mapping[str, Any]) -> Answer:
+    async def _probe(self, question: Question, form: Form) -> Answer:
         try:
-            answer = await self._send(question, schema)
+            answer = await self._send(question, form)
         except RequestError as error:
             if error.kind != "rejected" or error.fatal:
                 raise
             answer = await self._send(question, None)  # where this is rejected, too, the next question finds out
-            self._schemas = False
+            self._forms = False
         else:
-            self._schemas = True
+            self._forms = True
         return answer
 
-    async def _send(self, question: Question, schema: Mapping[str, Any] | None) -> Answer:
+    async def _send(self, question: Question, form: Form | None) -> Answer:
         """Make one request, count what it cost, and keep its answer."""
         most = self._most(question)
         async with self.pace.turn(most) as sent_at:
             try:
-                answer = await self.client.complete(question.messages, self._parameters(schema))
+                answer = await self.client.complete(question.messages, self._parameters(form))
             except RequestError as error:
                 self.pace.budget.cost += most if error.may_cost else 0.0
                 if error.kind == "rate_limit" and error.transient:
@@ -152,19 +166,18 @@ class Asker:
         await self.store.put(question, answer)
         return answer
 
-    def _parameters(self, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _parameters(self, form: Form | None) -> dict[str, Any]:
         """Return the parameters of a request, as the API names them."""
         parameters: dict[str, Any] = {self.settings.max_tokens_name: self.settings.max_tokens}
         if self.settings.temperature is not None:
             parameters["temperature"] = self.settings.temperature
-        if schema is not None:
-            form = {"name": "critique", "strict": True, "schema": schema}
-            parameters["response_format"] = {"type": "json_schema", "json_schema": form}
-        return parameters
+        return parameters | (form.parameters if form else {})
 
     def _most(self, question: Question) -> float:
         """Return the US dollars that a request can cost at most: no token is shorter than a byte."""
-        size = sum(len(one["content"].encode()) + _TEMPLATE_BYTES for one in question.messages)
+        asked = question.messages
+        texts = [asked] if isinstance(asked, str) else [one["content"] for one in asked]
+        size = sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
         return price(self.settings, size, self.settings.max_tokens)
 
     def _count(self, answer: Answer, most: float) -> None:
@@ -193,7 +206,7 @@ async def asker_of(settings: AnnotateConfig, store: Store) -> AsyncIterator[Aske
     Raises:
         ConfigError: if the settings name no server, or there is no key.
     """
-    client = ChatClient(settings)
+    client = ServerClient(settings)
     budget = Budget(settings.max_requests, settings.max_cost, cost=price(settings, *store.tokens()))
     try:
         yield Asker(settings, store, client, Pace(settings.concurrency, budget))

@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible server: messages in, `Answer` or `RequestError` out.
+"""One request to an OpenAI-compatible server: messages, or a text to go on with, in; `Answer` or `RequestError` out.
 
 The `openai` client speaks to the server; it does not retry, since only `asking` knows what was paid and how fast to
 ask. A request has one time limit from its start to its last byte, so that a body that trickles in cannot hold it up,
@@ -11,13 +11,13 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from text2grad.annotating.store import Answer
+from text2grad.annotating.store import Answer, Asked
 from text2grad.critique_text import MAX_CHARS
 from text2grad.errors import ConfigError, RequestError
 from text2grad.phase_sections import AnnotateConfig
@@ -31,7 +31,7 @@ _TRANSIENT_STATUSES = {408, 409, 425}
 _FATAL_STATUSES = {401, 402, 403, 404}  # the key, the account, the right to use it, the model or the address
 
 
-class ChatClient:
+class ServerClient:
     """Speaks to one server. It belongs to one event loop."""
 
     def __init__(self, settings: AnnotateConfig) -> None:
@@ -58,11 +58,11 @@ class ChatClient:
         """Close the connections."""
         await self._client.close()
 
-    async def complete(self, messages: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]) -> Answer:
+    async def complete(self, messages: Asked, parameters: Mapping[str, Any]) -> Answer:
         """Ask for one answer.
 
         Args:
-            messages: the conversation.
+            messages: the conversation, or a text that the model is to go on with.
             parameters: of the request, by their names in the API.
 
         Raises:
@@ -78,18 +78,23 @@ class ChatClient:
             return Answer(self._struck_out(body.decode("utf-8", "replace")[:MAX_CHARS]), "too_long")
         return self._read(body)
 
-    async def _post(self, messages: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]) -> bytes:
+    def _create(self, messages: Asked, parameters: Mapping[str, Any]) -> Any:
+        """Return the request, to chat or to go on with a text, as a context whose value is the reply."""
+        # The values go as they are: of arguments, the client would walk through each, a schema takes it a millisecond.
+        if isinstance(messages, str):
+            texts = self._client.completions.with_streaming_response
+            return texts.create(model=self.settings.model, prompt="", extra_body={"prompt": messages, **parameters})
+        chats = self._client.chat.completions.with_streaming_response
+        body = {"messages": [dict(one) for one in messages], **parameters}
+        return chats.create(model=self.settings.model, messages=[], extra_body=body)
+
+    async def _post(self, messages: Asked, parameters: Mapping[str, Any]) -> bytes:
         """Return the body of the reply, cut where it is too long; errors of the client become `RequestError`s."""
         import httpx2
         import openai
 
         try:
-            async with self._client.chat.completions.with_streaming_response.create(
-                model=self.settings.model,
-                messages=[],
-                # Not as arguments: the client would walk through each value, a schema takes it a millisecond.
-                extra_body={"messages": [dict(one) for one in messages], **parameters},
-            ) as reply:
+            async with self._create(messages, parameters) as reply:
                 body = bytearray()
                 async for piece in reply.iter_bytes():
                     body += piece
@@ -97,7 +102,9 @@ class ChatClient:
                         break
                 return bytes(body)
         except openai.APIStatusError as error:
-            raise self._refusal(error.status_code, error.response.headers, str(error.message)) from error
+            detail = error.body.get("detail", "") if isinstance(error.body, Mapping) else ""  # FastAPI's word for it
+            said = f"{error.message} {detail}"
+            raise self._refusal(error.status_code, error.response.headers, said) from error
         except (openai.APIConnectionError, httpx2.HTTPError) as error:
             cause = _first_cause(error)  # to the layers above it, a connection that was closed is a timeout
             if isinstance(cause, TimeoutError):
@@ -122,14 +129,15 @@ class ChatClient:
         try:
             reply = json.loads(body)
             choice = reply["choices"][0]
-            message, usage = choice["message"], reply.get("usage") or {}
+            usage = reply.get("usage") or {}
+            message = {"content": choice["text"]} if "text" in choice else choice["message"]
             text, refusal = message.get("content") or "", message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
             tokens = [_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens")]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
             raise RequestError(
-                "bad_reply", f"the reply is no chat completion: {shown!r}", transient=True, may_cost=True
+                "bad_reply", f"the reply is no completion: {shown!r}", transient=True, may_cost=True
             ) from error
         if refusal or finish == "content_filter":
             text, finish = str(refusal or text), "refused"
@@ -144,34 +152,38 @@ class ChatClient:
         return " ".join(self._struck_out(text).split())[:_DETAIL_CHARS]
 
 
-def check_server(settings: AnnotateConfig) -> None:
+def check_server(settings: AnnotateConfig, section: str = "annotate") -> None:
     """Refuse settings that name no server, or hold a secret.
+
+    Args:
+        settings: of a server, in the form of the section [annotate].
+        section: the recipe's section that they come from.
 
     Raises:
         ConfigError: if they do; the address is not repeated where it holds a password.
     """
     if not settings.model:
-        raise ConfigError("[annotate] model is not set; name a model that the server has, such as gpt-4o")
+        raise ConfigError(f"[{section}] model is not set; name a model that the server has, such as gpt-4o")
     parts = urlsplit(settings.base_url)
     if parts.username or parts.password or parts.query:
         raise ConfigError(
-            "[annotate] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into the "
-            "environment variable that api_key_env names"
+            f"[{section}] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into "
+            "the environment variable that api_key_env names"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
-            f"[annotate] base_url is an address such as http://localhost:8000/v1, got {settings.base_url!r}"
+            f"[{section}] base_url is an address such as http://localhost:8000/v1, got {settings.base_url!r}"
         )
-    _key(settings)
+    _key(settings, section)
 
 
-def _key(settings: AnnotateConfig) -> str:
+def _key(settings: AnnotateConfig, section: str = "annotate") -> str:
     """Return the key, from the environment alone."""
     name = settings.api_key_env
     if name and not os.environ.get(name):
         raise ConfigError(
             f"the environment variable {name} holds no key for {settings.base_url}. Set it, or set "
-            '[annotate] api_key_env = "" for a server that wants none'
+            f'[{section}] api_key_env = "" for a server that wants none'
         )
     return os.environ[name] if name else ""
 

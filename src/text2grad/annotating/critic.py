@@ -42,11 +42,7 @@ class LLMCritic:
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
         """
-        try:
-            self.settings = AnnotateConfig(model=model, **settings)
-        except ValidationError as error:
-            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-            raise ConfigError(f"LLMCritic cannot be made: {said}") from error
+        self.settings = settings_of("LLMCritic", model=model, **settings)
         check_server(self.settings)
         self.path, self.match = Path(store), match
 
@@ -60,15 +56,38 @@ class LLMCritic:
             Item(str(row), example, response)
             for row, (example, response) in enumerate(zip(examples, responses, strict=True))
         ]
-        with Store(self.path) as store, ThreadPoolExecutor(1) as thread:
+        with Store(self.path) as store:
             if self.settings.template == "code":
                 items = tested(items, store)
-            session = Session(self.settings, store, self.match)
-            verdicts, _, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()  # a loop may run here
-        stopped = next((one.failure for one in verdicts if one.failure and one.failure.kind == "not_asked"), None)
-        if stopped:
-            raise CriticError(f"{self.settings.model} at {self.settings.base_url} is asked no more: {stopped.detail}")
-        return [_critique(verdict) for verdict in verdicts]
+            return critiques_of(Session(self.settings, store, self.match), items)
+
+
+def settings_of(name: str, **settings: Any) -> AnnotateConfig:
+    """Return settings of the section [annotate] by name, for a critic of this name.
+
+    Raises:
+        ConfigError: if one is wrong.
+    """
+    try:
+        return AnnotateConfig(**settings)
+    except ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise ConfigError(f"{name} cannot be made: {said}") from error
+
+
+def critiques_of(session: Session, items: Sequence[Item]) -> list[Critique]:
+    """Return what a session comes to as the loop knows it, one critique per item.
+
+    Raises:
+        CriticError: if the server turns everything away, or is not there.
+    """
+    with ThreadPoolExecutor(1) as thread:  # a loop may run here
+        verdicts, _, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()
+    stopped = next((one.failure for one in verdicts if one.failure and one.failure.kind == "not_asked"), None)
+    if stopped:
+        settings = session.settings
+        raise CriticError(f"{settings.model} at {settings.base_url} is asked no more: {stopped.detail}")
+    return [_critique(verdict) for verdict in verdicts]
 
 
 def _critique(verdict: Verdict) -> Critique:

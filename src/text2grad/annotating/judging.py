@@ -17,15 +17,15 @@ run. A failure is no exception: it is counted, and listed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from text2grad.annotating.asking import Asker, Tally, asker_of, in_parallel
+from text2grad.annotating.asking import Asker, Form, Tally, asker_of, in_parallel
 from text2grad.annotating.pace import Budget, Pace
 from text2grad.annotating.store import Answer, Store
 from text2grad.annotating.templates import Template, complaint
 from text2grad.errors import RequestError
 from text2grad.phase_sections import AnnotateConfig
-from text2grad.spans import Match, critique_from_text
+from text2grad.spans import Match, Occurrences, critique_from_text
 from text2grad.support import unsupported
 from text2grad.types import Critique, Example
 
@@ -82,6 +82,14 @@ class Verdict:
         return self.critique is None, len(self.critique.unmatched) if self.critique else 0
 
 
+class Judging(Protocol):
+    """Whoever judges items."""
+
+    async def judge(self, item: Item) -> Verdict:
+        """Return what becomes of one item."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Judges items by what a model answers.
@@ -101,11 +109,11 @@ class Judge:
     async def judge(self, item: Item) -> Verdict:
         """Return what becomes of one item, the best of its answers."""
         first = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
-        schema = self.template.schema(grounding=item.feedback is not None)
+        form = Form("schema", self.template.schema(grounding=item.feedback is not None))
         best, messages, read, written = Verdict(failure=Failure("not_asked", "")), first, 0, 0
         for sample in range(self.reask + 1):
             try:
-                answer = await self.asker.ask(messages, schema=schema, sample=sample)
+                answer = await self.asker.ask(messages, form, sample=sample)
             except RequestError as error:
                 best = replace(best, failure=Failure(error.kind, error.detail))
                 break
@@ -121,18 +129,34 @@ class Judge:
         return replace(best, prompt_tokens=read, completion_tokens=written)
 
     def _read(self, answer: Answer, item: Item) -> Verdict:
-        """Return what one answer comes to."""
-        shown = answer.text[:_SHOWN_CHARS]
-        if answer.finish in ("refused", "too_long"):
-            return Verdict(failure=Failure("refused" if answer.finish == "refused" else "unreadable", shown))
-        critique = critique_from_text(answer.text, item.response, match=self.match)
-        if critique.failed or (answer.finish == "length" and critique.status != "ok"):
-            kind = "truncated" if answer.finish == "length" else "unreadable" if answer.text.strip() else "empty"
-            return Verdict(failure=Failure(kind, shown))
+        """Return what one answer comes to, its quotes checked."""
+        verdict = read_answer(answer, item.response, match=self.match)
+        if verdict.critique is None:
+            return verdict
+        critique = verdict.critique
         if item.feedback is not None:
             critique = replace(critique, feedback=item.feedback)
         checked = self.template.reasoning or item.feedback is not None
         return Verdict(critique, unsupported=unsupported(critique, item.response) if checked else ())
+
+
+def read_answer(answer: Answer, response: str, *, match: Match = "exact", occurrences: Occurrences = "all") -> Verdict:
+    """Return what an answer comes to: a critique, or a failure that was answered.
+
+    Args:
+        answer: the server's.
+        response: what it is about.
+        match: see `locate_spans`.
+        occurrences: see `locate_spans`.
+    """
+    shown = answer.text[:_SHOWN_CHARS]
+    if answer.finish in ("refused", "too_long"):
+        return Verdict(failure=Failure("refused" if answer.finish == "refused" else "unreadable", shown))
+    critique = critique_from_text(answer.text, response, match=match, occurrences=occurrences)
+    if critique.failed or (answer.finish == "length" and critique.status != "ok"):
+        kind = "truncated" if answer.finish == "length" else "unreadable" if answer.text.strip() else "empty"
+        return Verdict(failure=Failure(kind, shown))
+    return Verdict(critique)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +167,13 @@ class Session:
         settings: the section [annotate].
         store: where answers are kept.
         match: how quotes are found in the response.
+        judge: makes who judges of who asks; None takes a `Judge` with the template of the settings.
     """
 
     settings: AnnotateConfig
     store: Store
     match: Match = "exact"
+    judge: Callable[[Asker], Judging] | None = None
 
     async def run(
         self,
@@ -171,7 +197,7 @@ class Session:
         """
         async with asker_of(self.settings, self.store) as asker:
             template = Template(self.settings.template, self.settings.reasoning)
-            judge = Judge(asker, template, self.settings.reask, self.match)
+            judge = self.judge(asker) if self.judge else Judge(asker, template, self.settings.reask, self.match)
             if on_start:
                 on_start(asker.pace)
 

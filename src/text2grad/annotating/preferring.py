@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from text2grad.annotating.asking import Asker, Tally, asker_of, in_parallel
+from text2grad.annotating.asking import Asker, Form, Tally, asker_of, in_parallel
 from text2grad.annotating.judging import Failure
 from text2grad.annotating.pace import Budget, Pace
 from text2grad.annotating.store import Answer, Store
@@ -134,7 +134,7 @@ async def prefer(asker: Asker, contest: Contest) -> Preference:
     verdicts: list[Side] = []
     for swapped in (False, True):
         try:
-            answer = await asker.ask(messages(contest, swapped=swapped), schema=SCHEMA)
+            answer = await asker.ask(messages(contest, swapped=swapped), Form("schema", SCHEMA))
         except RequestError as error:
             return Preference(None, tuple(verdicts), Failure(error.kind, error.detail))
         side = read_verdict(answer)

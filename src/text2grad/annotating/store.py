@@ -49,26 +49,31 @@ class Answer:
     completion_tokens: int | None = None
 
 
+Asked = tuple[Mapping[str, str], ...] | str
+"""A conversation, or a text to go on with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a model is asked.
 
     Attributes:
         model: its name on the server.
-        messages: the conversation.
+        messages: the conversation, or the text that it is to go on with.
         parameters: whatever else the answer depends on.
         sample: which of several answers to the same; they count from 0.
     """
 
     model: str
-    messages: tuple[Mapping[str, str], ...]
+    messages: Asked
     parameters: Mapping[str, Any]
     sample: int = 0
 
     @property
     def key(self) -> str:
         """The hash by which its answer is found."""
-        return hash_of(self.model, [dict(one) for one in self.messages], dict(self.parameters), self.sample)
+        asked = self.messages if isinstance(self.messages, str) else [dict(one) for one in self.messages]
+        return hash_of(self.model, asked, dict(self.parameters), self.sample)
 
 
 class Store:

@@ -1,0 +1,92 @@
+"""The learned critic that a recipe names: it writes critiques, here or on a server, gives a number, or judges steps."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from text2grad.adapter_roles import add_role, base_named_by
+from text2grad.annotating.reward_server import ServerRewardModel
+from text2grad.config import Recipe
+from text2grad.critics import Critic
+from text2grad.process_reward_model import ProcessRewardModel
+from text2grad.quoting import QuoteLimits
+from text2grad.reward_head import ScalarRewardModel
+from text2grad.reward_model import GenerativeRewardModel
+
+LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
+"""Those whose `model` is in this process, and goes to the policy's device."""
+
+
+def load_learned(recipe: Recipe, *, policy: Any = None) -> Critic:
+    """Return the critic that `critic.model` and `critic.kind` name.
+
+    Args:
+        recipe: the settings.
+        policy: whose base a critic shares that is an adapter on it; see `shares_base`.
+
+    Raises:
+        ConfigError: if a server cannot be asked as the recipe says.
+        ModelError: if there is no such model.
+    """
+    if policy is not None:
+        return load_generative(recipe, recipe.critic.model, model=add_role(policy, recipe.critic.model))
+    critic: Critic = _LOADERS[recipe.critic.kind](recipe, recipe.critic.model)
+    return critic
+
+
+def shares_base(recipe: Recipe) -> bool:
+    """Tell whether policy and critic are to be adapters on the same base: it is loaded once for both.
+
+    Raises:
+        ModelError: if the critic is an adapter that cannot be loaded.
+    """
+    critic = recipe.critic
+    if critic.use or not critic.model or critic.kind != "generative" or not recipe.model.lora_r:
+        return False
+    base = base_named_by(critic.model)
+    return base is not None and (base == recipe.model.path or _same_directory(base, recipe.model.path))
+
+
+def _same_directory(one: str, other: str) -> bool:
+    return Path(one).is_dir() and Path(one).resolve() == Path(other).resolve()
+
+
+def load_generative(recipe: Recipe, path: str, *, model: Any = None) -> GenerativeRewardModel:
+    """Load one that writes critiques; where the recipe says how it is to write, that goes before its own settings."""
+    limits = _limits(recipe)
+    settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
+    if recipe.critic.constrain is not None:
+        settings["constrain"] = recipe.critic.constrain
+    return GenerativeRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code, model=model, **settings)
+
+
+def _server(recipe: Recipe, name: str) -> ServerRewardModel:
+    return ServerRewardModel(
+        name,
+        store=Path(recipe.run.out) / "critic" / "server.sqlite",  # weights behind a name may change between runs
+        constrain=recipe.critic.constrain is not False,
+        limits=_limits(recipe),
+        match=recipe.critic.match,
+        **recipe.server.model_dump(),
+    )
+
+
+def _scalar(recipe: Recipe, path: str) -> ScalarRewardModel:
+    return ScalarRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code)
+
+
+def _process(recipe: Recipe, path: str) -> ProcessRewardModel:
+    return ProcessRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code)
+
+
+def _limits(recipe: Recipe) -> QuoteLimits:
+    return QuoteLimits(**{field.name: getattr(recipe.critic, field.name) for field in fields(QuoteLimits)})
+
+
+_LOADERS: dict[str, Callable[[Recipe, str], Any]] = {
+    "generative": load_generative,
+    "server": _server,
+    "scalar": _scalar,
+    "process": _process,
+}

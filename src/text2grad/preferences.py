@@ -1,0 +1,67 @@
+"""Preferences: two responses to a prompt, of which people or a judge chose one. What a scalar reward model learns from.
+
+A record is {"prompt": ..., "chosen": ..., "rejected": ...}, a response being a text or the chat that it ends; or an
+example as `text2grad import` writes it, with the chosen response as its "reference" and the other one in "meta".
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple, Protocol, TypeVar
+
+from text2grad.errors import DataError
+from text2grad.record_files import json_object, read_entries
+from text2grad.sources.base import Options, Row
+from text2grad.sources.published import read_ultrafeedback
+from text2grad.types import Example
+
+
+class Preference(NamedTuple):
+    """A prompt, the response that was chosen, and the one that was not."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+class _Asked(Protocol):
+    @property
+    def prompt(self) -> str: ...
+
+
+One = TypeVar("One", bound=_Asked)
+
+
+def read_preferences(path: str | Path, *, split: str = "train") -> list[Preference]:
+    """Return the preferences of a file, a directory or a data set.
+
+    Raises:
+        DataError: if it cannot be read, is empty, or a record is no preference.
+    """
+    found = []
+    for number, where, entry in read_entries(path, split=split):
+        record = json_object(entry, where)
+        meta = record.get("meta")
+        if record.get("chosen") is None and isinstance(meta, dict):
+            record = {**record, "chosen": record.get("reference"), "rejected": meta.get("rejected")}
+        row = Row(number, where, {key: record.get(key) for key in Preference._fields}, Options())
+        made = next(read_ultrafeedback(row)).made
+        assert isinstance(made, Example)  # of a pair
+        found.append(Preference(made.prompt_text, str(made.reference), made.meta["rejected"]))
+    if not found:
+        raise DataError(f"{path} has no records")
+    return found
+
+
+def split_by_prompt(items: Sequence[One], share: float, *, seed: int) -> tuple[list[One], list[One]]:
+    """Return what is learned from and what is held out; the two have no prompt in common.
+
+    Args:
+        items: preferences, or annotations.
+        share: of the prompts that are held out; at least one is where the share is not 0.
+        seed: chooses them.
+    """
+    prompts = sorted({one.prompt for one in items})
+    Random(f"held out {seed}").shuffle(prompts)
+    held_out = set(prompts[: max(round(share * len(prompts)), share > 0)])
+    return [one for one in items if one.prompt not in held_out], [one for one in items if one.prompt in held_out]
