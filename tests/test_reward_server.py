@@ -134,8 +134,8 @@ def test_a_server_that_turns_everything_away_stops_the_run(server: Running, tmp_
 
 def test_wrong_settings_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
     for settings, said in (
-        ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot hold a server to one_list or supported; leave"),
-        ({"limits": QuoteLimits(supported=True)}, "a grammar cannot hold a server to one_list or supported; leave"),
+        ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot hold a server to one_list, supported or verbatim"),
+        ({"limits": QuoteLimits(verbatim=True)}, "a grammar cannot hold a server to one_list, supported or verbatim"),
         ({"max_token": 3}, "ServerRewardModel cannot be made: max_token: Extra inputs are not permitted"),
         ({"prompt_format": "prose"}, "prompt_format has no value 'prose'. Known values: plain, chat"),
         ({"base_url": "localhost"}, r"\[server\] base_url is an address such as http://localhost:8000/v1, got"),

@@ -62,9 +62,10 @@ class ServerRewardModel:
         """
         check_known("prompt_format", prompt_format, get_args(PromptFormat))
         limits = limits or QuoteLimits()
-        if constrain and (limits.one_list or limits.supported):
+        if constrain and (limits.one_list or limits.supported or limits.verbatim):
             raise ConfigError(
-                "a grammar cannot hold a server to one_list or supported; leave them out, in a recipe of [critic]"
+                "a grammar cannot hold a server to one_list, supported or verbatim; leave them out, in a recipe of "
+                "[critic]"
             )
         defaults = ServerConfig().model_dump(exclude={"prompt_format", "words"})
         fixed = {"model": model, "temperature": 0.0, "structured": "json_schema" if constrain else "off"}
