@@ -10,10 +10,11 @@ from text2grad.annotating import items as items_module
 from text2grad.annotating.items import RESPONSES, items_of
 from text2grad.annotating.judging import Item
 from text2grad.annotating.store import Store
+from text2grad.annotations import Annotation, write_annotations
 from text2grad.config import Recipe, make_recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Example
+from text2grad.types import Critique, Example, Span
 
 PROMPTS = ["please say yes", "say no", "maybe later please"]
 
@@ -51,6 +52,16 @@ def test_a_file_of_responses_is_taken_in_order_with_names_references_and_feedbac
         ("3", "Why?", "So."),
     ]
     assert items(tmp_path, wanted, limit=1) == found[:1]
+
+
+def test_the_words_of_annotations_are_feedback_whose_places_are_asked_for(tmp_path: Path) -> None:
+    wanted = recipe(tmp_path, {"prompt": "x", "response": "y"})
+    said = [Critique("The day is wrong.", (Span(0, 2, "negative"),)), Critique("")]
+    write_annotations(tmp_path / "data.jsonl", [Annotation("Who?", "Me today.", critique) for critique in said])
+    assert [(one.response, one.feedback) for one in items(tmp_path, wanted)] == [
+        ("Me today.", "The day is wrong."),
+        ("Me today.", None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ Each line of the file is an example, as for training, with two more keys:
     {"prompt": ..., "response": ..., "reference": ..., "tests": ..., "feedback": ..., "id": ...}
 
 "response" may be missing from all lines: then the policy, [model] path, responds first, and its responses are kept, so
-that the next run asks about the same ones. "feedback" is what a person said: only its places are asked for. With
+that the next run asks about the same ones. "feedback" is what a person said: only its places are asked for. A file of
+annotations will do as well: the words of each critique are that feedback, whatever spans it has. With
 template = "code" the "tests" run in the sandbox, and what they say goes into the prompt.
 """
 
@@ -57,7 +58,7 @@ def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = Non
         examples, sampled = _responses(recipe, examples, out / RESPONSES)
         responses = list(sampled)
     items = [
-        Item(_id(example, row), replace(example, meta={}), response, _text(example, "feedback"))
+        Item(_id(example, row), replace(example, meta={}), response, _feedback(example))
         for row, (example, response) in enumerate(zip(examples, responses, strict=True), start=1)
         if response is not None
     ]
@@ -71,6 +72,14 @@ def _id(example: Example, row: int) -> str:
     """Return the name of an example: its own, or its number."""
     name = example.meta.get("id")
     return str(name) if isinstance(name, str | int) else str(row)
+
+
+def _feedback(example: Example) -> str | None:
+    """Return what a person said: by itself, or in the critique of an annotation."""
+    critique = example.meta.get("critique")
+    if "feedback" in example.meta or not isinstance(critique, dict):
+        return _text(example, "feedback")
+    return str(critique.get("feedback") or "") or None
 
 
 def _text(example: Example, key: str) -> str | None:
