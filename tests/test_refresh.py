@@ -20,7 +20,7 @@ from text2grad.checkpoint import random_states
 from text2grad.critique_writing import SYMBOLS
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.loop import Text2GradTrainer
-from text2grad.refresh import Refresher
+from text2grad.refresh import Refresher, thinned
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.reward_training import train_reward_model
 from text2grad.sft import FineTuning
@@ -563,3 +563,23 @@ def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tm
     with pytest.raises(ConfigError, match="it is a ColourCritic, no generative reward model"):
         trainer(tmp_path / "run", phases, critic=ColourCritic())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("share", "praise"),
+    [
+        (0.0, 8),  # all of them
+        (0.5, 2),  # as many as blame: 2 · (1 − 0.5) / 0.5
+        (0.25, 6),  # 2 · 0.75 / 0.25
+        (0.1, 8),  # there are no 18
+        (1.0, 0),
+    ],
+)
+def test_praise_alone_is_thinned_out_until_blame_has_its_share(share: float, praise: int) -> None:
+    spans = {True: (Span(0, 1, "positive"), Span(1, 2, "negative")), False: (Span(0, 1, "positive"),)}
+    some = [Annotation(str(row), "ab", Critique("", spans[row in (3, 7)])) for row in range(10)]
+    kept = thinned(some, share, Random(0))
+    assert [one.prompt for one in kept if len(one.critique.spans) == 2] == ["3", "7"]
+    assert len(kept) == 2 + praise
+    assert [one.prompt for one in kept] == sorted(one.prompt for one in kept)
+    assert thinned(some[:3], share, Random(0)) == some[:3]  # where nothing is blamed, all stays

@@ -161,6 +161,8 @@ class RefreshConfig(Section):
     """ "module:name" of the critic that annotates; empty takes the built-in task's own."""
     window: Count = 640
     """How many of the last responses are annotated."""
+    blamed: Fraction = 0.0
+    """Least share of new annotations that blame something: praise alone, which a good policy earns, is thinned out."""
     replay: Fraction = 0.5
     """Share of older annotations among what it trains on; they come from `replay_from`."""
     replay_from: str = ""

@@ -145,6 +145,7 @@ class Refresher:
         fresh = [one for one in annotate(self.annotator, examples, responses) if not one.critique.failed]
         if not fresh:
             return False
+        fresh = thinned(fresh, self.config.blamed, Random(f"{self.seed} {step} thinned"))
         share = self.config.replay
         count = min(len(self.old), round(len(fresh) * share / (1 - share)))
         mixed: list[Annotation] = [*fresh, *Random(f"{self.seed} {step}").sample(self.old, count)]
@@ -196,3 +197,20 @@ def judge(
     true = ask(annotator, [r.example for r in rollouts], [r.response for r in rollouts], match=match)
     true_deltas, _ = response_deltas(tokenizer, rollouts, true, reward)
     return compare(deltas, true_deltas, critiques)
+
+
+def thinned(annotations: Sequence[Annotation], share: float, rng: Random) -> list[Annotation]:
+    """Leave out annotations that blame nothing until those that do make up a share, as far as there are any.
+
+    A reward model that sees little but praise learns to praise whatever it reads.
+
+    Args:
+        annotations: in any order, which is kept.
+        share: of those with a negative span.
+        rng: chooses what stays.
+    """
+    blaming = [any(span.label == "negative" for span in one.critique.spans) for one in annotations]
+    others = [row for row, blames in enumerate(blaming) if not blames]
+    room = round(sum(blaming) * (1 - share) / share) if share and any(blaming) else len(others)
+    kept = set(rng.sample(others, min(room, len(others))))
+    return [one for row, one in enumerate(annotations) if blaming[row] or row in kept]
