@@ -35,7 +35,8 @@ from text2grad import read_source
 from text2grad.annotations import Annotation, write_annotations
 from text2grad.config import Recipe, make_recipe
 from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_target
-from text2grad.reward_data import HeldOut, span_f1, split_by_prompt
+from text2grad.preferences import split_by_prompt
+from text2grad.reward_data import HeldOut, span_f1
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.reward_run import RewardRun
 from text2grad.runlog import to_json, write_atomically

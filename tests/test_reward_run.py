@@ -24,8 +24,9 @@ from text2grad.cli import main
 from text2grad.critique_writing import critique_prompt, critique_request, critique_target
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
 from text2grad.models import load_policy, load_tokenizer
+from text2grad.preferences import split_by_prompt
 from text2grad.quality import Quality
-from text2grad.reward_data import HeldOut, span_f1, split_by_prompt
+from text2grad.reward_data import HeldOut, span_f1
 from text2grad.reward_model import GenerativeRewardModel, critique_prompts
 from text2grad.reward_run import RewardRun
 from text2grad.types import Critique, Example, Span
@@ -389,8 +390,8 @@ def test_an_adapter_in_pickled_form_is_refused(adapted: Path, tmp_path: Path) ->
     with pytest.raises(ModelError) as caught:
         GenerativeRewardModel.load(tmp_path / "model")
     assert str(caught.value) == (
-        f"{str(tmp_path / 'model')!r} holds an adapter without adapter_model.safetensors; weights load from "
-        "safetensors only"
+        f"{tmp_path / 'model'} has no adapter_model.safetensors; save the adapter as safetensors, nothing else is "
+        "loaded"
     )
 
 

@@ -4,9 +4,9 @@ A record is {"prompt": ..., "chosen": ..., "rejected": ...}, a response being a 
 example as `text2grad import` writes it, with the chosen response as its "reference" and the other one in "meta".
 """
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import NamedTuple, Protocol, TypeVar
 
 from text2grad.errors import DataError
@@ -53,15 +53,22 @@ def read_preferences(path: str | Path, *, split: str = "train") -> list[Preferen
     return found
 
 
-def split_by_prompt(items: Sequence[One], share: float, *, seed: int) -> tuple[list[One], list[One]]:
+def split_by_prompt(items: Sequence[One], share: float, seed: int) -> tuple[list[One], list[One]]:
     """Return what is learned from and what is held out; the two have no prompt in common.
 
+    Held out are whole prompts, chosen by a hash of seed and prompt: neither the order of the items nor what else they
+    are moves a prompt from one side to the other by chance.
+
     Args:
-        items: preferences, or annotations.
-        share: of the prompts that are held out; at least one is where the share is not 0.
-        seed: chooses them.
+        items: preferences or annotations in any order, which both parts keep.
+        share: of the prompts that are held out. Unless it is 0, at least one is, and one is not where there are two.
+        seed: another one holds out others.
     """
-    prompts = sorted({one.prompt for one in items})
-    Random(f"held out {seed}").shuffle(prompts)
-    held_out = set(prompts[: max(round(share * len(prompts)), share > 0)])
+    prompts = sorted({one.prompt for one in items}, key=lambda prompt: _rank(prompt, seed))
+    count = min(max(1, round(share * len(prompts))), max(len(prompts) - 1, 0)) if share else 0
+    held_out = set(prompts[:count])
     return [one for one in items if one.prompt not in held_out], [one for one in items if one.prompt in held_out]
+
+
+def _rank(prompt: str, seed: int) -> str:
+    return hashlib.sha256(f"{seed} {prompt}".encode(errors="surrogatepass")).hexdigest()

@@ -1,7 +1,6 @@
 """What a reward model learns from and what it is measured on: annotation files → rows of ids, and held-out responses.
 
-Held out are whole prompts, chosen by a hash of seed and prompt: neither the order of the files nor what else they hold
-moves a prompt from one side to the other by chance.
+Held out are whole prompts (`preferences.split_by_prompt`).
 """
 
 import hashlib
@@ -13,6 +12,7 @@ from text2grad.critics import Critic, ask
 from text2grad.errors import DataError
 from text2grad.labelled import AlignSettings, label_tokens
 from text2grad.phase_sections import RewardModelConfig
+from text2grad.preferences import split_by_prompt
 from text2grad.quality import Quality, compare
 from text2grad.records import Judged
 from text2grad.runlog import to_json
@@ -62,29 +62,6 @@ def read_shares(settings: RewardModelConfig, seed: int) -> Shares:
                 "reward_model.held_out"
             )
     return Shares(train, held_out[: settings.eval_limit], shared, len(read) - len(usable))
-
-
-def split_by_prompt(
-    annotations: Sequence[Annotation], share: float, seed: int
-) -> tuple[list[Annotation], list[Annotation]]:
-    """Return annotations to learn from and held-out ones, which have no prompt in common.
-
-    Args:
-        annotations: in any order, which both parts keep.
-        share: of the prompts that are held out; at least one is, and one is not where there are two.
-        seed: another one holds out others.
-    """
-    prompts = sorted({one.prompt for one in annotations}, key=lambda prompt: _rank(prompt, seed))
-    count = min(max(1, round(share * len(prompts))), max(len(prompts) - 1, 0))
-    chosen = set(prompts[:count])
-    return (
-        [one for one in annotations if one.prompt not in chosen],
-        [one for one in annotations if one.prompt in chosen],
-    )
-
-
-def _rank(prompt: str, seed: int) -> str:
-    return hashlib.sha256(f"{seed} {prompt}".encode(errors="surrogatepass")).hexdigest()
 
 
 class HeldOut:

@@ -94,7 +94,7 @@ def _scalar(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int]
     from text2grad.preference_training import train_scalar_from_preferences
     from text2grad.preferences import read_preferences, split_by_prompt
 
-    learned, held_out = split_by_prompt(read_preferences(args.file), args.held_out, seed=args.seed)
+    learned, held_out = split_by_prompt(read_preferences(args.file), args.held_out, args.seed)
     model, report = train_scalar_from_preferences(
         args.model, load_tokenizer(args.model), learned, how, held_out=held_out, on_step=on_step
     )
@@ -111,7 +111,7 @@ def _process(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int
     from text2grad.preferences import split_by_prompt
     from text2grad.process_reward_model import train_process_reward_model
 
-    learned, held_out = split_by_prompt(read_annotations(args.file), args.held_out, seed=args.seed)
+    learned, held_out = split_by_prompt(read_annotations(args.file), args.held_out, args.seed)
     model, report = train_process_reward_model(
         args.model,
         load_tokenizer(args.model),
