@@ -22,7 +22,7 @@ from text2grad.types import Example
 
 TRAIN, HELD_OUT, HARD = CodeTask("train"), CodeTask("held_out"), CodeTask("train", "hard")
 STEPS = [Step("above", 3), Step("double", 0), Step("sum", 0)]
-BODY = "b = [i for i in a if i > 3]\n c = [j * 2 for j in b]\n d = sum(c)\n return d"
+BODY = "b = [b for b in a if b > 3]\n c = [c * 2 for c in b]\n d = sum(c)\n return d"
 EXAMPLE = Example(
     "Step b: keep the values above 3. Step c: double each value. Step d: return the sum.\ndef solve(a):\n",
     BODY,
@@ -169,7 +169,7 @@ def test_every_word_is_in_the_vocabulary_and_the_vocabulary_is_small() -> None:
     assert 130 <= len(known) <= 200
     seen = {word for task in (TRAIN, HELD_OUT, HARD) for text in task.texts(700) for word in split_words(text)}
     copies = [Example(prompt, BODY, meta=EXAMPLE.meta) for prompt in "abcdefgh"]
-    programs = ["b = [i * 2 for i in a if i > 3]\n   c = b", "return a\n d"]
+    programs = ["b = [b * 2 for b in a if b > 3]\n   c = b", "return a\n d"]
     odd = [critique for program in programs for critique in CodeCritic()(copies, [program] * 8)]
     assert seen | {word for critique in odd for word in split_words(critique.feedback)} == known
 

@@ -20,9 +20,9 @@ from text2grad.types import Critique, Example
 TRAIN, HELD_OUT = CodeTask("train"), CodeTask("held_out")
 CRITIC = CodeCritic()
 STEPS = [["above", 3], ["double", 0], ["first", 2], ["sum", 0]]
-LINES = ["b = [i for i in a if i > 3]", "c = [j * 2 for j in b]", "d = c[:2]", "e = sum(d)", "return e"]
+LINES = ["b = [b for b in a if b > 3]", "c = [c * 2 for c in b]", "d = c[:2]", "e = sum(d)", "return e"]
 EXAMPLE = Example("a specification\ndef solve(a):\n", "\n ".join(LINES), meta={"steps": STEPS})
-RIGHT = ["i > 3", "j * 2", "c[:2]", "sum(d)"]
+RIGHT = ["b > 3", "c * 2", "d = c[:2]", "e = sum(d)"]
 
 # Both styles: what a step needs, and what each judgement says.
 NEEDS = ("Step {} needs ", "Step {} is ")
@@ -115,8 +115,9 @@ def told(feedback: str, example: Example = EXAMPLE) -> Told:
     found = list(REMARK.finditer(feedback))
     assert "".join(match[0] for match in found) == feedback
     reference, steps = str(example.reference), steps_of(example)
-    right = [reference[span.start : span.end] for span in critique_of(reference, example).spans]
-    assert right == [world.expression(step, i, "abcde"[i]) for i, step in enumerate(steps)]
+    praised = [reference[span.start : span.end] for span in critique_of(reference, example).spans]
+    assert praised == [quoted(step, i, "abcde"[i]) for i, step in enumerate(steps)]
+    right = [text.removeprefix(f"{name} = ") for text, name in zip(praised, world.NAMES, strict=False)]
     places = [world.NAMES.index(match["step"]) if match["step"] else None for match in found]
     assert [match["truth"] for match in found] == [None if place is None else right[place] for place in places]
     assert all(a != b or a is None for a, b in pairwise(places))
@@ -160,6 +161,13 @@ def in_words(verdicts: list[Verdict], style: int, example: Example) -> list[Verd
     return [(q, said_of(kind, style, None if i is None else steps[i]), i) for q, kind, i in verdicts]
 
 
+def quoted(step: Step, place: int, source: str) -> str:
+    """Return what is quoted of a step's line: its condition or new value, or else all of it."""
+    written = world.expression(step, place, source)
+    loops = world.OPERATIONS[step.operation].kind in ("filter", "map")
+    return written if loops else f"{world.NAMES[place]} = {written}"
+
+
 def with_line(place: int, line: str) -> str:
     return "\n ".join([*LINES[:place], line, *LINES[place + 1 :]])
 
@@ -177,11 +185,11 @@ def build(example: Example, rng: Random) -> tuple[str, list[Verdict], list[int]]
         written = step if choice < 0.5 else other
         lines.append(f"{name} = {world.right_side(written, place, source)}")
         kind = "right" if written == step else "slip" if written == world.slipped(step) else "wrong"
-        expected.append((world.expression(written, place, source), kind, place))
+        expected.append((quoted(written, place, source), kind, place))
         source = name
         if rng.random() < 0.08:
             lines.append(f"{name} = {world.right_side(step, place, 'a')}")
-            expected.append((world.right_side(step, place, "a"), "duplicate", place))
+            expected.append((lines[-1], "duplicate", place))
         if rng.random() < 0.08:
             lines.append(rng.choice(["zebra", "g = 3", "b", "pass"]))
             expected.append((lines[-1], "extra", None))
@@ -228,7 +236,7 @@ def test_a_right_program_gets_praise_only() -> None:
     for example in HELD_OUT.examples(150):
         critique = critique_of(str(example.reference), example)
         found, steps = told(critique.feedback, example), steps_of(example)
-        right = [world.expression(step, i, "abcde"[i]) for i, step in enumerate(steps)]
+        right = [quoted(step, i, "abcde"[i]) for i, step in enumerate(steps)]
         assert found.verdicts == [(text, ("is right", "fits")[found.style], i) for i, text in enumerate(right)]
         assert [span.label for span in critique.spans] == ["positive"] * len(steps)
         assert found.missing == found.rest == []
@@ -259,7 +267,7 @@ def test_every_operation_with_a_habit_has_a_name_for_it() -> None:
     [
         (with_line(0, "b = [i for i in a if i >= 3]"), "i >= 3", 0, "slip"),
         (with_line(0, "b = [i for i in a if i > 4]"), "i > 4", 0, "wrong"),
-        (with_line(0, "b = [i for i in a]"), "[i for i in a]", 0, "wrong"),
+        (with_line(0, "b = [i for i in a]"), "b = [i for i in a]", 0, "wrong"),
         (with_line(0, "b = [i > 3 for i in a]"), "i > 3", 0, "wrong"),
         (with_line(0, "b = [i * 2 for i in a if i > 3]"), "i * 2", 0, "surplus"),
         (with_line(1, "c = [j ** 2 for j in b]"), "j ** 2", 1, "slip"),
@@ -267,14 +275,14 @@ def test_every_operation_with_a_habit_has_a_name_for_it() -> None:
         (with_line(1, "c = [j * 2 for j in a]"), "j in a", 1, "stale"),
         (with_line(1, "c = [j * 2 for j in e]"), "j in e", 1, "undefined"),
         (with_line(1, "c = [j * 2 for j in b if j]"), "j", 1, "surplus"),
-        (with_line(1, "c = [j * 2 for in b]"), "[j * 2 for in b]", 1, "unreadable"),
+        (with_line(1, "c = [j * 2 for in b]"), "c = [j * 2 for in b]", 1, "unreadable"),
         (with_line(1, "c = [j * * 2 for j in b]"), "j * * 2", 1, "unreadable"),
-        (with_line(2, "d = b[:2]"), "b[:2]", 2, "stale"),
-        (with_line(2, "d = x[:2]"), "x[:2]", 2, "undefined"),
-        (with_line(2, "d = c[2:]"), "c[2:]", 2, "slip"),
-        (with_line(2, "d = c[:2]\n d = c[:2]"), "c[:2]", 2, "duplicate"),
-        (with_line(2, "d = c[:2]\n b = c"), "c", 0, "duplicate"),
-        (with_line(3, "e = len(d)"), "len(d)", 3, "slip"),
+        (with_line(2, "d = b[:2]"), "d = b[:2]", 2, "stale"),
+        (with_line(2, "d = x[:2]"), "d = x[:2]", 2, "undefined"),
+        (with_line(2, "d = c[2:]"), "d = c[2:]", 2, "slip"),
+        (with_line(2, "d = c[:2]\n d = c[:2]"), "d = c[:2]", 2, "duplicate"),
+        (with_line(2, "d = c[:2]\n b = c"), "b = c", 0, "duplicate"),
+        (with_line(3, "e = len(d)"), "e = len(d)", 3, "slip"),
         (with_line(3, "e = sum(d)\n print(e)"), "print(e)", None, "extra"),
         (with_line(3, "e = sum(d)\n f = e"), "f = e", None, "extra"),
         (with_line(3, "e = sum(d)\nreturn e"), "return e", None, "late"),
@@ -284,7 +292,7 @@ def test_every_operation_with_a_habit_has_a_name_for_it() -> None:
         (with_line(2, "  d = c[:2]"), "d =", None, "indent"),
         (
             "\n ".join(LINES[:2] + LINES[3:4] + LINES[2:3] + ["return d"]),
-            "c[:2]",
+            "d = c[:2]",
             2,
             "misplaced",
         ),
@@ -306,16 +314,16 @@ def test_each_kind_of_fault_is_quoted_and_named_beside_what_its_step_needs(
 
 def test_each_remark_first_says_what_the_step_needs_and_then_what_the_program_has() -> None:
     response = "b = [i * 2 for i in a if i >= 3]\n print(b)\n d = b[:2]\n e = len(d)\n return e"
-    assert quotes(response, "positive") == ["b[:2]"]
-    assert quotes(response, "negative") == ["i * 2", "i >= 3", "print(b)", "len(d)"]
+    assert quotes(response, "positive") == ["d = b[:2]"]
+    assert quotes(response, "negative") == ["i * 2", "i >= 3", "print(b)", "e = len(d)"]
     examples = [Example(prompt, EXAMPLE.reference, meta=EXAMPLE.meta) for prompt in PROMPTS]
     assert {critique_of(response, example).feedback for example in examples} == {
-        'Step b needs i > 3: "i * 2" is too much and "i >= 3" is wrong. "print(b)" is for no step. '
-        'Step d needs c[:2]: "b[:2]" is right. Step e needs sum(d): "len(d)" is wrong. '
-        "Step c needs j * 2: it is missing.",
-        'Step b is i > 3: "i * 2" is too much and "i >= 3" also keeps 3. "print(b)" is a line too many. '
-        'Step d is c[:2]: "b[:2]" fits. Step e is sum(d): "len(d)" only counts. '
-        "Step c is j * 2: it has no line.",
+        'Step b needs b > 3: "i * 2" is too much and "i >= 3" is wrong. "print(b)" is for no step. '
+        'Step d needs c[:2]: "d = b[:2]" is right. Step e needs sum(d): "e = len(d)" is wrong. '
+        "Step c needs c * 2: it is missing.",
+        'Step b is b > 3: "i * 2" is too much and "i >= 3" also keeps 3. "print(b)" is a line too many. '
+        'Step d is c[:2]: "d = b[:2]" fits. Step e is sum(d): "e = len(d)" only counts. '
+        "Step c is c * 2: it has no line.",
     }
 
 
@@ -444,13 +452,13 @@ def test_omissions_are_told_in_words_and_can_be_charged_to_the_outcome() -> None
     assert [critique.outcome for critique in found] == [-1.5, 0.0]  # steps two and four, and the return
     examples = [Example(prompt, EXAMPLE.reference, meta=EXAMPLE.meta) for prompt in PROMPTS]
     assert {critique_of(short, example).feedback for example in examples} == {
-        'Step b needs i > 3: "i > 3" is right. Step d needs c[:2]: "b[:2]" is right. '
-        "Step c needs j * 2: it is missing. Step e needs sum(d): it is missing. The return is missing.",
-        'Step b is i > 3: "i > 3" fits. Step d is c[:2]: "b[:2]" fits. '
-        "Step c is j * 2: it has no line. Step e is sum(d): it has no line. Nothing is returned.",
+        'Step b needs b > 3: "i > 3" is right. Step d needs c[:2]: "d = b[:2]" is right. '
+        "Step c needs c * 2: it is missing. Step e needs sum(d): it is missing. The return is missing.",
+        'Step b is b > 3: "i > 3" fits. Step d is c[:2]: "d = b[:2]" fits. '
+        "Step c is c * 2: it has no line. Step e is sum(d): it has no line. Nothing is returned.",
     }
     assert told(found[1].feedback)[2:] == ([], [])
-    assert quotes(short, "positive") == ["i > 3", "b[:2]"]
+    assert quotes(short, "positive") == ["i > 3", "d = b[:2]"]
     assert critique_of(short).outcome is None
 
 

@@ -12,6 +12,8 @@ Optimizer = Literal["adamw", "muon"]
 class SFTConfig(Section):
     """Supervised fine-tuning of the policy on demonstrations: what everything else starts from."""
 
+    layers: Count = 2
+    """Transformer blocks of the small Llama that the quickstart makes."""
     steps: Count = 800
     """Optimizer steps."""
     batch_size: Count = 32

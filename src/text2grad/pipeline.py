@@ -156,7 +156,8 @@ class Pipeline:
         return examples, [" " + task.demonstration(example, rng) for example in examples]
 
     def _untrained(self, tokenizer: Any) -> Any:
-        return tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=CONTEXT)
+        recipe = self.recipe
+        return tiny_llama(tokenizer, seed=recipe.run.seed, width=WIDTH, layers=recipe.sft.layers, context=CONTEXT)
 
     def _tokenizer(self, examples: Sequence[Example], answers: Sequence[str]) -> Any:
         """Return a tokenizer that knows every word of prompts, answers and written critiques.

@@ -2,7 +2,8 @@
 
 A response is read line by line and nothing of it runs. The name that a line assigns says which step it is for; what
 it assigns is compared with the step by meaning, and what it reads has to be the result of the line before it. Every
-finding is an expression of one line; a step without a line has no place to quote.
+finding is an expression of one line; a step without a line has no place to quote. What is quoted of a step's line
+begins with the step's name, which tells a reader, and a model, at once which line is meant.
 """
 
 import re
@@ -116,19 +117,20 @@ class _Reader:
         seen, source, right = tuple(self.seen), self._source, parse(line.text[start:])
         self.seen.append(place)
         if place in seen:
-            self._quote("duplicate", line, start, place)
+            self._quote("duplicate", line, 0, place)
         elif any(other > place for other in seen):
-            self._quote("misplaced", line, start, place)
+            self._quote("misplaced", line, 0, place)
         elif right is None:
-            self._quote("unreadable", line, start, place)
+            self._quote("unreadable", line, 0, place)
         else:
             reads: Kind = "right"
             if right.source != source:
                 reads = "stale" if right.source in (INPUT, *(NAMES[other] for other in seen)) else "undefined"
-            self._judge(right, line.start + start, place, reads)
+            self._judge(right, line, start, place, reads)
 
-    def _judge(self, right: RightSide, base: int, place: int, reads: Kind) -> None:
-        """Judge what a line does, piece by piece, and what it reads."""
+    def _judge(self, right: RightSide, line: _Line, begin: int, place: int, reads: Kind) -> None:
+        """Judge what a line does, piece by piece, and what it reads; a whole right side with the name it goes to."""
+        base = line.start + begin
         goal, habit = self._wanted[place], self._habits[place]
         related = any(part.role == goal.role for part in right.parts)
         found = [(_verdict(part, goal, habit, related), part.place) for part in right.parts]
@@ -136,7 +138,9 @@ class _Reader:
             found = [(reads if kind == "right" else kind, at) for kind, at in found]
         elif reads != "right" and right.parts[0].role != "whole":
             found.append((reads, right.reads))
-        self.findings += [Finding(kind, base + start, base + end, place) for kind, (start, end) in found]
+        self.findings += [
+            Finding(kind, base + start if start else line.start, base + end, place) for kind, (start, end) in found
+        ]
 
     def _check_indent(self, line: _Line, opening: re.Match[str]) -> None:
         if not line.indented:

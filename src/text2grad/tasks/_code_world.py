@@ -1,9 +1,9 @@
 """The world of the code task: its operations on a list of integers, its names, and what each split may combine.
 
-A specification is two to five steps; its program has one line for each, and every line has a name and a loop
-variable of its own, so that an expression of one line is written nowhere else. Every operation and every constant
-can occur in training; what is held out are combinations: ordered pairs of operations that follow each other (those
-whose index sum is divisible by five), ordered pairs of constants that do (a rule of the same kind), and sentence
+A specification is two to five steps; its program has one line for each, and every line has a name of its own, by which
+a comprehension calls each value, too: whatever is quoted of a line begins with its name. Every operation and every
+constant can occur in training; what is held out are combinations: ordered pairs of operations that follow each other
+(those whose index sum is divisible by five), ordered pairs of constants that do (a rule of the same kind), and sentence
 templates.
 """
 
@@ -23,7 +23,6 @@ HEADER = "def solve(a):"
 INDENT = " "
 INPUT = "a"
 NAMES = ("b", "c", "d", "e", "f")  # of the steps, and of what their lines assign
-LOOPS = ("i", "j", "k", "m", "n")  # and what each of them calls one value
 THRESHOLDS, AMOUNTS, LENGTHS = range(2, 10), range(3, 10), range(2, 6)
 MOST_LOOPS = 3  # lines with a comprehension: they are the long ones
 
@@ -126,9 +125,9 @@ def expression(step: Step, place: int, source: str) -> str:
 
     Example:
         >>> expression(Step("above", 3), 0, "a"), expression(Step("first", 3), 1, "b")
-        ('i > 3', 'b[:3]')
+        ('b > 3', 'b[:3]')
     """
-    return OPERATIONS[step.operation].code.format(v=LOOPS[place], s=source, k=step.k)
+    return OPERATIONS[step.operation].code.format(v=NAMES[place], s=source, k=step.k)
 
 
 def right_side(step: Step, place: int, source: str) -> str:
@@ -136,12 +135,12 @@ def right_side(step: Step, place: int, source: str) -> str:
 
     Example:
         >>> right_side(Step("above", 3), 0, "a")
-        '[i for i in a if i > 3]'
+        '[b for b in a if b > 3]'
     """
-    kind, loop, code = OPERATIONS[step.operation].kind, LOOPS[place], expression(step, place, source)
+    kind, name, code = OPERATIONS[step.operation].kind, NAMES[place], expression(step, place, source)
     if kind == "filter":
-        return f"[{loop} for {loop} in {source} if {code}]"
-    return f"[{code} for {loop} in {source}]" if kind == "map" else code
+        return f"[{name} for {name} in {source} if {code}]"
+    return f"[{code} for {name} in {source}]" if kind == "map" else code
 
 
 def body(steps: Sequence[Step | None]) -> str:
@@ -150,7 +149,7 @@ def body(steps: Sequence[Step | None]) -> str:
     Example:
         >>> print(HEADER + "\n " + body([Step("above", 3), None, Step("sum", 0)]))
         def solve(a):
-         b = [i for i in a if i > 3]
+         b = [b for b in a if b > 3]
          d = sum(b)
          return d
     """
@@ -190,4 +189,4 @@ def garble(text: str, other: str, rng: Random) -> str:
 def code_words() -> list[str]:
     """Return texts that hold every word of programs."""
     codes = [operation.code.format(v="", s="", k="") for operation in OPERATIONS.values()]
-    return [*codes, *NAMES, *LOOPS, INPUT, *map(str, range(10)), "[ for in if ] = return"]
+    return [*codes, *NAMES, INPUT, *map(str, range(10)), "[ for in if ] = return"]

@@ -13,12 +13,12 @@ Example:
     Step b: square all values. Step c: take only the last 5 numbers.
     Lines: b, c, return.
     def solve(a):
-     b = [i * 2 for i in a]
+     b = [b * 2 for b in a]
      c = b[-5:]
      return c
     >>> print(CodeCritic()([example], [response])[0].feedback.replace(". ", ".\n"))
-    Step b is i ** 2: "i * 2" only doubles.
-    Step c is b[-5:]: "b[-5:]" fits.
+    Step b needs b ** 2: "b * 2" is wrong.
+    Step c needs b[-5:]: "c = b[-5:]" is right.
     >>> example.tests.split("\n")[0]
     'assert solve([6, 8, 1, 2, 4, 8, -3, 1, 11, -4]) == [64, 9, 1, 121, 16]'
 """
