@@ -96,7 +96,7 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
     sft, ours = (fmean(methods[name]["final"]) for name in ("sft", "text2grad"))
     verdict = "learned from the words" if ours > sft else "did not learn from the words"
     text = (
-        f"{task.capitalize()}: a Llama of 0.1 million parameters, fine-tuned on noisy demonstrations, reaches a "
+        f"{task.capitalize()}: a Llama of 0.1 to 0.2 million parameters, fine-tuned on noisy demonstrations, reaches a "
         f"{metric} of {sft:.2f} on items it has never seen. A second model learned to criticise its answers in words "
         f"and quotes; the policy {verdict} of that model, and now stands at {ours:.2f}."
     )
