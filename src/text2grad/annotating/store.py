@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +54,7 @@ Asked = tuple[Mapping[str, str], ...] | str
 """A conversation, or a text to go on with."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
     """What a model is asked.
 
@@ -69,7 +70,7 @@ class Question:
     parameters: Mapping[str, Any]
     sample: int = 0
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The hash by which its answer is found."""
         asked = self.messages if isinstance(self.messages, str) else [dict(one) for one in self.messages]
