@@ -19,7 +19,8 @@ from text2grad.config import Recipe
 from text2grad.critique_writing import SYMBOLS
 from text2grad.errors import ModelError
 from text2grad.learned import load_learned, shares_base
-from text2grad.models import PolicyWithValue, Reference, load_policy
+from text2grad.models import PolicyWithValue, Reference
+from text2grad.pretrained import load_policy
 from text2grad.refresh import Refresher
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.reward_training import train_reward_model

@@ -13,7 +13,7 @@ from text2grad.config import make_recipe
 from text2grad.critics import ask
 from text2grad.critique_writing import SYMBOLS
 from text2grad.loop import Text2GradTrainer
-from text2grad.models import load_policy, load_tokenizer
+from text2grad.pretrained import load_policy, load_tokenizer
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.reward_training import train_reward_model
 from text2grad.rollout import sample, step_uniforms

@@ -122,7 +122,7 @@ class Noise:
 def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: bool) -> None:
     """Let a model write on random responses, and read everything back."""
     from text2grad import rollout
-    from text2grad.models import load_policy
+    from text2grad.pretrained import load_policy
 
     tokenizer = made("stories260k" if trained else "llama3")
     model = load_policy(str(STORIES)) if trained else tiny_llama(tokenizer, seed=0, width=32, layers=1)

@@ -20,11 +20,10 @@ from text2grad.models import (
     check_model,
     head_of,
     last_hidden,
-    load_policy,
-    load_tokenizer,
     response_logprobs,
 )
 from text2grad.ppo import policy_loss, value_loss
+from text2grad.pretrained import load_policy, load_tokenizer
 from tiny_models import FAMILIES, VOCAB, batch_of, own_logits, own_logp, rollouts, tiny
 
 # peft asks transformers for a property that has a newer name

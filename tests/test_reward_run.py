@@ -23,8 +23,8 @@ from text2grad.annotations import Annotation, read_annotations, write_annotation
 from text2grad.cli import main
 from text2grad.critique_writing import critique_prompt, critique_request, critique_target
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
-from text2grad.models import load_policy, load_tokenizer
 from text2grad.preferences import split_by_prompt
+from text2grad.pretrained import load_policy, load_tokenizer
 from text2grad.quality import Quality
 from text2grad.reward_data import HeldOut, span_f1
 from text2grad.reward_model import GenerativeRewardModel, critique_prompts

@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -543,6 +544,32 @@ def test_no_file_that_is_there_can_be_changed(strong: Sandbox) -> None:
     assert outcome == Outcome(True, "passed", "")
     assert not Path(python).exists()
     assert strong.run("import os\nos.rmdir('/usr')", "assert True").reason == "error"
+
+
+def test_packages_that_lie_in_tmp_are_seen_beside_a_program_s_own_empty_tmp(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as site:
+        Path(site, "installed_in_tmp.py").write_text("here = __file__")
+        monkeypatch.setattr(worker_module, "pytest_site", lambda: site)
+        with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as one:
+            empty = "import os; assert os.listdir('.') == []"
+            for _ in range(2):  # what is cleaned up between two programs is not what is installed
+                tests = (
+                    f"from installed_in_tmp import here\n{empty}\nassert attempt(open, here, 'a') == 'OSError', here"
+                )
+                reason = "failed" if box.isolation == "process" else "passed"  # which protects no file
+                assert one.run(ATTEMPT, tests).reason == reason
+
+
+def test_unshare_says_that_python_itself_lies_in_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_find", lambda program: program)
+    monkeypatch.setattr(worker_module, "python_path", lambda: "/tmp/bin/python3")
+    with pytest.raises(worker_module.StartError, match="Python itself lies in /tmp, /tmp/bin/python3, where programs"):
+        worker_module.command("unshare", "/empty")
+    bubblewrap = worker_module.command("bwrap", "/empty")
+    assert bubblewrap[bubblewrap.index("--") + 1] == "/sandbox/tmp/bin/python3"
+    assert "/sandbox/tmp/bin" in bubblewrap
 
 
 def test_every_namespace_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

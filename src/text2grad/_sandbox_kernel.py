@@ -9,7 +9,7 @@ import errno
 import os
 import resource
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 FILE_BYTES = 16 * 2**20  # the longest file a program may write
 OPEN_FILES = 64
@@ -178,12 +178,12 @@ MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 MOUNT_SETATTR = 442
 
 
-def enter_root(new: str, *, binds: Sequence[str], links: Mapping[str, str], tmp_bytes: int) -> None:
+def enter_root(new: str, *, binds: Mapping[str, str], links: Mapping[str, str], tmp_bytes: int) -> None:
     """Make an empty root directory, hang what Python needs into it read-only, and move in. Needs a mount namespace.
 
     Args:
         new: an empty directory to build on.
-        binds: files and directories to show, at the places they have now.
+        binds: files and directories to show, each with its place.
         links: symbolic links, from place to target.
         tmp_bytes: size of /tmp, the one place that can be written to.
 
@@ -192,8 +192,8 @@ def enter_root(new: str, *, binds: Sequence[str], links: Mapping[str, str], tmp_
     """
     _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     _mount_tmpfs(new, "mode=755,size=1m")
-    for path in binds:
-        inside = new + path
+    for path, place in binds.items():
+        inside = new + place
         if os.path.isdir(path):
             os.makedirs(inside, exist_ok=True)
         else:

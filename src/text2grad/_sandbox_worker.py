@@ -19,7 +19,7 @@ Isolation = Literal["bwrap", "unshare", "process"]
 TMP_BYTES = 32 * 2**20  # what a program may write to /tmp, all files together
 START_S = 30.0  # for a worker to be ready
 PACKAGE = Path(__file__).parent
-INSIDE = "/sandbox"  # where bubblewrap shows the sandbox's own modules
+INSIDE = "/sandbox"  # where bubblewrap shows the sandbox's own modules, and both what lies under their own /tmp
 HELPERS = ("__init__.py", "_sandbox_job.py", "_sandbox_kernel.py", "_sandbox_server.py")
 START = "import sys, json; sys.path[:0] = [sys.argv[1]]; from text2grad._sandbox_server import main; "
 START += "del sys.path[0]; main(json.loads(sys.argv[2]))"
@@ -40,8 +40,13 @@ def pytest_site() -> str | None:
     return None if found is None or found.origin is None else str(Path(found.origin).parents[1])
 
 
+def place_of(path: str) -> str:
+    """Return where a program sees a file: where it is, unless that is in /tmp, of which a program has its own."""
+    return INSIDE + path if Path(path).is_relative_to("/tmp") else path
+
+
 def shown() -> tuple[list[str], dict[str, str]]:
-    """Return what of the file system a program sees, at its usual places: files and directories, and links."""
+    """Return what of the file system a program sees, each at `place_of` it: files and directories, and links."""
     prefixes = {str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
     prefixes.add(str(Path(python_path()).parent))
     prefixes.add(pytest_site() or "/usr")
@@ -64,27 +69,32 @@ def command(isolation: Isolation, directory: str) -> list[str]:
         StartError: if a program that the isolation needs is not installed.
     """
     binds, links = shown()
-    settings: dict[str, Any] = {"isolation": isolation, "site": pytest_site()}
-    home = str(PACKAGE.parent)
+    site, home, python = pytest_site(), str(PACKAGE.parent), python_path()
+    settings: dict[str, Any] = {"isolation": isolation, "site": site}
+    if isolation != "process":
+        settings["site"] = site and place_of(site)
     if isolation == "bwrap":
         prefix = [_find("bwrap"), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
         prefix += ["--unshare-cgroup-try", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]
         prefix += ["--new-session", "--die-with-parent"]
         for path in binds:
-            prefix += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
+            prefix += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, place_of(path)]
         for path, target in links.items():
             prefix += ["--symlink", target, path]
         for name in HELPERS:
             prefix += ["--ro-bind", str(PACKAGE / name), f"{INSIDE}/text2grad/{name}"]
         prefix += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", "--"]
-        home = INSIDE
+        home, python = INSIDE, place_of(python)
     elif isolation == "unshare":
         prefix = [_find("unshare"), "--user", "--map-root-user", "--mount", "--net", "--ipc", "--uts", "--cgroup"]
         prefix += ["--pid", "--fork", "--kill-child", "--"]
-        settings["root"] = {"new": directory, "binds": binds, "links": links, "tmp_bytes": TMP_BYTES}
+        if place_of(python) != python:
+            raise StartError(f"Python itself lies in /tmp, {python}, where programs have a directory of their own")
+        places = {path: place_of(path) for path in binds}
+        settings["root"] = {"new": directory, "binds": places, "links": links, "tmp_bytes": TMP_BYTES}
     else:
         prefix = []
-    return [*prefix, python_path(), "-s", "-S", "-P", "-c", START, home, json.dumps(settings)]
+    return [*prefix, python, "-s", "-S", "-P", "-c", START, home, json.dumps(settings)]
 
 
 def _find(program: str) -> str:

@@ -4,7 +4,6 @@ On the policy's base it is one more role beside policy, value function and refer
 it decodes or learns, and frozen and off at any other time. The policy's own numbers do not change by a bit.
 """
 
-import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,29 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.adapters import CRITIC_ADAPTER, POLICY_ADAPTER, adapter_active, adapter_parameters, is_peft
-from text2grad.errors import ModelError
-from text2grad.models import load_policy
-
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-
-
-def base_named_by(directory: str | Path) -> str | None:
-    """Return the base model that an adapter's directory names; None where there is no adapter.
-
-    Raises:
-        ModelError: if the adapter names none, or its weights are no safetensors.
-    """
-    path = Path(directory)
-    if not (path / CONFIG_FILE).exists():
-        return None
-    base = json.loads((path / CONFIG_FILE).read_bytes()).get("base_model_name_or_path")
-    if not base:
-        raise ModelError(
-            f"{path / CONFIG_FILE} names no base model: set base_model_name_or_path to its directory or name"
-        )
-    if not (path / WEIGHTS_FILE).exists():
-        raise ModelError(f"{path} has no {WEIGHTS_FILE}; save the adapter as safetensors, nothing else is loaded")
-    return str(base)
+from text2grad.pretrained import ADAPTER_WEIGHTS, base_named_by, load_policy
 
 
 def load_writer(directory: str | Path, *, trust_remote_code: bool = False) -> Any:
@@ -81,7 +58,7 @@ class AdapterRole:
 
         Path(directory).mkdir(parents=True, exist_ok=True)
         weights = get_peft_model_state_dict(self.shared, adapter_name=self.adapter)
-        save_file({name: weight.contiguous() for name, weight in weights.items()}, Path(directory) / WEIGHTS_FILE)
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, Path(directory) / ADAPTER_WEIGHTS)
         self.shared.peft_config[self.adapter].save_pretrained(str(directory))
 
 
@@ -134,7 +111,7 @@ def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False
     from safetensors.torch import load_file
 
     shared, name = (model.shared, model.adapter) if isinstance(model, AdapterRole) else (model, model.active_adapter)
-    set_peft_model_state_dict(shared, load_file(directory / WEIGHTS_FILE), adapter_name=name)
+    set_peft_model_state_dict(shared, load_file(directory / ADAPTER_WEIGHTS), adapter_name=name)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from accelerate.utils import DistributedType
 from text2grad.adapters import is_peft, with_lora
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
-from text2grad.models import load_policy
+from text2grad.pretrained import load_policy
 
 
 def make_accelerator(recipe: Recipe) -> Accelerator:

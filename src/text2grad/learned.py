@@ -5,10 +5,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from text2grad.adapter_roles import add_role, base_named_by
+from text2grad.adapter_roles import add_role
 from text2grad.annotating.reward_server import ServerRewardModel
 from text2grad.config import Recipe
 from text2grad.critics import Critic
+from text2grad.pretrained import base_named_by
 from text2grad.process_reward_model import ProcessRewardModel
 from text2grad.quoting import QuoteLimits
 from text2grad.reward_head import ScalarRewardModel
@@ -54,7 +55,7 @@ def _same_directory(one: str, other: str) -> bool:
 
 def load_generative(recipe: Recipe, path: str, *, model: Any = None) -> GenerativeRewardModel:
     """Load one that writes critiques; where the recipe says how it is to write, that goes before its own settings."""
-    limits = _limits(recipe)
+    limits = limits_of(recipe)
     settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
     if recipe.critic.constrain is not None:
         settings["constrain"] = recipe.critic.constrain
@@ -66,7 +67,7 @@ def _server(recipe: Recipe, name: str) -> ServerRewardModel:
         name,
         store=Path(recipe.run.out) / "critic" / "server.sqlite",  # weights behind a name may change between runs
         constrain=recipe.critic.constrain is not False,
-        limits=_limits(recipe),
+        limits=limits_of(recipe),
         match=recipe.critic.match,
         **recipe.server.model_dump(),
     )
@@ -80,7 +81,8 @@ def _process(recipe: Recipe, path: str) -> ProcessRewardModel:
     return ProcessRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code)
 
 
-def _limits(recipe: Recipe) -> QuoteLimits:
+def limits_of(recipe: Recipe) -> QuoteLimits:
+    """Return the limits of quotes that [critic] sets."""
     return QuoteLimits(**{field.name: getattr(recipe.critic, field.name) for field in fields(QuoteLimits)})
 
 

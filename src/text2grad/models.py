@@ -13,7 +13,6 @@ Shapes: B responses, S all tokens, T response tokens, N response tokens of the b
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -263,38 +262,3 @@ def check_model(policy: Any) -> None:
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
         )
-
-
-def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
-    """Load a causal language model from safetensors.
-
-    Raises:
-        ModelError: if the path holds no model that can be loaded.
-    """
-    from transformers import AutoModelForCausalLM
-
-    adapter = Path(path)
-    if (adapter / "adapter_config.json").exists() and not (adapter / "adapter_model.safetensors").exists():
-        raise ModelError(
-            f"{path!r} holds an adapter without adapter_model.safetensors; weights load from safetensors only"
-        )
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, use_safetensors=True, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load a causal language model from {path!r}: {error}") from error
-
-
-def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
-    """Load a model's tokenizer.
-
-    Raises:
-        ModelError: if the path holds none that can be loaded.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load a tokenizer from {path!r}: {error}") from error

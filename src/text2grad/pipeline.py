@@ -25,8 +25,8 @@ from text2grad.annotations import Annotation, annotate, read_annotations, write_
 from text2grad.checkpoint import published
 from text2grad.config import Recipe
 from text2grad.critique_writing import SYMBOLS, critique_target
-from text2grad.models import load_policy, load_tokenizer
 from text2grad.phase_sections import RewardModelConfig, SFTConfig
+from text2grad.pretrained import load_policy, load_tokenizer
 from text2grad.reward_head import train_reward_head
 from text2grad.reward_training import train_reward_model
 from text2grad.rollout import encode_prompts, sample, step_uniforms, stop_ids

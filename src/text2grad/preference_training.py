@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 from text2grad.errors import DataError, TrainingError
 from text2grad.preferences import Preference
-from text2grad.reward_head import ScalarRewardModel, context_of, format_of, scalar_head_on, scored_ids
-from text2grad.sft import FineTuning, as_it_was, optimizers, progress_callback, training_arguments
-from text2grad.types import Example
+from text2grad.pretrained import context_of
+from text2grad.reward_head import ScalarRewardModel, format_of, scalar_head_on, scored_ids
+from text2grad.sft import FineTuning, as_it_was, optimizers, recomputing, train_quietly, training_arguments
+from text2grad.types import Critique, Example
 
 STANDARDIZED_ON = 2_000  # pairs, the first of those that it learned from
 
@@ -116,25 +117,19 @@ def _train(
     model: Any, tokenizer: Any, rows: list[dict[str, list[int]]], how: FineTuning, on_step: Callable[[int], None] | None
 ) -> None:
     from datasets import Dataset
-    from transformers import PrinterCallback
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
-    new, old = "activation_checkpointing", "gradient_checkpointing"  # as in `sft`: TRL turns it on
-    recompute: dict[str, Any] = {new if hasattr(RewardConfig, new) else old: False}
     with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
         told = {**training_arguments(how, scratch), "train_sampling_strategy": "random"}  # it knows no length of pairs
         trainer = RewardTrainer(
             model,
-            args=RewardConfig(max_length=None, bf16=False, **told, **recompute),
+            args=RewardConfig(max_length=None, bf16=False, **told, **recomputing(RewardConfig, False)),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             optimizers=optimizers(model, how),
         )
-        trainer.remove_callback(PrinterCallback)
-        if on_step:
-            trainer.add_callback(progress_callback(on_step))
-        trainer.train()
+        train_quietly(trainer, on_step)
     model.zero_grad(set_to_none=True)
 
 
@@ -152,7 +147,10 @@ def _standardize(judge: ScalarRewardModel, preferences: Sequence[Preference]) ->
 def _scores(judge: ScalarRewardModel, preferences: Sequence[Preference]) -> tuple[list[float], list[float]]:
     """Return the numbers of the chosen responses and those of the rejected."""
     asked = [Example(one.prompt) for one in preferences]
-    return tuple(  # type: ignore[return-value]  # of two
-        [critique.outcome for critique in judge(asked, [getattr(one, name) for one in preferences])]
-        for name in ("chosen", "rejected")
-    )
+    chosen = judge(asked, [one.chosen for one in preferences])
+    rejected = judge(asked, [one.rejected for one in preferences])
+    return _numbers(chosen), _numbers(rejected)
+
+
+def _numbers(critiques: Sequence[Critique]) -> list[float]:
+    return [critique.outcome for critique in critiques if critique.outcome is not None]

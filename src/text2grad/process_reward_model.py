@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from text2grad.annotations import Annotation
 from text2grad.critique_writing import critique_prompt
 from text2grad.errors import DataError, ModelError
-from text2grad.models import load_tokenizer
-from text2grad.reward_head import beyond, context_of, fit
+from text2grad.pretrained import context_of, load_classifier, load_tokenizer
+from text2grad.reward_head import beyond, fit
 from text2grad.runlog import to_json, write_atomically
 from text2grad.sft import NO_LOSS, FineTuning
 from text2grad.steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
@@ -136,12 +136,8 @@ class ProcessRewardModel:
         """
         from transformers import AutoModelForTokenClassification
 
-        try:
-            model = AutoModelForTokenClassification.from_pretrained(
-                str(directory), use_safetensors=True, trust_remote_code=trust_remote_code
-            )
-        except (OSError, ValueError) as error:
-            raise ModelError(f"cannot load a process reward model from {str(directory)!r}: {error}") from error
+        kind, what = AutoModelForTokenClassification, "a process reward model"
+        model = load_classifier(kind, what, directory, trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         saved = json.loads(path.read_bytes()) if path.exists() else {}
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
@@ -223,17 +219,15 @@ def _classifier_on(start: str | Path, tokenizer: Any, *, seed: int) -> Any:
 
     torch.manual_seed(seed)
     names = dict(enumerate(STEP_LABELS))
-    try:
-        model = AutoModelForTokenClassification.from_pretrained(
-            str(start),
-            num_labels=len(names),
-            id2label=names,
-            label2id={name: number for number, name in names.items()},
-            use_safetensors=True,
-            dtype=torch.float32,
-        )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load a model to judge steps with from {str(start)!r}: {error}") from error
+    model = load_classifier(
+        AutoModelForTokenClassification,
+        "a model to judge steps with",
+        start,
+        num_labels=len(names),
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+        dtype=torch.float32,
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
     return model
 

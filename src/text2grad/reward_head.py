@@ -15,9 +15,9 @@ from typing import Any
 from text2grad.annotations import Annotation
 from text2grad.critique_writing import PromptFormat, critique_prompt
 from text2grad.errors import DataError, ModelError
-from text2grad.models import load_tokenizer
+from text2grad.pretrained import context_of, load_classifier, load_tokenizer
 from text2grad.runlog import to_json, write_atomically
-from text2grad.sft import FineTuning, as_it_was, optimizers, progress_callback, training_arguments
+from text2grad.sft import FineTuning, as_it_was, optimizers, train_quietly, training_arguments
 from text2grad.types import Critique, Example
 
 SETTINGS_FILE = "reward_head.json"
@@ -99,12 +99,8 @@ class ScalarRewardModel:
         """
         from transformers import AutoModelForSequenceClassification
 
-        try:
-            model = AutoModelForSequenceClassification.from_pretrained(
-                str(directory), use_safetensors=True, trust_remote_code=trust_remote_code
-            )
-        except (OSError, ValueError) as error:
-            raise ModelError(f"cannot load a scalar reward model from {str(directory)!r}: {error}") from error
+        kind, what = AutoModelForSequenceClassification, "a scalar reward model"
+        model = load_classifier(kind, what, directory, trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         own = {"prompt_format": format_of(tokenizer)}
@@ -131,12 +127,6 @@ def scored_ids(
     ]
     texts = tokenizer.apply_chat_template(chats, tokenize=False)
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def context_of(model: Any) -> float:
-    """Return the most tokens that a model reads; infinite where its config names no limit."""
-    found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return float("inf") if found is None else found
 
 
 def beyond(ids: Sequence[int], context: float) -> Critique:
@@ -205,7 +195,7 @@ def fit(model: Any, data: dict[str, Any], collate: Any, how: FineTuning, on_step
         on_step: called with the number of steps made.
     """
     from datasets import Dataset
-    from transformers import PrinterCallback, Trainer, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
         trainer = Trainer(
@@ -215,10 +205,7 @@ def fit(model: Any, data: dict[str, Any], collate: Any, how: FineTuning, on_step
             data_collator=collate,
             optimizers=optimizers(model, how),
         )
-        trainer.remove_callback(PrinterCallback)
-        if on_step:
-            trainer.add_callback(progress_callback(on_step))
-        trainer.train()
+        train_quietly(trainer, on_step)
 
 
 def scalar_head_on(start: str | Path, tokenizer: Any, *, seed: int, trust_remote_code: bool = False) -> Any:
@@ -231,16 +218,14 @@ def scalar_head_on(start: str | Path, tokenizer: Any, *, seed: int, trust_remote
     from transformers import AutoModelForSequenceClassification
 
     torch.manual_seed(seed)
-    try:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            str(start),
-            num_labels=1,
-            problem_type="regression",
-            use_safetensors=True,
-            dtype=torch.float32,
-            trust_remote_code=trust_remote_code,
-        )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load a model to put a reward head on from {str(start)!r}: {error}") from error
+    model = load_classifier(
+        AutoModelForSequenceClassification,
+        "a model to put a reward head on",
+        start,
+        num_labels=1,
+        problem_type="regression",
+        dtype=torch.float32,
+        trust_remote_code=trust_remote_code,
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
     return model

@@ -14,7 +14,7 @@ from text2grad.adapter_roles import load_writer
 from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
 from text2grad.critique_writing import PromptFormat, critique_prompt, critique_request
 from text2grad.errors import ModelError
-from text2grad.models import load_tokenizer
+from text2grad.pretrained import context_of, load_tokenizer
 from text2grad.quoting import QuoteLimits
 from text2grad.rollout import decode_greedily, encode_prompts, padding_id, stop_ids
 from text2grad.runlog import to_json, write_atomically
@@ -153,8 +153,7 @@ class GenerativeRewardModel:
 
     def _room(self, prompt: list[int]) -> int:
         """Return how many tokens a critique may have beside this prompt."""
-        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        return self.max_new_tokens if context is None else min(self.max_new_tokens, context - len(prompt))
+        return int(min(self.max_new_tokens, context_of(self.model) - len(prompt)))
 
     def save(self, directory: Path) -> None:
         """Write the model as an ordinary Hugging Face directory, with its settings beside it."""

@@ -9,7 +9,6 @@ results.json            counts, and what was measured
 """
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from text2grad.config import Recipe
 from text2grad.critique_writing import PromptFormat
 from text2grad.errors import CheckpointError, ConfigError, ModelError
 from text2grad.export import push_folder
-from text2grad.models import load_policy, load_tokenizer
-from text2grad.quoting import QuoteLimits
+from text2grad.learned import limits_of
+from text2grad.pretrained import context_of, load_policy, load_tokenizer
 from text2grad.reward_card import model_card
 from text2grad.reward_data import HeldOut, Shares, read_shares
+from text2grad.reward_head import format_of
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.reward_trainer import METRICS_FILE, Told, checkpoint_path, last_progress, reward_trainer
 from text2grad.reward_training import lessons
@@ -140,7 +140,7 @@ class RewardRun:
             words=settings.words,
             match=critic.match,
             constrain=critic.constrain is not False,
-            limits=QuoteLimits(**{field.name: getattr(critic, field.name) for field in fields(QuoteLimits)}),
+            limits=limits_of(self.recipe),
             prompt_format=self.prompt_format,
         )
 
@@ -149,8 +149,7 @@ class RewardRun:
         settings = self.recipe.reward_model
         if self.tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no end-of-sequence token, so no critique could be shown to end")
-        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        longest = min(settings.max_tokens, context or settings.max_tokens)
+        longest = int(min(settings.max_tokens, context_of(self.model)))
         how = FineTuning(settings.steps, max_tokens=longest, prompt_format=self.prompt_format)
         asked, targets, too_long = lessons(self.tokenizer, shares.train, how, words=settings.words)
         pairs = zip(asked, targets, strict=True)
@@ -198,14 +197,13 @@ class RewardRun:
 
 def _prompt_format(tokenizer: Any, recipe: Recipe) -> PromptFormat:
     """Return how the model is asked, with "auto" decided."""
-    wanted = recipe.reward_model.prompt_format
-    template = getattr(tokenizer, "chat_template", None)
-    if wanted == "chat" and not template:
+    wanted, own = recipe.reward_model.prompt_format, format_of(tokenizer)
+    if wanted == "chat" and own == "plain":
         raise ModelError(
             f"reward_model.prompt_format = 'chat', but the tokenizer of {recipe.model.path!r} has no chat template; "
             "take 'plain', or 'auto', which looks for itself"
         )
-    return "chat" if template and wanted != "plain" else "plain"
+    return "plain" if wanted == "plain" else own
 
 
 def _know_again(path: Path, data: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from text2grad.quality import Quality
 from text2grad.reward_data import HeldOut, span_f1
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.runlog import to_json, write_atomically
-from text2grad.sft import FineTuning, optimizers
+from text2grad.sft import FineTuning, optimizers, recomputing
 
 METRICS_FILE, MARK = "metrics.jsonl", "text2grad.json"
 PLAIN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU")  # every process holds whole weights
@@ -145,9 +145,6 @@ def _arguments(recipe: Recipe, directory: Path) -> Any:
             f"{PartialState().num_processes} processes × reward_model.accumulate = {settings.accumulate}; choose a "
             f"multiple of {shares}"
         )
-    # What this release of transformers calls it; TRL turns it on.
-    new, old = "activation_checkpointing", "gradient_checkpointing"
-    recompute: dict[str, Any] = {new if hasattr(SFTConfig, new) else old: recipe.model.gradient_checkpointing}
     return SFTConfig(
         output_dir=str(directory / "checkpoints"),
         max_length=settings.max_tokens,
@@ -174,7 +171,7 @@ def _arguments(recipe: Recipe, directory: Path) -> Any:
         dataloader_pin_memory=torch.accelerator.is_available(),
         seed=recipe.run.seed,
         data_seed=recipe.run.seed,
-        **recompute,
+        **recomputing(SFTConfig, recipe.model.gradient_checkpointing),
     )
 
 

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from text2grad.errors import DataError, ModelError
+from text2grad.pretrained import context_of
 from text2grad.types import Example, Rollout
 
 
 def encode_prompts(
-    tokenizer: Any, examples: Sequence[Example], *, prompt_format: str = "auto", max_tokens: int | None = None
+    tokenizer: Any, examples: Sequence[Example], *, prompt_format: str = "auto", max_tokens: float | None = None
 ) -> list[tuple[int, ...]]:
     """Return the token ids of each prompt.
 
@@ -79,15 +80,15 @@ def fitting_prompts(
     Raises:
         DataError: if no prompt is left, or one is refused.
     """
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    room = None if context is None else context - max_new_tokens
-    if room is not None and room < 1:
+    context = context_of(model)
+    room = context - max_new_tokens
+    if room < 1:
         raise DataError(
             f"rollout.max_new_tokens = {max_new_tokens} leaves no room for a prompt in the model's context of {context}"
         )
     checked = None if too_long == "skip" else room
     encoded = encode_prompts(tokenizer, examples, prompt_format=prompt_format, max_tokens=checked)
-    kept = [row for row, ids in enumerate(encoded) if room is None or len(ids) <= room]
+    kept = [row for row, ids in enumerate(encoded) if len(ids) <= room]
     if not kept:
         raise DataError(f"all {len(examples)} prompts are longer than {room} tokens; lower rollout.max_new_tokens")
     return [examples[row] for row in kept], [encoded[row] for row in kept]
@@ -112,7 +113,7 @@ def batch_indices(examples: int, batch_size: int, *, step: int, seed: int) -> li
     return chosen
 
 
-def _refuse_long_prompts(encoded: Sequence[Sequence[int]], examples: Sequence[Example], max_tokens: int) -> None:
+def _refuse_long_prompts(encoded: Sequence[Sequence[int]], examples: Sequence[Example], max_tokens: float) -> None:
     long = [row for row, ids in enumerate(encoded) if len(ids) > max_tokens]
     if long:
         first = long[0]

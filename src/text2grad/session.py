@@ -16,7 +16,7 @@ from text2grad.launch import prepare_policy
 from text2grad.learned import LOCAL, load_generative, load_learned, shares_base
 from text2grad.loop import Text2GradTrainer
 from text2grad.metrics import response_records
-from text2grad.models import load_tokenizer
+from text2grad.pretrained import load_tokenizer
 from text2grad.refresh import judge
 from text2grad.rewards import response_deltas
 from text2grad.runlog import to_json, write_atomically

@@ -69,7 +69,6 @@ def fine_tune(
         ModelError: if the tokenizer has no end-of-sequence token.
     """
     from datasets import Dataset
-    from transformers import PrinterCallback
 
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
@@ -83,10 +82,7 @@ def fine_tune(
     with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
         make = _whole_logits_trainer if logits_bytes <= WHOLE_LOGITS_BYTES else _chunked_trainer
         trainer = make(model, tokenizer, Dataset.from_list(rows), how, scratch)
-        trainer.remove_callback(PrinterCallback)
-        if on_step:
-            trainer.add_callback(progress_callback(on_step))
-        trainer.train()
+        train_quietly(trainer, on_step)
     model.zero_grad(set_to_none=True)
     return model.eval()
 
@@ -128,15 +124,12 @@ def _chunked_trainer(model: Any, tokenizer: Any, data: Any, how: FineTuning, scr
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    # What this release of transformers calls it; TRL turns it on.
-    new, old = "activation_checkpointing", "gradient_checkpointing"
-    recompute: dict[str, Any] = {new if hasattr(SFTConfig, new) else old: False}
     settings = SFTConfig(
         max_length=how.max_tokens,
         dataset_kwargs={"skip_prepare_dataset": True},
         bf16=False,
         **training_arguments(how, scratch),
-        **recompute,
+        **recomputing(SFTConfig, False),
     )
     return SFTTrainer(
         model, args=settings, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model, how)
@@ -174,15 +167,27 @@ def training_arguments(how: FineTuning, scratch: str) -> dict[str, Any]:
     }
 
 
-def progress_callback(on_step: Callable[[int], None]) -> Any:
-    """Return a callback of transformers' Trainer that tells how many steps were made."""
-    from transformers import TrainerCallback
+def recomputing(config: type, wanted: bool) -> dict[str, Any]:
+    """Return whether activations are computed again in the backward pass, by the name that this release has for it.
+
+    TRL's configs turn it on where they are not told.
+    """
+    name = "activation_checkpointing"
+    return {name if hasattr(config, name) else "gradient_checkpointing": wanted}
+
+
+def train_quietly(trainer: Any, on_step: Callable[[int], None] | None) -> None:
+    """Let a trainer of transformers train; instead of printing, it tells how many steps were made."""
+    from transformers import PrinterCallback, TrainerCallback
 
     class Progress(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            on_step(state.global_step)
+            if on_step:
+                on_step(state.global_step)
 
-    return Progress()
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Progress())
+    trainer.train()
 
 
 def supervised_row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:

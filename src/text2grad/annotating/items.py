@@ -159,7 +159,7 @@ def _kept(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int, 
 
 def _sampled(recipe: Recipe, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
     """Return the examples whose prompts fit, and the policy's responses to them."""
-    from text2grad.models import load_policy, load_tokenizer
+    from text2grad.pretrained import load_policy, load_tokenizer
     from text2grad.rollout import fitting_prompts, make_rollouts, padding_id, sample, step_uniforms, stop_ids
 
     path, code, settings = recipe.model.path, recipe.model.trust_remote_code, recipe.rollout

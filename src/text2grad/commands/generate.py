@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.checkpoint import latest_checkpoint
     from text2grad.config import make_recipe
     from text2grad.critics import ask
-    from text2grad.models import load_policy, load_tokenizer
+    from text2grad.pretrained import load_policy, load_tokenizer
     from text2grad.rollout import fitting_prompts, make_rollouts, padding_id, sample, step_uniforms, stop_ids
     from text2grad.session import learned_critic
     from text2grad.tasks.registry import built_in

@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scalar(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
-    from text2grad.models import load_tokenizer
     from text2grad.preference_training import train_scalar_from_preferences
     from text2grad.preferences import read_preferences, split_by_prompt
+    from text2grad.pretrained import load_tokenizer
 
     learned, held_out = split_by_prompt(read_preferences(args.file), args.held_out, args.seed)
     model, report = train_scalar_from_preferences(
@@ -107,8 +107,8 @@ def _scalar(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int]
 
 def _process(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
     from text2grad.annotations import read_annotations
-    from text2grad.models import load_tokenizer
     from text2grad.preferences import split_by_prompt
+    from text2grad.pretrained import load_tokenizer
     from text2grad.process_reward_model import train_process_reward_model
 
     learned, held_out = split_by_prompt(read_annotations(args.file), args.held_out, args.seed)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import ConfigError, ModelError
+from text2grad.pretrained import context_of
 from text2grad.reward_evaluation.intervals import Ratio
 from text2grad.reward_evaluation.pairs import Pair
 
@@ -138,7 +139,7 @@ def text_nats(reader: Reader, text: str) -> tuple[float, int]:
 
     ids = reader.tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
     begin = [] if reader.tokenizer.bos_token_id is None else [reader.tokenizer.bos_token_id]
-    context = getattr(reader.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+    context = int(min(context_of(reader.model), 2**31))
     nats, tokens, step = 0.0, 0, context - len(begin)
     for start in range(0, len(ids), step):
         piece = torch.tensor([[*begin, *ids[start : start + step]]])

@@ -1,0 +1,88 @@
+"""What is loaded by name: causal language models, classifiers and tokenizers, weights from safetensors only."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import ModelError
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
+    """Load a causal language model.
+
+    Raises:
+        ModelError: if the path holds no model that can be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    _refuse_other_weights(Path(path))
+    return _load(
+        AutoModelForCausalLM, "a causal language model", path, dtype=dtype, trust_remote_code=trust_remote_code
+    )
+
+
+def load_classifier(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
+    """Load a model with a head: a saved one, or one whose trunk is a language model's and whose head is new.
+
+    Args:
+        kind: transformers' class for it, such as `AutoModelForSequenceClassification`.
+        what: what it is, for the error.
+        path: directory or hub name.
+        settings: what the class is told besides.
+
+    Raises:
+        ModelError: if the path holds no model that can be loaded.
+    """
+    return _load(kind, what, str(path), **settings)
+
+
+def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
+    """Load a model's tokenizer.
+
+    Raises:
+        ModelError: if the path holds none that can be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load a tokenizer from {path!r}: {error}") from error
+
+
+def context_of(model: Any) -> float:
+    """Return the most tokens that a model reads; infinite where its config names no limit."""
+    found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return float("inf") if found is None else found
+
+
+def base_named_by(directory: str | Path) -> str | None:
+    """Return the base model that an adapter's directory names; None where there is no adapter.
+
+    Raises:
+        ModelError: if the adapter names none, or its weights are no safetensors.
+    """
+    config = Path(directory) / ADAPTER_CONFIG
+    if not config.exists():
+        return None
+    base = json.loads(config.read_bytes()).get("base_model_name_or_path")
+    if not base:
+        raise ModelError(f"{config} names no base model: set base_model_name_or_path to its directory or name")
+    _refuse_other_weights(Path(directory))
+    return str(base)
+
+
+def _load(kind: Any, what: str, path: str, **settings: Any) -> Any:
+    try:
+        return kind.from_pretrained(path, use_safetensors=True, **settings)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load {what} from {path!r}: {error}") from error
+
+
+def _refuse_other_weights(directory: Path) -> None:
+    if (directory / ADAPTER_CONFIG).exists() and not (directory / ADAPTER_WEIGHTS).exists():
+        raise ModelError(
+            f"{directory} has no {ADAPTER_WEIGHTS}; save the adapter as safetensors, nothing else is loaded"
+        )
