@@ -1,16 +1,20 @@
 """How much a small reward model learns of people's spans in minutes: its held-out F1 beside what needs no model.
 
     python benchmarks/reward_proof.py mqm --data ../shared/data/mqm_ted_ende/segments.jsonl
+    python benchmarks/reward_proof.py mqm --data ../shared/data/mqm_ted_ende/segments.jsonl --unseen responses
     python benchmarks/reward_proof.py qa_feedback --data ../shared/data/qa_feedback/feedback.json
 
-A Llama of random weights, with a byte-level BPE made of the training texts, learns from the annotations of 72 % of the
-prompts; 8 % choose the checkpoint, and it is measured on the other 20 %, for three seeds, each of which holds out
-others. Beside it:
+A Llama of random weights, with a byte-level BPE made of the training texts, learns from 72 % of the annotations; 8 %
+choose the checkpoint, and it is measured on the other 20 %, for three seeds, each of which holds out others. What is
+held out is whole prompts, or responses: with `--unseen responses` it has seen other responses to the same prompt, as a
+reward model has whose policy learns on the prompts of its annotations; never the same response. Beside it:
 
     nothing     no token is poor, F1 0
     everything  every token is poor
     prior       a token is poor by its place in the response and the response's length, told from the training
                 annotations, with the threshold of the best F1 there
+    memory      a word is poor if it is in a training response to the same prompt, of which there are none but with
+                `--unseen responses`
 
 Each model decodes greedily, constrained and not. Writes docs/results/reward_proof.json.
 """
@@ -19,13 +23,14 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
 from bisect import bisect_right
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -133,6 +138,39 @@ class Prior:
         return 2 * right / (marked + poor)
 
 
+class Keyed(NamedTuple):
+    """An annotation under the key by which it is held out."""
+
+    prompt: str
+    one: Annotation
+
+
+def split(items: list[Annotation], share: float, seed: int, unseen: str) -> tuple[list[Annotation], list[Annotation]]:
+    """Return what is learned from, and what is held out: prompts, or responses, of which no two alike are parted."""
+    keyed = [Keyed(one.prompt if unseen == "prompts" else f"{one.prompt}\n{one.response}", one) for one in items]
+    kept, held_out = split_by_prompt(keyed, share, seed)
+    return [item.one for item in kept], [item.one for item in held_out]
+
+
+def words_of(one: Annotation) -> list[tuple[str, bool]]:
+    """Return the words of a response, and which of them a negative span touches."""
+    poor = [(span.start, span.end) for span in one.critique.spans if span.label == "negative"]
+    return [
+        (found[0].lower(), any(start < found.end() and found.start() < end for start, end in poor))
+        for found in re.finditer(r"\w+|[^\w\s]", one.response)
+    ]
+
+
+def f1_of_memory(train: list[Annotation], test: list[Annotation]) -> float:
+    """Return the F1, in words, of calling poor what is poor in a training response to the same prompt."""
+    known = defaultdict(set)
+    for one in train:
+        known[one.prompt] |= {word for word, poor in words_of(one) if poor}
+    guesses = [(word in known[one.prompt], poor) for one in test for word, poor in words_of(one)]
+    marked, poor = sum(guess for guess, _ in guesses), sum(true for _, true in guesses)
+    return 2 * sum(guess and true for guess, true in guesses) / (marked + poor)
+
+
 def f1_of_everything(deltas: list[tuple[float, ...]]) -> float:
     """Return the F1 of calling every token poor."""
     values = [value for delta in deltas for value in delta]
@@ -142,8 +180,8 @@ def f1_of_everything(deltas: list[tuple[float, ...]]) -> float:
 
 def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scratch: Path) -> dict[str, Any]:
     """Train one model and return what was measured, seconds included."""
-    rest, test = split_by_prompt(read, 0.2, seed)
-    train, chooses = split_by_prompt(rest, 0.1, seed)
+    rest, test = split(read, 0.2, seed, options.unseen)
+    train, chooses = split(rest, 0.1, seed, options.unseen)
     learned = [one for one in train if one.critique.spans or not options.only_marked]
     write_annotations(scratch / "train.jsonl", learned)
     write_annotations(scratch / "chooses.jsonl", chooses)
@@ -159,6 +197,7 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
         "nothing": 0.0,
         "everything": f1_of_everything(held_out.deltas),
         "prior": prior.f1(held_out.deltas),
+        "memory": f1_of_memory(train, test),
     }
     for name, constrain in (("constrained", True), ("free", False)):
         critic = GenerativeRewardModel.load(path, constrain=constrain)
@@ -196,6 +235,7 @@ def main() -> None:
     add = parser.add_argument
     add("format", choices=("mqm", "qa_feedback"))
     add("--data", required=True)
+    add("--unseen", choices=("prompts", "responses"), default="prompts", help="what is held out")
     add("--seeds", type=int, default=3)
     add("--steps", type=int, default=600)
     add("--eval-every", type=int, default=100)
@@ -224,9 +264,8 @@ def main() -> None:
     before = json.loads(options.out.read_bytes()) if options.out.exists() else {}
     settings = {k: v for k, v in vars(options).items() if k not in ("data", "out")}
     machine = {"python": platform.python_version(), "torch": torch.__version__, "cores": os.cpu_count()}
-    write_atomically(
-        options.out, to_json({**before, options.format: {"settings": settings, "machine": machine, "seeds": seeds}})
-    )
+    done = {f"{options.format}, unseen {options.unseen}": {"settings": settings, "machine": machine, "seeds": seeds}}
+    write_atomically(options.out, to_json({**before, **done}))
 
 
 if __name__ == "__main__":

@@ -133,7 +133,12 @@ def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
         "gamma_1": {"ppo.gamma=1.0"},
         "frozen": {"refresh.steps=[]"},
         "linear_decay": {"reward.weighting=linear_decay"},
-        "no_words": {"critic.model='x/reward_model'", "critic.model='x/reward_model_without_words'"},
+        "no_words": {
+            "critic.model='x/reward_model'",
+            "critic.model='x/reward_model_without_words'",
+            "critic.supported=false",  # by words, of which there are none
+            "critic.verbatim=false",
+        },
     }
     assert set(NEEDS) <= set(METHODS)
     assert {*COMPARED, *ABLATIONS} == set(METHODS)
