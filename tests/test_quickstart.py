@@ -1,15 +1,17 @@
 """The whole method in two minutes: the three phases, two methods, what they write, and which way the numbers go."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from text2grad.annotations import read_annotations
 from text2grad.cli import main, parser
 from text2grad.commands.quickstart import recipe_path
-from text2grad.comparison import in_words, mean_curve, method_rows, quality_rows
+from text2grad.comparison import in_words, mean_curve, method_rows, print_comparison, quality_rows
 from text2grad.config import load_recipe
 from text2grad.errors import ConfigError
 from text2grad.methods import ABLATIONS, COMPARED, METHODS, NEEDS, settings
@@ -146,6 +148,19 @@ def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
         load_recipe(recipe_path("summarization"), settings(name, "summarization", Path("x")))
 
 
+def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
+    methods = {name: {"final": [0.5] * 3, "curve": [[]] * 3, "kl_per_token": [0.1] * 3} for name in ("sft", *METHODS)}
+    quality = [{f"{share}/{label}": 0.5 for share in ("precision", "recall") for label in ("positive", "negative")}] * 3
+    result = {"metric": "fact_f1", "seeds": [0, 1, 2], "methods": methods}
+    result |= {"reward_model": quality, "reward_model_at_end": quality}
+    console = Console(width=80, record=True, file=StringIO())
+    print_comparison(console, {"tasks": {"summarization": result}})
+    lines = console.export_text().splitlines()
+    for method in METHODS.values():
+        assert any(method in line and line.rstrip().endswith("0.100") for line in lines), method
+    assert sum("0.50 / 0.50   0.50 / 0.50" in line for line in lines) == 6
+
+
 RESULT = {
     "metric": "fact_f1",
     "seeds": [0, 1],
@@ -163,7 +178,11 @@ RESULT = {
             "kl_per_token": [0.2, 0.2],
         },
     },
-    "reward_model": [{"precision/negative": 0.9, "recall/negative": 0.75, "gap": 0.5}, {"gap": 1.0}],
+    "reward_model": [
+        {"precision/positive": 0.5, "precision/negative": 0.9, "recall/negative": 0.75, "gap": 0.5},
+        {"precision/negative": 0.8, "recall/negative": 0.65, "gap": 1.0},
+    ],
+    "reward_model_at_end": [{"recall/negative": 0.5, "failure_rate": 0.125}, {"gap": 1.0}],
 }
 
 
@@ -173,7 +192,9 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
     assert "reaches a fact f1 of 0.60" in text
     assert "the policy learned from the words of that model, and now stands at 0.90" in text
     assert "brought it to 0.75, whose best value it passed at step 10 of 20" in text
-    assert "90% deserved it, and it found 75% of those that did" in text
+    # at first (0.9 + 0.8) / 2 and (0.75 + 0.65) / 2; at the end one seed has a number
+    assert "blamed at first, 85% deserved it, and it found 70% of those that did" in text
+    assert "Of the faults that were left at the end it found 50%." in text
     worse = {**RESULT, "methods": {**RESULT["methods"], "sft": {**RESULT["methods"]["sft"], "final": [0.9, 1.0]}}}  # type: ignore[dict-item]
     assert "did not learn from the words" in in_words("summarization", worse)
 
@@ -185,7 +206,9 @@ def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
     assert [row[1] for row in rows] == ["fine-tuned", "Text2Grad", "scalar PPO"]
     _, rows = quality_rows({"tasks": {"summarization": RESULT}})
     assert rows == [
-        ["summarization", "0", "", "", "0.900", "0.750", "", "0.500"],
-        ["summarization", "1", "", "", "", "", "", "1.000"],
+        ["summarization", "0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],
+        ["summarization", "0", "last", "– / –", "– / 0.50", "0.12", "–", "–"],
+        ["summarization", "1", "first", "– / –", "0.80 / 0.65", "–", "–", "1.00"],
+        ["summarization", "1", "last", "– / –", "– / –", "–", "–", "1.00"],
     ]
     assert mean_curve(RESULT["methods"]["scalar_ppo"]["curve"]) == [(0, 0.6), (10, 0.7), (20, 0.75)]  # type: ignore[index]

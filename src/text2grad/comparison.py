@@ -5,7 +5,9 @@ results.json    {"tasks": {TASK: {
                     "seeds": [...],
                     "methods": {METHOD: {"final": [value per seed], "curve": [[[step, value], ...] per seed],
                                          "kl_per_token": [nats per seed]}},    METHOD: sft, scalar_ppo, ...
-                    "reward_model": [per seed: precision, recall, failure_rate, unmatched_rate on fresh answers],
+                    "reward_model": [per seed: precision, recall, failure_rate, unmatched_rate on fresh answers
+                                     of the policy that Text2Grad starts from],
+                    "reward_model_at_end": [the same on the answers of the policy that it ends with],
                     "seconds": [per seed: of each phase and method]}}}
 """
 
@@ -15,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +27,8 @@ from text2grad.plots import comparison_png
 from text2grad.report import groups, read_run
 from text2grad.runlog import to_json, write_atomically
 
-QUALITY = ("precision/positive", "recall/positive", "precision/negative", "recall/negative", "unmatched_rate", "gap")
+SHARES = {"praised": "positive", "blamed": "negative"}
+RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}
 
 
 def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
@@ -62,7 +66,8 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
         "seeds": list(seeds),
         "start": "reward_model" if recipe["sft"]["after_reward_model"] else "sft",
         "methods": found,
-        "reward_model": [run.evaluations[-1]["critic"] for run in trained["text2grad"]],
+        "reward_model": [run.evaluations[0]["critic"] for run in trained["text2grad"]],
+        "reward_model_at_end": [run.evaluations[-1]["critic"] for run in trained["text2grad"]],
         "seconds": seconds,
     }
 
@@ -82,7 +87,7 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
         images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", picture)],
         tables=[
             ("Methods", *method_rows(results)),
-            ("The reward model on the last policy's answers", *quality_rows(results)),
+            ("The reward model beside the annotator, in tokens: precision / recall", *quality_rows(results)),
         ],
     )
     write_atomically(out / "results.json", to_json(results))
@@ -105,17 +110,26 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
         best, end = _passed(methods), max((p[0] for p in methods["text2grad"]["curve"][0]), default=0)
         when = f", whose best value it passed at step {best} of {end}" if best is not None else ""
         text += f" The same judgement given as one number brought it to {fmean(scalar['final']):.2f}{when}."
-    quality = result["reward_model"][0]
-    if "precision/negative" in quality:
+    precision, recall = (_mean(result["reward_model"], f"{name}/negative") for name in ("precision", "recall"))
+    if precision is not None and recall is not None:
         text += (
-            f" Of the tokens that the reward model blamed at the end, {quality['precision/negative']:.0%} deserved it, "
-            f"and it found {quality.get('recall/negative', 0.0):.0%} of those that did."
+            f" Of the tokens that the reward model blamed at first, {precision:.0%} deserved it, and it found "
+            f"{recall:.0%} of those that did."
         )
+    left = _mean(result["reward_model_at_end"], "recall/negative")
+    if left is not None:
+        text += f" Of the faults that were left at the end it found {left:.0%}."
     start = {
         "reward_model": "the reward model's weights, fine-tuned on demonstrations once more",
         "sft": "the fine-tuned weights",
     }[result["start"]]
     return f"{text} The policies start from {start}; so do the baselines."
+
+
+def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """Return the mean over the seeds that have a number; None where none has."""
+    found = [record[name] for record in records if name in record]
+    return fmean(found) if found else None
 
 
 def _passed(methods: Mapping[str, Any]) -> int | None:
@@ -148,25 +162,43 @@ def method_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
 
 
 def quality_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the reward model's table: one row for each task and seed."""
-    rows = [
-        [task, str(seed), *(f"{quality[name]:.3f}" if name in quality else "" for name in QUALITY)]
-        for task, result in results["tasks"].items()
-        for seed, quality in zip(result["seeds"], result["reward_model"], strict=True)
-    ]
-    return ["task", "seed", *(name.replace("/", " ").replace("_", " ") for name in QUALITY)], rows
+    """Return columns and rows of the reward model's table: two rows for each task and seed, first and last answers."""
+    rows = []
+    for task, result in results["tasks"].items():
+        for number, seed in enumerate(result["seeds"]):
+            for answers, when in (("first", "reward_model"), ("last", "reward_model_at_end")):
+                quality = result[when][number]
+                shares = [
+                    " / ".join(_rounded(quality.get(f"{share}/{label}")) for share in ("precision", "recall"))
+                    for label in SHARES.values()
+                ]
+                rows.append(
+                    [task, str(seed), answers, *shares, *(_rounded(quality.get(name)) for name in RATES.values())]
+                )
+    return ["task", "seed", "answers", *SHARES, *RATES], rows
+
+
+def _rounded(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def print_comparison(console: Console, results: Mapping[str, Any]) -> None:
-    """Print both tables to a terminal."""
-    titled = (
-        ("Held-out items, one answer each at temperature 1", method_rows(results)),
-        ("The reward model on the last policy's answers, beside the annotator", quality_rows(results)),
-    )
-    for title, (columns, rows) in titled:
-        table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-        for column in columns:
-            table.add_column(column, justify="left" if column in ("task", "method", "metric") else "right")
-        for row in rows:
-            table.add_row(*row, style="bold" if "Text2Grad" in row else "")
-        console.print(table)
+    """Print two tables for each task, of the methods and of the reward model, at most 80 columns wide."""
+    for task, result in results["tasks"].items():
+        one = {"tasks": {task: result}}
+        _print_table(
+            console,
+            f"{task}: {result['metric']} on held-out items, one answer each at temperature 1",
+            *method_rows(one),
+        )
+        _print_table(console, f"{task}: precision / recall of the reward model in tokens", *quality_rows(one))
+
+
+def _print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
+    wanted = [number for number, column in enumerate(columns) if column not in ("task", "metric")]  # as the title says
+    for number in wanted:
+        table.add_column(columns[number], justify="left" if columns[number] in ("method", "answers") else "right")
+    for row in rows:
+        table.add_row(*(row[number] for number in wanted), style="bold" if "Text2Grad" in row else "")
+    console.print(table)

@@ -21,7 +21,7 @@ METHODS: Mapping[str, str] = {
     "scalar_ppo": "scalar PPO",
     "reward_head_ppo": "reward-head PPO",
     "gamma_1": "Text2Grad, γ = 1",
-    "frozen": "Text2Grad, reward model never refreshed",
+    "frozen": "Text2Grad, frozen reward model",
     "no_words": "Text2Grad, spans without words",
     "linear_decay": "Text2Grad, linear decay",
 }
