@@ -188,7 +188,7 @@ def print_comparison(console: Console, results: Mapping[str, Any]) -> None:
         one = {"tasks": {task: result}}
         _print_table(
             console,
-            f"{task}: {result['metric']} on held-out items, one answer each at temperature 1",
+            f"{task}: {result['metric']}, held-out items",
             *method_rows(one),
         )
         _print_table(console, f"{task}: precision / recall of the reward model in tokens", *quality_rows(one))
