@@ -12,10 +12,12 @@ from text2grad.cli import main
 from text2grad.config import Recipe, make_recipe
 from text2grad.critique_writing import SYMBOLS
 from text2grad.errors import ConfigError
+from text2grad.process_reward_model import ProcessRewardModel
 from text2grad.quoting import QuoteLimits
 from text2grad.reward_head import ScalarRewardModel
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.session import _critics, learned_critic, run_recipe
+from text2grad.steps import STEP_LABELS
 from text2grad.tasks.summarization import SummarizationTask
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
@@ -38,8 +40,8 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy, a reward model that writes, and one that gives a number, all untrained."""
-    from transformers import AutoModelForSequenceClassification
+    """A policy, a reward model that writes, one that gives a number and one that judges steps, all untrained."""
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     path = tmp_path_factory.mktemp("phases")
     tokenizer = word_tokenizer([*SummarizationTask("train").texts(200), "Fact:,.\n"], SYMBOLS)
@@ -52,6 +54,8 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     policy.config.num_labels = 1
     head = AutoModelForSequenceClassification.from_config(policy.config)
     ScalarRewardModel(head, tokenizer, mean=0.5, deviation=2.0).save(path / "reward_head")
+    policy.config.id2label = dict(enumerate(STEP_LABELS))
+    ProcessRewardModel(AutoModelForTokenClassification.from_config(policy.config), tokenizer).save(path / "process")
     return path
 
 
@@ -141,11 +145,11 @@ def settings(**sections: dict[str, Any]) -> Recipe:
     return make_recipe({name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}})
 
 
-@pytest.mark.parametrize("kind", ["generative", "scalar"])
+@pytest.mark.parametrize("kind", ["generative", "scalar", "process"])
 def test_a_learned_critic_judges_the_run_and_is_itself_judged_at_both_ends(
     phases: Path, tmp_path: Path, kind: str
 ) -> None:
-    model = str(phases / {"generative": "reward_model", "scalar": "reward_head"}[kind])
+    model = str(phases / {"generative": "reward_model", "scalar": "reward_head", "process": "process"}[kind])
     out = tmp_path / "run"
     more = ("--set", f"critic.model='{model}'", "--set", f"critic.kind={kind}", "--set", "run.steps=3")
     assert train(phases / "start", out, *more, "--set", "refresh.audit=2") == 0
@@ -155,6 +159,11 @@ def test_a_learned_critic_judges_the_run_and_is_itself_judged_at_both_ends(
     assert [len(one["records"]) for one in found] == [12, 12, 12, 12]
     assert found[0]["critic"].keys() >= {"failure_rate", "gap", "recall/negative"}
     records = [json.loads(line) for line in (out / "rollouts" / "00000.jsonl").read_text().splitlines()]
+    if kind == "process":  # a step's label is the δ of its tokens
+        signs = {"positive": 1.0, "negative": -1.0}
+        assert any(one["critique"]["spans"] for one in records)
+        for one in records:
+            assert {signs[label] for *_, label in one["critique"]["spans"]} == {d for d in one["delta"] if d}
     if kind == "scalar":
         assert all(isinstance(one["critique"]["outcome"], float) and not one["critique"]["spans"] for one in records)
     else:
@@ -162,7 +171,8 @@ def test_a_learned_critic_judges_the_run_and_is_itself_judged_at_both_ends(
     assert "audit/gap" in json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     recipe = make_recipe(json.loads((out / "run.json").read_bytes())["recipe"])
     critic = learned_critic(recipe, out, latest_checkpoint(out / "checkpoints"))  # type: ignore[arg-type]
-    assert type(critic) is {"generative": GenerativeRewardModel, "scalar": ScalarRewardModel}[kind]
+    kinds = {"generative": GenerativeRewardModel, "scalar": ScalarRewardModel, "process": ProcessRewardModel}
+    assert type(critic) is kinds[kind]
 
 
 def test_a_refreshed_critic_is_the_one_that_a_run_is_left_with(phases: Path, tmp_path: Path) -> None:
