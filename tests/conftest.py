@@ -1,9 +1,12 @@
-"""One thread in every test: sums are then taken in one order, and two workers do not fight over two cores."""
+"""What all tests share: one thread, so that sums have one order and two workers do not fight over two cores."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from fault_server import SECRET, Running, running
+from text2grad.annotating import asking
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -12,3 +15,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that fails is asked again at once, with a key that nobody may see."""
+    monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setenv("SOME_KEY", SECRET)

@@ -44,6 +44,7 @@ REPLY = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\
 SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
 RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
 HUGE = 10_000_000
+SECRET = "sk-never-to-be-seen"  # the key of whoever asks
 
 
 class Running(NamedTuple):

@@ -1,13 +1,12 @@
 """Annotation against a server that misbehaves: what each fault becomes, what is repeated, and what is written down."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fault_server import HUGE, Running, running
+from fault_server import HUGE, SECRET, Running, running
 from text2grad.annotating import asking
 from text2grad.annotating.asking import Tally
 from text2grad.annotating.client import MAX_REPLY_BYTES
@@ -19,19 +18,7 @@ from text2grad.errors import ConfigError
 from text2grad.phase_sections import AnnotateConfig
 from text2grad.types import Example, Span
 
-SECRET = "sk-never-to-be-seen"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setenv("SOME_KEY", SECRET)
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def item(script: str, name: str = "", *, response: str = "So glad today.", feedback: str | None = None) -> Item:

@@ -7,35 +7,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fault_server import Running, running
+from fault_server import SECRET, Running, running
 from text2grad import LLMCritic
-from text2grad.annotating import asking
 from text2grad.annotations import read_annotations
 from text2grad.cli import main
 from text2grad.critics import Critic, ask
 from text2grad.errors import ConfigError, CriticError
 from text2grad.types import Example, Span
 
-SECRET = "sk-never-to-be-seen"
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setenv("SOME_KEY", SECRET)
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def recipe(path: Path, server: Running, scripts: list[str], **settings: Any) -> Path:

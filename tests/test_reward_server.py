@@ -1,7 +1,6 @@
 """A reward model behind a server is asked as it was trained, is held to a grammar, and its failures are counted."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from text2grad.quoting import QuoteLimits
 from text2grad.types import Critique, Example, Span
 
 ASKED, RESPONSE = Example("Where?\n"), "in Lyon in May"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running() as found:
-        yield found
 
 
 def critic(server: Running | str, path: Path, **settings: Any) -> ServerRewardModel:

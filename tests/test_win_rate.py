@@ -1,30 +1,18 @@
 """`text2grad win-rate`: two sets judged in both orders, against a server that prefers a place or a length."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fault_server import Running, running
-from text2grad.annotating import asking
+from fault_server import Running
 from text2grad.annotating.preferring import Contest, Preference, messages, read_verdict
 from text2grad.annotating.store import Answer
 from text2grad.cli import main
 from text2grad.commands.win_rate import summary
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setenv("SOME_KEY", "sk-never-to-be-seen")
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def files(path: Path, server: Running, scripts: list[tuple[str, str, str]], *, what: str = "responses") -> list[str]:

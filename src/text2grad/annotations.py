@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from text2grad.critics import Critic, ask
 from text2grad.records import critique_record, read_judged
-from text2grad.runlog import to_json, write_atomically
+from text2grad.runlog import write_records
 from text2grad.spans import Match
 from text2grad.types import Critique, Example
 
@@ -43,7 +43,7 @@ def annotate(
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
     """Write annotations, whole or not at all."""
-    write_atomically(path, b"\n".join(to_json(annotation_record(one)) for one in annotations) + b"\n")
+    write_records(path, map(annotation_record, annotations))
 
 
 def annotation_record(annotation: Annotation) -> dict[str, Any]:
