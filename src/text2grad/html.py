@@ -245,7 +245,7 @@ def _answer(record: Record, columns: Sequence[str]) -> str:
     """Return one response and its critique."""
     parts = _count(len(record.get("offsets", ())), record.get("unit", "token"))
     label = f"Response, {parts}; arrow keys move between them"
-    by = f'<p class="where">{escape(record["by"])}</p>' if "by" in record else ""
+    by = f'<p class="where as-is">{escape(record["by"])}</p>' if "by" in record else ""
     return (
         f'<div class="answer">{by}<div class="text" dir="auto" tabindex="0" role="group" aria-label="{label}">'
         f"{response_html(record, columns)}</div>{_facts(record)}</div>{_critique(record)}"
