@@ -193,9 +193,9 @@ def train_quietly(trainer: Any, on_step: Callable[[int], None] | None) -> None:
 def supervised_row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:
     """Return one example as ids, cut at `how.max_tokens`, and labels."""
     if how.prompt_format == "plain":
-        asked = tokenizer(prompt)["input_ids"]
+        asked = tokenizer(prompt, verbose=False)["input_ids"]
     else:
         asked = encode_prompts(tokenizer, [Example(prompt)], prompt_format=how.prompt_format)[0]
-    given = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    given = [*tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"], tokenizer.eos_token_id]
     labels = [NO_LOSS] * len(asked) if how.answer_only else list(asked)
     return {"input_ids": [*asked, *given][: how.max_tokens], "labels": [*labels, *given][: how.max_tokens]}
