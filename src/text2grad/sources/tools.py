@@ -114,7 +114,9 @@ def _texts(value: Any) -> list[str]:
 
 def _place(row: Row, value: Object, response: str) -> Span:
     """Return the place of a region, checked against the text that the export quotes."""
-    start, end, quote = value.get("start"), value.get("end"), value.get("text")
+    start: Any = value.get("start")
+    end: Any = value.get("end")
+    quote = value.get("text")
     if not isinstance(quote, str) or not _is_place(start, end):
         return row.span(start, end, "negative", response)
     for same in (str, _without_space):
