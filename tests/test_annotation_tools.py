@@ -41,7 +41,7 @@ def one(tmp_path: Path, format: str, record: dict[str, Any]) -> Any:
 
 
 def test_what_a_person_marks_in_label_studio_is_kept_at_its_characters() -> None:
-    fair, emoji, rice, code = read_source(DATA / "label_studio_1.23.2_by_hand.json", format="label_studio")
+    fair, emoji, rice, code, noted = read_source(DATA / "label_studio_1.23.2_by_hand.json", format="label_studio")
     assert marks(fair) == [("in Lyon", "negative")]
     assert marks(emoji) == [
         ("東京", "negative"),
@@ -55,6 +55,11 @@ def test_what_a_person_marks_in_label_studio_is_kept_at_its_characters() -> None
         ("Serve cold 🍚 rice", "positive"),
     ]
     assert marks(code) == [('"a\\nb")', "positive"), ("<b>&amp;\nprint", "negative"), ("😀", "positive")]
+    assert isinstance(noted, Annotation)
+    assert noted.critique == Critique(
+        'poor: "First, boil water.\\nThen add salt." – Too short 🍚\nFine 祭り on the whole.\noverall: poor',
+        (Span(0, 33, "negative"),),  # 18 + 1 + 14; the page quotes the break behind it, too
+    )
 
 
 def test_all_that_label_studio_exports_is_kept_or_accounted_for() -> None:
