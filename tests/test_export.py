@@ -1,6 +1,7 @@
 """Annotations going out, and `text2grad import` and `export` from their command lines."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from text2grad.annotations import Annotation, read_annotations
 from text2grad.cli import main
 from text2grad.errors import ConfigError, DataError
-from text2grad.export import DATA_FILE, data_card, write_dataset, write_examples, write_folder
+from text2grad.export import DATA_FILE, data_card, push_folder, write_dataset, write_examples, write_folder
 from text2grad.sources.registry import read_source
 from text2grad.types import Critique, Example, Span
 
@@ -119,3 +120,30 @@ def test_the_export_command_writes_the_folder_and_pushes_nothing_without_a_name(
     assert main(arguments) == 0
     assert read_source(tmp_path / "ds" / DATA_FILE) == ANNOTATIONS * 2
     assert "4 annotations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("ENDPOINT", "http://127.0.0.1:9", r"\[Errno \d+\] Connection refused"),
+        ("HF_HUB_OFFLINE", True, "Cannot reach .*: offline mode is enabled.* environment variable"),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_an_error_that_names_no_token(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    value: str | bool,
+    why: str,
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with pytest.raises(DataError) as caught:
+        push_folder(tmp_path, "you/feedback")
+    said = str(caught.value)
+    assert re.fullmatch(
+        f"cannot push {re.escape(str(tmp_path))} to you/feedback: {why}\\. The folder is complete; try again", said
+    )
+    assert "hf_secret" not in said + "".join(capfd.readouterr())

@@ -299,12 +299,12 @@ def test_label_studio_regions_become_spans_and_notes_become_words(tmp_path: Path
         ),
         labels={"Hallucination": "negative", "Topic": "ignore"},
     )
-    words = 'Hallucination: "Lyon" – She lives in Nice.\nShort.\nClear.\nGood: "I" – I see'
+    words = 'Hallucination: "Lyon" – She lives in Nice.\nGood: "I" – I see\nShort.\nClear.'
     assert found == Item(
         Annotation("Where?", LYON, Critique(words, (Span(0, 1, "positive"), NO))),
         (
-            Loss("labels that are told to be ignored", "Topic"),
             Loss("answers that are neither labels of the text nor words", 'rating: {"rating": 2}'),
+            Loss("labels that are told to be ignored", 'Topic: "live"'),
         ),
     )
 
@@ -336,9 +336,9 @@ def test_labels_of_unknown_meaning_and_other_exports_are_refused(tmp_path: Path)
     assert refusal(tmp_path, "label_studio", {"text": LYON, "label": []}) == (
         f'DIR/in.jsonl:1: a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV{WAY_OUT}'
     )
-    assert refusal(tmp_path, "argilla", {"text": LYON, "span.responses": []}) == (
-        'DIR/in.jsonl:1: a record of Argilla 2 has "fields" and "responses" as objects; export with records.to_json()'
-        f"{WAY_OUT}"
+    assert refusal(tmp_path, "argilla", {"text": LYON}) == (
+        'DIR/in.jsonl:1: a record of Argilla 2 has "fields" and "responses", or columns like "span.responses"; export '
+        f"with records.to_datasets() or records.to_json(){WAY_OUT}"
     )
 
 
@@ -363,10 +363,13 @@ def test_argilla_answers_become_one_annotation_per_user(tmp_path: Path) -> None:
     first, second = items(tmp_path, "argilla", record)
     assert first == Item(
         Annotation("Where?", LYON, Critique('poor: "Lyon"\nWrong city.', (NO,))),
-        (Loss("answers that are neither spans nor words", "rating: 2"),),
+        (
+            Loss("guesses of a model: not what a person said", "span"),
+            Loss("answers that are neither spans nor words", "rating: 2"),
+        ),
     )
     assert second.made == Annotation("Where?", LYON, Critique("No errors marked."))
-    (bare,) = items(tmp_path, "argilla", {**record, "responses": {}})
+    (bare,) = items(tmp_path, "argilla", {**record, "responses": {}, "suggestions": {}})
     assert bare == Item(Example("Where?", meta={"response": LYON}), (Loss(NOT_JUDGED),))
 
 

@@ -142,14 +142,17 @@ def push_folder(
     """
     try:
         from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
     except ImportError as error:
         raise ConfigError('the hub needs huggingface_hub: pip install "text2grad[train]"') from error
     api = HfApi()
+    # Its bases are OSError and the base of all errors of the HTTP library, which differs by huggingface_hub's version.
+    failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, ValueError)
     try:
         address = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
         api.upload_folder(repo_id=repository, repo_type=kind, folder_path=directory)
-    except (OSError, ValueError) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    except failures as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise DataError(f"cannot push {directory} to {repository}: {why}. The folder is complete; try again") from error
     return str(address)
 
