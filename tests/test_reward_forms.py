@@ -24,9 +24,9 @@ LEARNED, HELD_OUT = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
 TARGET_TOKENS = {
     # The opening, 3 of "Animals please.", '", "', the key, '"', ":", " ", '"', 2 labels, '"', "}" and the end: 15.
     "dense": 15,
-    # Up to ":" the same 8, " [" and "[", then '"', the word, '"', ",", " 1", "]" twice, "," and " [", "]", "}", the end;
-    # one more for each poor word, since -1 is " -" and "1": of all 72 words half, of 24 × 2 learned 24.
-    "scores": 8 + 2 + 12 + 2 + 3 + 1,
+    # Up to ":" the same 8, " [" and "[", then twice the 6 of '"', word, '"', ",", " 1", "]", with "," and " [" between,
+    # "]}" and the end. -1 is one more, " -" and "1": half of the words are poor, and so one of a target's two.
+    "scores": 8 + 2 + 6 + 2 + 6 + 2 + 1,
 }
 
 
