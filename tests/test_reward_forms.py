@@ -69,9 +69,7 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
 
 def test_a_text_without_room_for_all_labels_is_a_failure_with_its_reason(trained: Any) -> None:
     form, run = trained
-    critic = GenerativeRewardModel.load(
-        run / "model", max_new_tokens=TARGET_TOKENS[form] - 2
-    )  # but for "}" and the end
+    critic = GenerativeRewardModel.load(run / "model", max_new_tokens=TARGET_TOKENS[form] - 3)
     for critique in critic(*asked(LEARNED[:3])):
         assert (critique.status, critique.spans) == ("unparsable", ())
         assert critique.feedback.startswith("no whole JSON object with word_")
