@@ -90,6 +90,12 @@ def test_in_the_loop_it_is_loaded_with_its_form_and_refuses_to_be_constrained(tr
     )
 
 
+def test_a_form_that_nobody_knows_is_refused(trained: Any) -> None:
+    _, run = trained
+    with pytest.raises(ConfigError, match="form has no value 'dens'"):
+        GenerativeRewardModel.load(run / "model", form="dens")
+
+
 def test_a_run_that_would_constrain_labels_is_refused_before_anything_is_written(trained: Any) -> None:
     form, run = trained
     with pytest.raises(ConfigError, match="constrained decoding knows quotes alone"):

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from text2grad.adapter_roles import load_writer
 from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
@@ -23,6 +23,7 @@ from text2grad.runlog import to_json, write_atomically
 from text2grad.skeleton import START, Skeleton
 from text2grad.spans import Match, critique_from_text
 from text2grad.types import Critique, Example
+from text2grad.weighting import check_known
 
 SETTINGS_FILE = "reward_model.json"
 
@@ -36,9 +37,11 @@ def critique_prompts(
 ) -> list[list[int]]:
     """Return the ids of what a reward model reads about each response."""
     asked = critique_questions(examples, responses, prompt_format, form)
+    if not asked:
+        return []
     if prompt_format == "chat":
         return [list(ids) for ids in encode_prompts(tokenizer, list(map(Example, asked)), prompt_format="chat")]
-    return list(tokenizer(asked)["input_ids"]) if asked else []
+    return list(tokenizer(asked)["input_ids"])
 
 
 class GenerativeRewardModel:
@@ -75,9 +78,10 @@ class GenerativeRewardModel:
             prompt_format: how it is asked, as when it learned: "chat" by its chat template, "plain" without.
 
         Raises:
-            ConfigError: if `constrain` is True and `form` labels words.
+            ConfigError: if there is no such form, or `constrain` is True and `form` labels words.
             ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
         """
+        check_known("form", form, get_args(CritiqueForm))
         self.model, self.tokenizer = model.eval(), tokenizer
         self.max_new_tokens, self.rows_at_once, self.words = max_new_tokens, rows_at_once, words
         self.match: Match = match
