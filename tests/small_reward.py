@@ -13,6 +13,7 @@ from typing import Any
 from text2grad.annotations import Annotation, write_annotations
 from text2grad.config import Recipe, make_recipe
 from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_request, critique_target
+from text2grad.phase_sections import CritiqueForm
 from text2grad.reward_run import RewardRun
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -35,11 +36,11 @@ PROMPTS = [f"{letter}:" for letter in "abcdef"]  # six responses to each, of oth
 ANNOTATIONS = [annotation(PROMPTS[(i + j) % 6], a, b) for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
 
 
-def prepare(directory: Path) -> None:
-    """Write annotations.jsonl and a model of random weights."""
+def prepare(directory: Path, form: CritiqueForm = "spans") -> None:
+    """Write annotations.jsonl and a model of random weights that can say their critiques in a form."""
     write_annotations(directory / "annotations.jsonl", ANNOTATIONS)
     asked = [critique_prompt(Example(one.prompt), one.response) for one in ANNOTATIONS]
-    written = [critique_target(one.critique, one.response) for one in ANNOTATIONS]
+    written = [critique_target(one.critique, one.response, form=form) for one in ANNOTATIONS]
     chat = [f"[user]{critique_request(Example(one.prompt), one.response)}[judge]" for one in ANNOTATIONS]
     tokenizer = word_tokenizer([*asked, *written, *chat, " "], SYMBOLS)
     tiny_llama(tokenizer, seed=1, width=32, layers=1, context=160).save_pretrained(directory / "base")

@@ -37,7 +37,7 @@ BANDS = """
     record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
     sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
     sources/table sources/registry preferences export
-    critique_writing quoting verbatim critique_grammar skeleton constrained adapter_roles reward_model
+    critique_forms critique_writing quoting verbatim critique_grammar skeleton constrained adapter_roles reward_model
     muon sft reward_training reward_head preference_training steps process_reward_model
     quality refresh scoring launch loop
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking

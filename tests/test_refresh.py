@@ -426,16 +426,17 @@ def test_the_window_holds_the_last_responses(tmp_path: Path, phases: Path, monke
     assert [one.prompt for one in mixed] == [example.prompt_text for example in EXAMPLES[2:5]]
 
 
-def test_a_critic_without_words_learns_without_them(
+def test_a_critic_learns_again_to_write_as_it_writes(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
     critic.words = critic.constrain = False
+    critic.form = "dense"
     monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(more))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.see(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
-    assert found == [{"words": False, "constrain": False}]
+    assert found == [{"words": False, "form": "dense", "constrain": False}]
 
 
 # The audit.

@@ -201,13 +201,14 @@ def test_a_model_that_nothing_could_stop_is_refused() -> None:
 
 def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: GenerativeRewardModel, tmp_path: Path) -> None:
     limits = QuoteLimits(whole_words=True, max_quote_words=3, max_quotes=2, one_list=True)
-    settings = {"max_new_tokens": 33, "rows_at_once": 2, "words": False, "match": "normalized"}
-    given = like(taught, **settings, constrain=False, limits=limits)
+    settings = {"max_new_tokens": 33, "rows_at_once": 2, "words": False, "form": "dense", "match": "normalized"}
+    given = like(taught, **settings, limits=limits)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
         "max_new_tokens": 33,
         "rows_at_once": 2,
         "words": False,
+        "form": "dense",
         "match": "normalized",
         "constrain": False,
         "limits": {
@@ -222,7 +223,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
-    assert (loaded.constrain, loaded.limits) == (False, limits)
+    assert (loaded.constrain, loaded.form, loaded.limits) == (False, "dense", limits)
     assert (loaded.eos_ids, loaded.pad_id) == (given.eos_ids, given.pad_id)
     before, after = given.model.state_dict(), loaded.model.state_dict()
     assert before.keys() == after.keys()
@@ -238,7 +239,7 @@ def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
     (tmp_path / SETTINGS_FILE).unlink()
     loaded = GenerativeRewardModel.load(str(tmp_path))
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (512, 64, True, "exact")
-    assert (loaded.constrain, loaded.limits) == (True, QuoteLimits())
+    assert (loaded.constrain, loaded.form, loaded.limits) == (True, "spans", QuoteLimits())
     assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
 
 
@@ -361,14 +362,16 @@ def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
 def test_where_nothing_is_left_to_learn_from_the_error_says_why(tokenizer: Any) -> None:
     failed = Annotation("dogs:", " a cat", Critique("", status="unparsable"))
     with pytest.raises(DataError) as caught:
-        train_reward_model(None, tokenizer, [*ANNOTATIONS[:3], failed], FineTuning(steps=1, max_tokens=10))
+        train_reward_model(
+            new_model(tokenizer), tokenizer, [*ANNOTATIONS[:3], failed], FineTuning(steps=1, max_tokens=10)
+        )
     assert str(caught.value) == (
         "none of 4 annotations can be learned from: 1 hold no critique that could be read, 3 are longer than "
         "max_tokens = 10"
     )
     for given in ([], [failed, failed]):
         with pytest.raises(DataError) as caught:
-            train_reward_model(None, tokenizer, given, HOW)
+            train_reward_model(new_model(tokenizer), tokenizer, given, HOW)
         assert str(caught.value) == (
             f"none of {len(given)} annotations can be learned from: {len(given)} hold no critique that could be read, "
             "0 are longer than max_tokens = 96"

@@ -175,7 +175,7 @@ def _interpret(reading: Reading, text: str) -> ParsedCritique:
         feedback=feedback,
         positive=listed("positive"),
         negative=listed("negative"),
-        status="ok" if _is_json(text[reading.start : reading.end]) else "repaired",
+        status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
         suggestions=listed("suggestions"),
         outcome=outcome,
     )
@@ -245,7 +245,7 @@ def is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
     """True where a text is JSON by the letter of RFC 8259, which knows no NaN."""
     try:
         json.loads(text, parse_constant=int)  # int("NaN") is a ValueError

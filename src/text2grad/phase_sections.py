@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from text2grad.sections import Count, Fraction, Listed, NonNegative, Positive, Section
 
 Optimizer = Literal["adamw", "muon"]
+CritiqueForm = Literal["spans", "dense", "scores"]
 
 
 class SFTConfig(Section):
@@ -96,6 +97,8 @@ class RewardModelConfig(Section):
     """Write the critique before the spans; off is the ablation without reasoning (section 5.3)."""
     annotations: Annotated[tuple[str, ...], Listed] = ()
     """JSONL files that `text2grad reward` learns from; this and all below are that command's alone."""
+    form: CritiqueForm = "spans"
+    """What it learns to write: quotes; a label per word (Appendix I.1); the response's words with scores (SLF5K)."""
     epochs: Positive | None = None
     """Passes over the annotations; goes before `steps`."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"

@@ -160,7 +160,9 @@ class Refresher:
         device = self.critic.model.device  # a trainer of transformers moves the model to its own
         critic = self.critic
         with learning(critic.model) as model:
-            train_reward_model(model, critic.tokenizer, mixed, how, words=critic.words, constrain=critic.constrain)
+            train_reward_model(
+                model, critic.tokenizer, mixed, how, words=critic.words, form=critic.form, constrain=critic.constrain
+            )
         self.critic.model.to(device)
         return True
 

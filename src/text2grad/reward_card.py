@@ -19,8 +19,8 @@ tags:
 # {name}
 
 A generative reward model for [Text2Grad](https://arxiv.org/abs/2505.22338). It reads a prompt and a response and
-writes JSON: {words}quotes of what is good and of what is poor about the response, word for word. The quotes
-become a reward on each token of the response.
+writes JSON: {words}{marks}, which become a
+reward on each token of the response.
 
 ```python
 from text2grad import Example, GenerativeRewardModel
@@ -39,7 +39,7 @@ learned, by the {prompt_format} form of its prompt; `reward_model.json` says so,
 |---|---|
 {counts}
 
-The base model is {base}{lora}. The loss stood on critique and quotes alone; {steps:,} steps of {batch_size} annotations
+The base model is {base}{lora}. The loss stood on what it writes alone; {steps:,} steps of {batch_size} annotations
 at a peak learning rate of {lr:g} ({optimizer}), and the weights are those of step {best_step:,}, the best measured.
 
 ## How good it is
@@ -55,8 +55,15 @@ A critic that is right about half of what it marks still teaches, but a policy f
 responses of your own policy before you rely on it.
 """
 
+_MARKS = {
+    "spans": "quotes of what is good and of what is poor about the response, word for word",
+    "dense": "a label for each word of the response, good, poor or neither",
+    "scores": "a list of the response's words, each with a score of 1, -1 or 0",
+}
+
 _COUNTS = {
     "learned": "learned from",
+    "target_tokens": "tokens of what it learned to write, all together",
     "too_long": "left out, longer than the limit",
     "unreadable": "left out, without a critique that could be read",
     "shared_prompts": "left out, of a prompt that is held out",
@@ -75,6 +82,7 @@ def model_card(recipe: Recipe, results: Mapping[str, Any], *, name: str, adapter
         adapter: True for a LoRA adapter, which needs its base model.
     """
     settings, model = recipe.reward_model, recipe.model
+    constrained = settings.form == "spans" and recipe.critic.constrain is not False
     base = Path(model.path).name if Path(model.path).exists() else model.path  # where it lay here is nobody's business
     return _CARD.format(
         base_line="" if Path(model.path).exists() else f"base_model: {json.dumps(base)}\n",
@@ -82,6 +90,7 @@ def model_card(recipe: Recipe, results: Mapping[str, Any], *, name: str, adapter
         name=name.rpartition("/")[2],
         load=name,
         words="a critique in words, then " if settings.words else "",
+        marks=_MARKS[settings.form],
         prompt_format=results["prompt_format"],
         counts="\n".join(f"| {text} | {results['counts'][key]:,} |" for key, text in _COUNTS.items()),
         base=f"`{base}`",
@@ -91,7 +100,7 @@ def model_card(recipe: Recipe, results: Mapping[str, Any], *, name: str, adapter
         lr=settings.lr,
         optimizer=settings.optimizer,
         best_step=results["best_step"],
-        constrained="" if recipe.critic.constrain is False else " and constrained to whole JSON and verbatim quotes",
+        constrained=" and constrained to whole JSON and verbatim quotes" if constrained else "",
         responses=results["counts"]["held_out"] - results["counts"]["unaligned"],
         measured="\n".join(f"| {metric} | {value:.3f} |" for metric, value in results["measured"].items()),
     )

@@ -8,12 +8,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from text2grad.adapter_roles import load_writer
 from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
-from text2grad.critique_writing import PromptFormat, critique_prompt, critique_request
-from text2grad.errors import ModelError
+from text2grad.critique_forms import LABEL_FORMS, critique_from_labels
+from text2grad.critique_writing import PromptFormat, critique_questions
+from text2grad.errors import ConfigError, ModelError
+from text2grad.phase_sections import CritiqueForm
 from text2grad.pretrained import context_of, load_tokenizer
 from text2grad.quoting import QuoteLimits
 from text2grad.rollout import decode_greedily, encode_prompts, padding_id, stop_ids
@@ -21,21 +23,25 @@ from text2grad.runlog import to_json, write_atomically
 from text2grad.skeleton import START, Skeleton
 from text2grad.spans import Match, critique_from_text
 from text2grad.types import Critique, Example
+from text2grad.weighting import check_known
 
 SETTINGS_FILE = "reward_model.json"
 
 
 def critique_prompts(
-    tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], prompt_format: PromptFormat
+    tokenizer: Any,
+    examples: Sequence[Example],
+    responses: Sequence[str],
+    prompt_format: PromptFormat,
+    form: CritiqueForm = "spans",
 ) -> list[list[int]]:
     """Return the ids of what a reward model reads about each response."""
-    pairs = list(zip(examples, responses, strict=True))
-    if not pairs:
+    asked = critique_questions(examples, responses, prompt_format, form)
+    if not asked:
         return []
     if prompt_format == "chat":
-        asked = [Example(critique_request(*pair)) for pair in pairs]
-        return [list(ids) for ids in encode_prompts(tokenizer, asked, prompt_format="chat")]
-    return list(tokenizer([critique_prompt(*pair) for pair in pairs])["input_ids"])
+        return [list(ids) for ids in encode_prompts(tokenizer, list(map(Example, asked)), prompt_format="chat")]
+    return list(tokenizer(asked)["input_ids"])
 
 
 class GenerativeRewardModel:
@@ -49,8 +55,9 @@ class GenerativeRewardModel:
         max_new_tokens: int = 512,
         rows_at_once: int = 64,
         words: bool = True,
+        form: CritiqueForm = "spans",
         match: Match = "exact",
-        constrain: bool = True,
+        constrain: bool | None = None,
         limits: QuoteLimits | None = None,
         prompt_format: PromptFormat = "plain",
     ) -> None:
@@ -62,22 +69,33 @@ class GenerativeRewardModel:
             max_new_tokens: length limit of a critique.
             rows_at_once: critiques decoded together; changes memory, not results.
             match: how quotes are found in the response; those of constrained decoding are always exact.
+            form: what it writes beside the words: "spans" are quotes; "dense" and "scores" label each word of the
+                response, and are read whole or not at all (`critique_forms`).
             words: False where it writes spans alone, and learns so when it is trained again.
-            constrain: write whole JSON with verbatim quotes alone (docs/constrained.md). Without it, a critique that
-                was cut off is read as far as it goes.
+            constrain: write whole JSON with verbatim quotes alone (docs/constrained.md); None does so with quotes, and
+                cannot with labels. Without it, quotes that were cut off are read as far as they go.
             limits: more that constrained decoding holds quotes to.
             prompt_format: how it is asked, as when it learned: "chat" by its chat template, "plain" without.
 
         Raises:
+            ConfigError: if there is no such form, or `constrain` is True and `form` labels words.
             ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
         """
+        check_known("form", form, get_args(CritiqueForm))
         self.model, self.tokenizer = model.eval(), tokenizer
         self.max_new_tokens, self.rows_at_once, self.words = max_new_tokens, rows_at_once, words
         self.match: Match = match
         self.eos_ids = stop_ids(model, tokenizer)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
-        self.constrain, self.limits = constrain, limits or QuoteLimits()
+        self.limits = limits or QuoteLimits()
+        self.form: CritiqueForm = form
+        self.constrain = constrain = form == "spans" if constrain is None else constrain
         self.prompt_format: PromptFormat = prompt_format
+        if constrain and form != "spans":
+            raise ConfigError(
+                f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain "
+                "out, in a recipe critic.constrain."
+            )
         if constrain and not words and self.limits.supported:
             raise ModelError(
                 "limits.supported allows what the critique's words quote alone, and this model writes no words. Leave "
@@ -96,6 +114,9 @@ class GenerativeRewardModel:
         occurrence would pay a policy for saying a good thing again and again.
         """
         texts = self.write(examples, responses)
+        if self.form != "spans":
+            form = LABEL_FORMS[self.form]
+            return [critique_from_labels(*pair, form) for pair in zip(texts, responses, strict=True)]
         match: Match = "exact" if self.constrain else self.match
         return [
             critique_from_text(text, response, match=match, occurrences="first")
@@ -108,7 +129,7 @@ class GenerativeRewardModel:
         A response that leaves no room for a critique in the model's context, or for a whole one where decoding is
         constrained, gets the empty text.
         """
-        prompts = critique_prompts(self.tokenizer, examples, responses, self.prompt_format)
+        prompts = critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         texts, least = [""] * len(prompts), self._least_room
         for start in range(0, len(order), self.rows_at_once):
@@ -163,6 +184,7 @@ class GenerativeRewardModel:
             "max_new_tokens": self.max_new_tokens,
             "rows_at_once": self.rows_at_once,
             "words": self.words,
+            "form": self.form,
             "match": self.match,
             "constrain": self.constrain,
             "limits": asdict(self.limits),

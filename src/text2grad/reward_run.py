@@ -30,7 +30,7 @@ from text2grad.reward_trainer import METRICS_FILE, Told, checkpoint_path, last_p
 from text2grad.reward_training import lessons
 from text2grad.run_state import open_run
 from text2grad.runlog import to_json, write_atomically
-from text2grad.sft import FineTuning, supervised_row
+from text2grad.sft import NO_LOSS, FineTuning, supervised_row
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
 
@@ -46,7 +46,8 @@ class RewardRun:
             resume: go on with the run in `run.out`.
 
         Raises:
-            ConfigError: if the recipe lacks something, or the directory holds another run.
+            ConfigError: if the recipe lacks something, constrains a form that cannot be, or the directory holds another
+                run.
             DataError: if the annotations cannot be used.
             ModelError: if the model cannot be loaded, or its tokenizer cannot write critiques.
             CheckpointError: if the run was started with other settings or annotations.
@@ -69,6 +70,7 @@ class RewardRun:
         self.held_out = HeldOut(self.tokenizer, shares.held_out)
         self.counts = {
             "learned": len(self.rows),
+            "target_tokens": sum(label != NO_LOSS for row in self.rows for label in row["labels"]),
             "too_long": too_long,
             "unreadable": shares.failed,
             "shared_prompts": shares.shared_prompts,
@@ -138,8 +140,9 @@ class RewardRun:
             self.tokenizer,
             max_new_tokens=settings.max_new_tokens,
             words=settings.words,
+            form=settings.form,
             match=critic.match,
-            constrain=critic.constrain is not False,
+            constrain=critic.constrain,
             limits=limits_of(self.recipe),
             prompt_format=self.prompt_format,
         )
@@ -151,7 +154,7 @@ class RewardRun:
             raise ModelError("the tokenizer has no end-of-sequence token, so no critique could be shown to end")
         longest = int(min(settings.max_tokens, context_of(self.model)))
         how = FineTuning(settings.steps, max_tokens=longest, prompt_format=self.prompt_format)
-        asked, targets, too_long = lessons(self.tokenizer, shares.train, how, words=settings.words)
+        asked, targets, too_long = lessons(self.critic, shares.train, max_tokens=longest)
         pairs = zip(asked, targets, strict=True)
         return [supervised_row(self.tokenizer, one.prompt_text, target, how) for one, target in pairs], too_long
 

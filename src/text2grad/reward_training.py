@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from text2grad.annotations import Annotation
-from text2grad.critique_writing import critique_prompt, critique_request, critique_target
+from text2grad.critique_writing import critique_questions, critique_target
 from text2grad.errors import DataError
 from text2grad.reward_model import GenerativeRewardModel, critique_prompts
 from text2grad.sft import FineTuning, fine_tune
@@ -20,10 +20,8 @@ def train_reward_model(
     annotations: Sequence[Annotation],
     how: FineTuning,
     *,
-    words: bool = True,
-    max_new_tokens: int = 512,
-    constrain: bool = True,
     on_step: Callable[[int], None] | None = None,
+    **settings: Any,
 ) -> tuple[GenerativeRewardModel, int]:
     """Train a language model on annotations.
 
@@ -32,56 +30,48 @@ def train_reward_model(
         tokenizer: its tokenizer.
         annotations: responses with critiques; failed critiques teach nothing and are passed over.
         how: steps, batch size, learning rate.
-        words: False leaves the critique in words out, and keeps the spans.
-        max_new_tokens: length limit of the critiques it will write.
-        constrain: as in `GenerativeRewardModel`; what it learns is the same.
         on_step: called with the number of steps made.
+        settings: keyword arguments of `GenerativeRewardModel`; of these `words` and `form` say what it learns to write.
 
     Returns:
         The reward model, and how many annotations were left out because prompt, response and critique together are
         longer than `how.max_tokens`: cut, they would teach it to write broken JSON.
 
     Raises:
-        DataError: if none is left to learn from.
+        ConfigError: if decoding is to be constrained to a form that it cannot be constrained to.
         ModelError: if it could not write critiques; before it has learned anything.
+        DataError: if none is left to learn from.
     """
-    asked, targets, left_out = lessons(tokenizer, annotations, how, words=words)
-    learner = GenerativeRewardModel(
-        model,
-        tokenizer,
-        max_new_tokens=max_new_tokens,
-        words=words,
-        constrain=constrain,
-        prompt_format=how.prompt_format,
-    )
+    learner = GenerativeRewardModel(model, tokenizer, prompt_format=how.prompt_format, **settings)
+    asked, targets, left_out = lessons(learner, annotations, max_tokens=how.max_tokens)
     fine_tune(model, tokenizer, asked, targets, how, on_step=on_step)
     model.eval()
     return learner, left_out
 
 
 def lessons(
-    tokenizer: Any, annotations: Sequence[Annotation], how: FineTuning, *, words: bool
+    learner: GenerativeRewardModel, annotations: Sequence[Annotation], *, max_tokens: int
 ) -> tuple[list[Example], list[str], int]:
-    """Return what is asked, what is to be written, and how many annotations are too long for `how.max_tokens`.
+    """Return what is asked, what is to be written, and how many annotations are too long for `max_tokens`.
 
     Raises:
         DataError: if none is left to learn from.
     """
-    ask = critique_request if how.prompt_format == "chat" else critique_prompt
+    tokenizer, prompt_format, form = learner.tokenizer, learner.prompt_format, learner.form
     read = [one for one in annotations if not one.critique.failed]
     examples, responses = [Example(one.prompt) for one in read], [one.response for one in read]
-    asked = [Example(ask(*pair)) for pair in zip(examples, responses, strict=True)]
-    targets = [critique_target(one.critique, one.response, words=words) for one in read]
-    questions = critique_prompts(tokenizer, examples, responses, how.prompt_format)
+    asked = [Example(one) for one in critique_questions(examples, responses, prompt_format, form)]
+    targets = [critique_target(one.critique, one.response, words=learner.words, form=form) for one in read]
+    questions = critique_prompts(tokenizer, examples, responses, prompt_format, form)
     lengths = [
         len(question) + len(answer) + 1  # and the end of the sequence
         for question, answer in zip(questions, _ids(tokenizer, targets), strict=True)
     ]
-    kept = [row for row, length in enumerate(lengths) if length <= how.max_tokens]
+    kept = [row for row, length in enumerate(lengths) if length <= max_tokens]
     if not kept:
         raise DataError(
             f"none of {len(annotations)} annotations can be learned from: {len(annotations) - len(read)} hold no "
-            f"critique that could be read, {len(read)} are longer than max_tokens = {how.max_tokens}"
+            f"critique that could be read, {len(read)} are longer than max_tokens = {max_tokens}"
         )
     return [asked[row] for row in kept], [targets[row] for row in kept], len(read) - len(kept)
 

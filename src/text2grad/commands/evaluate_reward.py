@@ -98,14 +98,14 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     truth = read_truth(args.annotations, limit=args.limit)
     measures = _measures(args)
-    pairs, units, critic = _pairs(args, truth, console)
+    pairs, units, critic, constrained = _pairs(args, truth, console)
     found = evaluate(pairs, units, measures)
     if not found.marked:
         raise DataError(
             f"no response of {args.annotations} is the same text in {units.name}; choose another --tokenizer, "
             "or --tokenizer words"
         )
-    _write(args, found, pairs, critic)
+    _write(args, found, pairs, {"critic": critic, "constrained": constrained})
     _print(console, args, found)
     return 0
 
@@ -122,8 +122,10 @@ def _measures(args: argparse.Namespace) -> "Measures":
     return Measures(words=not args.no_words, encoder=encoder, reader=reader, draws=args.draws, seed=args.seed)
 
 
-def _pairs(args: argparse.Namespace, truth: Sequence[Any], console: Console) -> tuple[list["Pair"], "Units", str]:
-    """Return the critic's critiques beside the truth, what they are counted in, and the critic's name."""
+def _pairs(
+    args: argparse.Namespace, truth: Sequence[Any], console: Console
+) -> tuple[list["Pair"], "Units", str, bool | None]:
+    """Return the critic's critiques beside the truth, their units, its name, and whether a model was constrained."""
     from text2grad.critics import load_critic
     from text2grad.reward_evaluation.pairs import paired, read_predictions
     from text2grad.reward_evaluation.predicting import check_identity, fingerprint, predictions
@@ -132,17 +134,18 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any], console: Console) -> 
         pairs = read_predictions(args.predictions, truth, match=args.match, whole=args.limit is None)
         units = _units(args, None)
         check_identity(args.out, {"predictions": str(args.predictions)})
-        return pairs, units, args.predictions.name
+        return pairs, units, args.predictions.name, None
     critic: Any = _model(args) if args.model is not None else load_critic(args.critic)
     units = _units(args, critic.tokenizer if args.model is not None else None)
     identity = {"model": args.model, "critic": args.critic, "match": args.match}
     if args.model is not None:
-        constrain = {"constrain": not args.no_constrain, "max_new_tokens": critic.max_new_tokens}
+        constrain = {"constrain": critic.constrain, "max_new_tokens": critic.max_new_tokens}
         directory = Path(args.model)
         identity |= {**constrain, "files": fingerprint(directory) if directory.is_dir() else None}
     check_identity(args.out, identity)
     answers = predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
-    return paired(truth, list(_tracked(console, answers, len(truth)))), units, args.model or args.critic
+    constrained = None if args.model is None else critic.constrain
+    return paired(truth, list(_tracked(console, answers, len(truth)))), units, args.model or args.critic, constrained
 
 
 def _model(args: argparse.Namespace) -> Any:
@@ -175,7 +178,7 @@ def _tracked(console: Console, answers: Any, total: int) -> Any:
     return track(answers, "asking the critic", total, console=console, transient=True)
 
 
-def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], critic: str) -> None:
+def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
     """Write the five files, each whole or not at all."""
     import json
 
@@ -186,8 +189,8 @@ def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"
     from text2grad.runlog import write_atomically
 
     picture = evaluation_png(found)
-    record = {"annotations": str(args.annotations), "critic": critic, "constrained": _constrained(args)}
-    page = evaluation_page(found, critic, args.annotations.name, picture)
+    record = {"annotations": str(args.annotations), **whose}
+    page = evaluation_page(found, whose["critic"], args.annotations.name, picture)
     files = {
         "evaluation.json": json.dumps({**record, **found.as_json()}, indent=2, allow_nan=False).encode() + b"\n",
         "tables.txt": as_text(tables(found)).encode("utf-8", "backslashreplace"),
@@ -202,10 +205,6 @@ def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"
             write_atomically(args.out / name, data)
     except OSError as error:
         raise DataError(f"cannot write to {args.out}: {error.strerror}") from error
-
-
-def _constrained(args: argparse.Namespace) -> bool | None:
-    return None if args.model is None else not args.no_constrain
 
 
 def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> None:
