@@ -78,7 +78,7 @@ def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2 * len(tasks), 3.6), dpi=110, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(5.2 * len(tasks) + 2.4, 3.6), dpi=110, layout="constrained", facecolor="white")
     for axis, (task, result) in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks.items(), strict=True):
         sft = result["methods"]["sft"]["final"]
         axis.axhline(sum(sft) / len(sft), color=INK, linewidth=1, linestyle=":", label="fine-tuned")
@@ -91,7 +91,8 @@ def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
                 means = [sum(point[1] for point in points) / len(points) for points in zip(*curves, strict=True)]
                 axis.plot(steps, means, color=colour, linewidth=2.2, marker="o", markersize=3.5, label=label)
         _finish(axis, f"{task}: {result['metric']}, held-out")
-    figure.axes[0].legend(frameon=False, labelcolor=INK, fontsize=9)
+    lines, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside right upper", frameon=False, labelcolor=INK, fontsize=9)
     return to_png(figure)
 
 
