@@ -11,6 +11,7 @@ what the last request was. What is judged stands between tags, or else is the la
     drop        the connection is closed without a word
     cut         half of the reply's JSON, then the connection is closed
     slow        headers, then a byte now and then, for ever
+    stuck       3 MiB, then likewise
     garbage     status 200, and no JSON
     wrong       status 200, and JSON that is no chat completion
     doubled     a critique that has the key good_spans twice
@@ -152,8 +153,8 @@ class FaultServer:
             return True
         if what == "drop":
             return False
-        if what == "slow":
-            writer.write(REPLY % (200, 1000, b""))
+        if what in ("slow", "stuck"):
+            writer.write(REPLY % (200, HUGE, b"") + b"x" * (3 * 2**20 if what == "stuck" else 0))
             while not writer.is_closing():
                 writer.write(b" ")
                 await writer.drain()

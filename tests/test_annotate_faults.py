@@ -133,6 +133,11 @@ def test_an_answer_of_ten_megabytes_is_not_read_to_its_end_nor_asked_for_again(s
     assert (tmp_path / "answers.sqlite").stat().st_size < 500_000
 
 
+def test_the_rest_of_what_is_too_long_already_is_not_waited_for(server: Running, tmp_path: Path) -> None:
+    verdicts, _, _ = judged(server, tmp_path, item("stuck"), retries=0)
+    assert kinds(verdicts) == ["unreadable"]
+
+
 def test_keys_that_come_twice_are_read_as_json_readers_do(server: Running, tmp_path: Path) -> None:
     (verdict,), _, _ = judged(server, tmp_path, item("doubled"))
     assert verdict.critique is not None  # the last one counts: "today." is good, and poor
@@ -201,6 +206,12 @@ def test_what_stands_twice_in_the_data_is_asked_once(server: Running, tmp_path: 
     one = item("ok", "twice")
     verdicts, _, budget = judged(server, tmp_path, one, one, one, concurrency=3)
     assert (kinds(verdicts), budget.requests, server.times(prompt(one))) == (["ok"] * 3, 1, 1)
+
+
+def test_another_setting_that_an_answer_depends_on_is_another_question(server: Running, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"max_tokens": 77}, {"structured": "off"}, {"retries": 1}]
+    requests = [judged(server, tmp_path, item("ok", "settings"), **settings)[2].requests for settings in told]
+    assert requests == [1, 1, 1, 1, 0]
 
 
 def test_quotes_that_are_not_there_are_dropped_and_on_request_asked_for_again(server: Running, tmp_path: Path) -> None:
@@ -329,10 +340,13 @@ def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path
             "the environment variable NO_SUCH_KEY holds no key for http://localhost:1/v1. Set it, or set [annotate] "
             'api_key_env = "" for a server that wants none',
         ),
-        (
-            {"base_url": f"http://me:{SECRET}@localhost/v1"},
-            "[annotate] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into the "
-            "environment variable that api_key_env names",
+        *(
+            (
+                {"base_url": f"http://{address}"},
+                "[annotate] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into "
+                "the environment variable that api_key_env names",
+            )
+            for address in (f"me:{SECRET}@localhost/v1", f"{SECRET}@localhost/v1", f"localhost/v1?key={SECRET}")
         ),
         (
             {"base_url": "localhost:8000"},
