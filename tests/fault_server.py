@@ -6,15 +6,19 @@ what the last request was. What is judged stands between tags, or else is the la
 
     ok          a critique that quotes the first and the last word of the response
     429         rate limit; `429:0.2` with Retry-After: 0.2
+    quota       rate limit, since the account is empty
     400 401 500 statuses of that number, with an error in JSON
     drop        the connection is closed without a word
     cut         half of the reply's JSON, then the connection is closed
     slow        headers, then a byte now and then, for ever
+    stuck       3 MiB, then likewise
     garbage     status 200, and no JSON
     wrong       status 200, and JSON that is no chat completion
     doubled     a critique that has the key good_spans twice
     huge        an answer of 10 MB
     refused     the model refuses, in the field for it
+    filtered    a filter ended the answer
+    uncounted   a critique, and no number of the tokens that the answer has
     empty       an answer without text
     length      a critique that the length limit cut
     prose       an answer that holds no critique
@@ -45,6 +49,7 @@ SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
 RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
 HUGE = 10_000_000
 SECRET = "sk-never-to-be-seen"  # the key of whoever asks
+_FINISHED = {"length": "length", "filtered": "content_filter"}
 
 
 class Running(NamedTuple):
@@ -144,10 +149,13 @@ class FaultServer:
             header = f"Retry-After: {after}\r\n".encode() if after else b""
             _send(writer, int(status), {"error": {"message": f"no ({asked.key})"}}, header)
             return True
+        if what == "quota":
+            _send(writer, 429, {"error": {"message": "no", "code": "insufficient_quota"}})
+            return True
         if what == "drop":
             return False
-        if what == "slow":
-            writer.write(REPLY % (200, 1000, b""))
+        if what in ("slow", "stuck"):
+            writer.write(REPLY % (200, HUGE, b"") + b"x" * (3 * 2**20 if what == "stuck" else 0))
             while not writer.is_closing():
                 writer.write(b" ")
                 await writer.drain()
@@ -176,7 +184,10 @@ def _scripted(text: str, count: int) -> str:
 def _answers(step: str) -> bool:
     """True for what is an answer, and comes again when it is asked again."""
     return step in (
+        "quota",
         "refused",
+        "filtered",
+        "uncounted",
         "empty",
         "length",
         "prose",
@@ -228,8 +239,8 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         "object": "chat.completion",
         "created": 0,
         "model": "served",
-        "choices": [{"index": 0, **said, "finish_reason": "length" if what == "length" else "stop"}],
-        "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
+        "choices": [{"index": 0, **said, "finish_reason": _FINISHED.get(what, "stop")}],
+        "usage": {"prompt_tokens": 100, **({} if what == "uncounted" else {"completion_tokens": 20})},
     }
 
 

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 
 from fault_server import HUGE, SECRET, Running, running
 from text2grad.annotating import asking
 from text2grad.annotating.asking import Tally
 from text2grad.annotating.client import MAX_REPLY_BYTES
 from text2grad.annotating.judging import Item, Session, Verdict
-from text2grad.annotating.pace import Budget
+from text2grad.annotating.pace import Budget, Pace
 from text2grad.annotating.store import Store
 from text2grad.annotating.templates import Template
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, RequestError
 from text2grad.phase_sections import AnnotateConfig
 from text2grad.types import Example, Span
 
@@ -85,7 +86,14 @@ def test_a_lasting_fault_is_a_failure_of_its_kind_and_is_asked_again_by_the_next
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"), [("refused", "refused"), ("empty", "empty"), ("length", "truncated"), ("prose", "unreadable")]
+    ("fault", "kind"),
+    [
+        ("refused", "refused"),
+        ("filtered", "refused"),
+        ("empty", "empty"),
+        ("length", "truncated"),
+        ("prose", "unreadable"),
+    ],
 )
 def test_an_answer_without_a_critique_is_a_failure_that_is_paid_for_once(
     server: Running, tmp_path: Path, fault: str, kind: str
@@ -112,6 +120,11 @@ def test_an_answer_of_ten_megabytes_is_not_read_to_its_end_nor_asked_for_again(s
     assert (tmp_path / "answers.sqlite").stat().st_size < 500_000
 
 
+def test_the_rest_of_what_is_too_long_already_is_not_waited_for(server: Running, tmp_path: Path) -> None:
+    verdicts, _, _ = judged(server, tmp_path, item("stuck"), retries=0)
+    assert kinds(verdicts) == ["unreadable"]
+
+
 def test_keys_that_come_twice_are_read_as_json_readers_do(server: Running, tmp_path: Path) -> None:
     (verdict,), _, _ = judged(server, tmp_path, item("doubled"))
     assert verdict.critique is not None  # the last one counts: "today." is good, and poor
@@ -121,6 +134,26 @@ def test_keys_that_come_twice_are_read_as_json_readers_do(server: Running, tmp_p
 def test_a_request_that_is_no_good_is_not_repeated(server: Running, tmp_path: Path) -> None:
     verdicts, tally, budget = judged(server, tmp_path, item("400"), structured="off")
     assert (kinds(verdicts), budget.requests, tally.retried) == (["rejected"], 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "requests", "stops"),
+    [
+        *((status, "server_error", 2, False) for status in ("408", "409", "425", "503")),
+        ("422", "rejected", 1, False),
+        *((status, "rejected", 1, True) for status in ("401", "402", "403", "404")),
+        ("429", "rate_limit", 2, False),
+        ("429:601", "rate_limit", 1, True),  # longer than anybody is waited for
+        ("quota", "rate_limit", 1, True),
+    ],
+)
+def test_a_status_is_asked_again_or_stops_the_run_or_neither(
+    server: Running, tmp_path: Path, status: str, kind: str, requests: int, stops: bool
+) -> None:
+    items = [item(f"{status} {status}", "status"), item("ok", f"after {status}")]
+    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=1, structured="off")
+    assert kinds(verdicts) == [kind, "not_asked" if stops else "ok"]
+    assert budget.requests == requests + (not stops)
 
 
 def test_a_key_that_is_turned_away_stops_the_run(server: Running, tmp_path: Path) -> None:
@@ -139,6 +172,12 @@ def test_a_server_that_never_answers_is_given_up(server: Running, tmp_path: Path
     assert budget.requests == asking.GIVE_UP_AFTER
 
 
+def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, tmp_path: Path) -> None:
+    items = [item(script, f"flaky {row}") for row in range(asking.GIVE_UP_AFTER + 1) for script in ("500 500", "ok")]
+    verdicts, _, _ = judged(server, tmp_path, *items, concurrency=1, retries=0, structured="off")
+    assert kinds(verdicts) == ["server_error", "ok"] * (asking.GIVE_UP_AFTER + 1)
+
+
 def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path) -> None:
     items = [item("ok", f"{row}") for row in range(10)]
     with running("--no-schemas") as server:
@@ -154,6 +193,12 @@ def test_what_stands_twice_in_the_data_is_asked_once(server: Running, tmp_path: 
     one = item("ok", "twice")
     verdicts, _, budget = judged(server, tmp_path, one, one, one, concurrency=3)
     assert (kinds(verdicts), budget.requests, server.times(prompt(one))) == (["ok"] * 3, 1, 1)
+
+
+def test_another_setting_that_an_answer_depends_on_is_another_question(server: Running, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"max_tokens": 77}, {"structured": "off"}, {"retries": 1}]
+    requests = [judged(server, tmp_path, item("ok", "settings"), **settings)[2].requests for settings in told]
+    assert requests == [1, 1, 1, 1, 0]
 
 
 def test_quotes_that_are_not_there_are_dropped_and_on_request_asked_for_again(server: Running, tmp_path: Path) -> None:
@@ -207,6 +252,21 @@ def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: 
         assert tally.retried > 0  # 32 at once are too many for 4
 
 
+def test_a_refusal_halves_the_pace_and_an_answer_raises_it(server: Running, tmp_path: Path) -> None:
+    paces: list[Pace] = []
+    settings = AnnotateConfig(model="m", base_url=server.url, api_key_env="SOME_KEY", concurrency=8, structured="off")
+    with Store(tmp_path / "answers.sqlite") as store:
+        asyncio.run(Session(settings, store).run([item("429 ok", "pace")], on_start=paces.append))
+    assert (paces[0].slowed, paces[0].limit) == (1, 4.25)  # 8 / 2, and 1/4 more
+
+
+def test_a_request_is_repeated_after_what_the_server_asks_for_and_some_more() -> None:
+    error = RequestError("server_error", "down", transient=True, retry_after_s=7.0)
+    state = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
+    state.set_exception((RequestError, error, None))
+    assert 7.0 < asking._wait(state) <= 7.001  # all would come back at once without the random part
+
+
 def test_a_budget_of_requests_is_kept_to_the_last_one(server: Running, tmp_path: Path) -> None:
     items = [item("ok", f"requests {row}") for row in range(20)]
     verdicts, tally, budget = judged(server, tmp_path, *items, max_requests=7)
@@ -231,6 +291,23 @@ def test_a_budget_of_money_is_never_overspent_and_counts_earlier_runs(server: Ru
     assert (tally.answered, tally.reused, budget.requests) == (0, 6, 0)
 
 
+@pytest.mark.parametrize(
+    ("fault", "charged"),
+    [
+        *((fault, True) for fault in ("drop", "cut", "garbage", "slow", "uncounted")),
+        *((fault, False) for fault in ("400", "429", "500")),
+    ],
+)
+def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
+    server: Running, tmp_path: Path, fault: str, charged: bool
+) -> None:
+    one = item(fault, "é", response="très bien")
+    settings: dict[str, Any] = {"max_tokens": 50, "input_price": 1.0, "output_price": 3.0, "structured": "off"}
+    _, _, budget = judged(server, tmp_path, one, retries=0, timeout_s=0.3 if fault == "slow" else 10.0, **settings)
+    most = (len(prompt(one).encode()) + asking._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
+    assert budget.cost == pytest.approx(most if charged else 0.0)
+
+
 def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path) -> None:
     verdicts, _, _ = judged(server, tmp_path, item("echo"), item("400", "key"), item("500 500", "key"), retries=0)
     assert kinds(verdicts) == ["ok", "rejected", "server_error"]
@@ -250,10 +327,13 @@ def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path
             "the environment variable NO_SUCH_KEY holds no key for http://localhost:1/v1. Set it, or set [annotate] "
             'api_key_env = "" for a server that wants none',
         ),
-        (
-            {"base_url": f"http://me:{SECRET}@localhost/v1"},
-            "[annotate] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into the "
-            "environment variable that api_key_env names",
+        *(
+            (
+                {"base_url": f"http://{address}"},
+                "[annotate] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into "
+                "the environment variable that api_key_env names",
+            )
+            for address in (f"me:{SECRET}@localhost/v1", f"{SECRET}@localhost/v1", f"localhost/v1?key={SECRET}")
         ),
         (
             {"base_url": "localhost:8000"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.annotating.client import _retry_after
+from text2grad.annotating.client import _count, _retry_after
 from text2grad.annotating.pace import Budget, Pace
 from text2grad.errors import RequestError
 
@@ -57,9 +57,13 @@ def test_nobody_asks_before_the_pause_is_over() -> None:
         pace, loop = Pace(2, Budget()), asyncio.get_running_loop()
         begun = loop.time()
         pace.slow_down(begun, 0.05)
-        pace.slow_down(begun, 0.01)  # a shorter one does not shorten it
         async with pace.turn() as sent_at:
             assert sent_at - begun >= 0.05
+        pace.slow_down(begun, 300.0)
+        pace.slow_down(begun, 0.0)  # a shorter one does not shorten it
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01), pace.turn():
+                raise AssertionError("let through")
 
     run(scenario)
 
@@ -85,6 +89,22 @@ def test_a_request_waits_until_those_under_way_leave_room_in_the_budget() -> Non
         with pytest.raises(RequestError, match="the budget of 1 US dollars leaves no room for a request"):
             async with pace.turn(0.95):
                 order.append("never")
+
+    run(scenario)
+
+
+def test_a_budget_has_room_for_what_it_comes_to_exactly() -> None:
+    budget = Budget(max_cost=1.0, cost=0.5, reserved=0.25)  # 0.5 + 0.25 + 0.25 = 1
+    assert budget.has_room(0.25)
+    assert not budget.has_room(0.251)
+
+
+def test_no_pause_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("text2grad.annotating.pace.LONGEST_PAUSE_S", 0.01)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30):
+            await Pace(1, Budget()).sleep(300.0)
 
     run(scenario)
 
@@ -127,3 +147,8 @@ def test_the_time_to_wait_is_read_from_the_headers(headers: dict[str, str], seco
 
 def test_a_date_to_wait_for_is_read_from_the_headers() -> None:
     assert _retry_after({"retry-after": "Wed, 21 Oct 2215 07:28:00 GMT"}) > 1e9
+
+
+def test_a_number_of_tokens_is_one_that_can_be_kept() -> None:
+    told = [20, 0, -1, True, "20", 2.0, 2**63 - 1, 2**63]  # SQLite has no greater integer than 2^63 - 1
+    assert [_count(one) for one in told] == [20, 0, None, None, None, None, 2**63 - 1, None]

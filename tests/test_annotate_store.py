@@ -87,6 +87,26 @@ def test_an_answer_that_cannot_be_written_is_an_error_and_not_a_silence(tmp_path
             put(store, (question(), Answer("x", "stop")), (question("2"), Answer("y", "stop")))
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_who_waits_no_more_keeps_nobody_else_waiting(tmp_path: Path, works: bool) -> None:
+    async def scenario(store: Store) -> None:
+        asked = [question("given up"), question("waited for")]
+        first, second = (asyncio.create_task(store.put(one, Answer("x", "stop"))) for one in asked)
+        await asyncio.sleep(0)  # now both wait for one commit
+        first.cancel()
+        async with asyncio.timeout(30):
+            await second
+
+    with Store(tmp_path / "a.sqlite") as store:
+        if works:
+            asyncio.run(scenario(store))
+            assert store.get(question("waited for")) == Answer("x", "stop")
+        else:
+            store._writer.execute("DROP TABLE answers")
+            with pytest.raises(DataError, match="cannot write answers"):
+                asyncio.run(scenario(store))
+
+
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("This is no database, and it is long enough to be seen as none." * 20)
     with pytest.raises(DataError, match=r"cannot open the answers in .*: file is not a database"):

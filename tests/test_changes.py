@@ -21,6 +21,7 @@ from text2grad.sources.changes import changed_spans
         ("", "a", [], 1),
         ("a", "", ["a"], 0),
         ("é😀 a", "é😀 b", ["a"], 0),
+        ("b " + "a, " * 150, "c " + "a, " * 150, ["b"], 0),  # what stands often is compared, too
     ],
 )
 def test_changes_by_hand(response: str, better: str, quotes: list[str], added: int) -> None:

@@ -314,6 +314,27 @@ def test_verbatim_words_hold_pieces_of_the_response_between_marks(said: str, all
     assert written(begin(tokenizer, "a cat\né"), text)
 
 
+def test_an_escape_within_a_quote_of_verbatim_words_comes_whole_or_not_at_all() -> None:
+    tokenizer, opened = spelled_by(sorted({*ALL, *"0E9", "\\u0000"})), OPENING + '\\"a'
+    for token, allowed in ((b"\\u0000", True), (b"u", False)):
+        critique = begin(tokenizer, "a\0b", verbatim=True)
+        assert written(critique, opened + ("" if allowed else "\\"))
+        assert critique.take(critique.skeleton.vocabulary.spelled[token][0]) == allowed
+    assert written(begin(tokenizer, "a\0b", verbatim=True), OPENING + '\\u00E9 \\"a')
+    assert not written(begin(tokenizer, "a\0b", verbatim=True), OPENING + '\\u00E9 \\"c'), "heard after an escape"
+
+
+def test_a_mark_of_verbatim_words_is_begun_where_its_second_half_has_room() -> None:
+    for tokens, token in ((sorted(ALL), b"\\"), ([*sorted(ALL), '\\"'], b"t")):  # a half of a mark; before one token
+        tokenizer = spelled_by(tokens)
+        least = int(skeleton(tokenizer).cost[skeleton(tokenizer).text])
+        for room in (least + 1, least + 2):  # the token, one for the mark, and what ends the critique
+            critique = begin(tokenizer, "a cat", verbatim=True)
+            assert written(critique, OPENING + '\\"ca')
+            critique.room = room
+            assert critique.take(critique.skeleton.vocabulary.spelled[token][0]) == (room == least + 2)
+
+
 def pieces_alone(said: str, response: str) -> bool:
     """Oracle: every second part between marks is a piece of the response, and the last mark closes."""
     parts = said.split('"')

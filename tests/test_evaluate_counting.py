@@ -228,6 +228,17 @@ def test_a_rate_that_no_resample_speaks_of_has_its_value_as_interval() -> None:
     assert found == [Estimate(0.5, 0.5, 0.5)] * 20
 
 
+def test_a_resample_in_which_a_rate_is_of_nothing_says_nothing_of_it() -> None:
+    rows = [{"right": 1.0, "all": 2.0}, {"none": 1.0}]  # a quarter of the resamples leave the first row out
+    assert estimate(rows, {"a": Ratio(("right",), ("all",))}) == {"a": Estimate(0.5, 0.5, 0.5)}
+
+
+def test_as_many_resamples_are_drawn_as_are_asked_for() -> None:
+    rows = [{"right": float(n), "all": 1.0} for n in range(9)]
+    one = estimate(rows, {"a": Ratio(("right",), ("all",))}, draws=1)["a"]
+    assert one.low == one.high
+
+
 def test_responses_are_resampled_and_not_their_tokens() -> None:
     # 100 tokens in each of two responses, all right in one: tokens would give ±0.07, responses 0 to 1
     rows = [{"right": 100.0, "all": 100.0}, {"right": 0.0, "all": 100.0}]

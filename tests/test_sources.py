@@ -14,6 +14,7 @@ from text2grad.annotations import Annotation, write_annotations
 from text2grad.errors import ConfigError, DataError
 from text2grad.sources.base import NO_PLACE, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
 from text2grad.sources.registry import Account, Found, read_items, read_source
+from text2grad.sources.table import UNREADABLE
 from text2grad.types import Critique, Example, Span
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -151,6 +152,13 @@ def test_each_rater_of_mqm_has_an_annotation(tmp_path: Path) -> None:
     assert unrated == Item(Example("a", meta={"response": "b"}), (Loss(NOT_JUDGED),))
 
 
+def test_an_error_of_mqm_that_is_marked_twice_has_one_span_and_is_no_missing_fact(tmp_path: Path) -> None:
+    error = {"side": "target", "start": 10, "end": 14}
+    (found,) = items(tmp_path, "mqm", {"source": "in Nice", "target": LYON, "ratings": {"r": [error, error]}})
+    assert isinstance(found.made, Annotation)
+    assert (found.made.critique.spans, len(found.losses), found.missing) == ((NO,), 1, 0)
+
+
 def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path: Path) -> None:
     path = tmp_path / "mqm.tsv"
     rows = [
@@ -170,6 +178,7 @@ def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path
         (Loss(NO_PLACE, 'Omission (Minor), of the source: "\\"b\\""'), Loss(NO_PLACE, "Style (Minor)")),
         2,
     )
+    assert list(read_items(path, "mqm", limit=1)) == found[:1]  # of records, not of rows
     assert found[1].item.made == Annotation('a "b"', LYON, Critique("No errors marked."))
     third = found[2].item.made
     assert isinstance(third, Annotation)
@@ -198,8 +207,22 @@ def test_ilf_keeps_words_and_marks_what_changed(tmp_path: Path) -> None:
     )
     # "    return 1": the 1 is character 11
     assert mended == Item(Annotation("def f():\n", "    return 1", Critique("Wrong.", (Span(11, 12, "negative"),))))
-    assert added.losses == (Loss(ADDED), Loss(WORDS_ONLY))
+    assert (added.losses, added.missing) == ((Loss(ADDED), Loss(WORDS_ONLY)), 1)
     assert alone == Item(Annotation("def f():\n", "    return 1", Critique("Wrong.")), (Loss(WORDS_ONLY),))
+
+
+def test_a_change_of_the_prompts_own_text_has_no_span_and_one_across_the_border_has_its_end(tmp_path: Path) -> None:
+    # "n = 1" + " + 2": the 1 is the prompt's last character; "ret" + "urn 2": three characters are the response's
+    before, across = items(
+        tmp_path,
+        "ilf",
+        {**ILF, "prompt": "n = 1", "original_model_completion": "n = 1 + 2", "completion": ""}
+        | {"unedited_annotator_completion": "n = 3 + 2"},
+        {**ILF, "prompt": "ret", "original_model_completion": "return 2", "unedited_annotator_completion": "yield 2"},
+    )
+    losses = (Loss("changes of the prompt's own text: no span"), Loss(WORDS_ONLY))
+    assert before == Item(Annotation("n = 1", " + 2", Critique("Wrong.")), losses)
+    assert across == Item(Annotation("ret", "urn 2", Critique("Wrong.", (Span(0, 3, "negative"),))))
 
 
 def test_slf5k_in_its_three_forms(tmp_path: Path) -> None:
@@ -208,7 +231,7 @@ def test_slf5k_in_its_three_forms(tmp_path: Path) -> None:
         tmp_path,
         "slf5k",
         hub,
-        {**hub, "feedback": "", "ideal_human_summary": " I "},
+        {**hub, "feedback": "", "ideal_human_summary": " I ", "tldr_human_reference_summary": "T"},
         {"summary_prompt": "Sum up: P", "ideal_human_summary": "I"},
     )
     prompt = "Write an excellent summary of the given text.\n\nTitle: T\n\nText: P\n\nTL;DR:"
@@ -328,6 +351,16 @@ def test_label_studio_tasks_without_an_annotation_are_examples(tmp_path: Path) -
     assert items(tmp_path, "label_studio", task(was_cancelled=True)) == [Item(example, (Loss(NOT_JUDGED), skipped))]
 
 
+def test_a_skipped_annotation_is_lost_once_and_a_place_is_one_span_whatever_its_labels_are(tmp_path: Path) -> None:
+    twice = region(10, 14, "bad")
+    twice["value"]["labels"] = [" bad ", "Good"]  # what is told goes before what is plain
+    record = task(twice) | {"annotations": [{"result": [twice]}, {"result": []}, {"was_cancelled": True}]}
+    first, second = items(tmp_path, "label_studio", record, labels={"Good": "negative"})
+    assert isinstance(first.made, Annotation)
+    assert first.made.critique.spans == (NO,)
+    assert (first.losses, second.losses) == ((Loss("annotations that their annotator skipped"),), ())
+
+
 def test_labels_of_unknown_meaning_and_other_exports_are_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, "label_studio", task(region(0, 1, "Odd"))) == (
         'DIR/in.jsonl:1: nobody said what the label "Odd" means; say --label "Odd=negative", =positive or =ignore'
@@ -410,6 +443,24 @@ def test_a_table_without_feedback_holds_examples(tmp_path: Path) -> None:
     )
     assert plain == Item(Example("Q", "A", "assert", {"id": 3}))
     assert answered == Item(Example("Q", meta={"response": "R"}), (Loss(NOT_JUDGED),))
+
+
+def test_cells_of_a_text_table_stand_for_values_and_empty_ones_for_nothing(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON}
+    number, empty, cut_off = items(
+        tmp_path,
+        "table",
+        {**record, "feedback": "No.", "outcome": "-0.5", "spans": '[[10, 14, "negative"]]'},
+        {**record, "feedback": "", "outcome": ""},
+        {**record, "feedback": '{"good_spans": ["I'},
+    )
+    assert number == Item(Annotation("Where?", LYON, Critique("No.", (NO,), -0.5)))
+    assert empty == Item(Example("Where?", meta={"response": LYON}), (Loss(NOT_JUDGED),))
+    assert cut_off.made == Annotation("Where?", LYON, Critique('{"good_spans": ["I'))  # words, whatever they look like
+    (unreadable,) = items(tmp_path, "table", {**record, "critique": "no JSON"})
+    assert [reason for reason, _ in unreadable.losses] == [UNREADABLE]
+    (mapped,) = items(tmp_path, "table", {"question": "Q", "id": 3}, columns={"prompt": "question"})
+    assert mapped == Item(Example("Q", meta={"id": 3}))
 
 
 RECORD = {

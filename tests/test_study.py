@@ -92,6 +92,10 @@ def test_no_cell_begins_as_a_formula_does(text: str) -> None:
     assert cell(text).removeprefix("'") == text.replace("\0", "\ufffd") or text.startswith("'")
 
 
+def test_a_cell_begins_with_no_tab_and_holds_no_nul() -> None:
+    assert (cell("\t1"), cell("\n1"), cell("a\0b")) == ("'\t1", "'\n1", "a\ufffdb")
+
+
 def test_a_cell_is_cut_where_spreadsheets_would() -> None:
     assert cell("x" * MAX_CELL) == "x" * MAX_CELL
     assert cell("x" * (MAX_CELL + 1)) == "x" * MAX_CELL + CUT
@@ -132,6 +136,13 @@ def test_where_nothing_can_be_told_from_chance_there_is_no_kappa_and_no_alpha() 
     assert tie.majority == 0.0
 
 
+def test_kappa_is_of_the_items_that_every_rater_rated() -> None:
+    found = agreement([[True, False, True], [True, False, False], [False, False, None]])
+    # the first two items: P = (1/3 + 1) / 2 = 2/3, two ratings of six are yes: P_e = 1/9 + 4/9; (6/9 - 5/9) / (4/9)
+    assert found.kappa == pytest.approx(1 / 4)
+    assert found.agreement == pytest.approx((1 / 3 + 1 + 0) / 3)
+
+
 def test_kappa_is_that_of_the_textbook() -> None:
     counts = np.array(TEXTBOOK.split(), dtype=float).reshape(10, 5)
     assert fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
@@ -168,6 +179,7 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
     lines = Path(good).read_text().splitlines()
     (tmp_path / "short.csv").write_text("\n".join(lines[:-2]) + "\n")
     assert "has other items than" in refused(good, str(tmp_path / "short.csv"))
+    assert "has other items than" in refused(str(tmp_path / "short.csv"), good)
     (tmp_path / "twice.csv").write_text("\n".join([*lines[:-1], lines[1]]) + "\n")
     assert "for the second time" in refused(str(tmp_path / "twice.csv"))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")

@@ -19,6 +19,8 @@ from text2grad.types import Critique, Span
         ("-", "a - b", True),
         ("-", "minus", False),
         ("cat", "concatenate it", True),  # quoted, as far as characters go
+        ("a\ncat", "a  cats' home", True),  # quoted, as white space goes; "cat" is no word of it
+        ("STRASSE", "Die Straße", True),  # one word, as case goes
     ],
 )
 def test_support_by_hand(span: str, feedback: str, supported: bool) -> None:
@@ -37,6 +39,11 @@ def test_a_quote_is_supported_where_half_of_its_words_are_named(feedback: str, m
     response = "Lyon, on Friday at noon"
     critique = Critique(feedback, (Span(0, 4, "positive"), Span(6, 23, "negative")))
     assert unsupported(critique, response) == missing
+
+
+def test_a_quote_that_stands_twice_is_named_once() -> None:
+    critique = Critique("", (Span(0, 4, "negative"), Span(6, 10, "negative")))
+    assert unsupported(critique, "Lyon, Lyon") == ("Lyon",)
 
 
 def test_a_quote_without_words_is_supported_where_it_stands_in_the_critique() -> None:

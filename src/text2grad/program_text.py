@@ -1,7 +1,7 @@
 """The program in a response: where it stands, and where its lines and expressions do.
 
-A program is the first fenced block of Python, else the first fenced block, else the whole response. It is one piece of
-the response, so that a place in the program is a place in the response, moved by its start.
+A program is the longest fenced block of Python, else the longest fenced block, else the whole response. It is one piece
+of the response, so that a place in the program is a place in the response, moved by its start.
 """
 
 import ast

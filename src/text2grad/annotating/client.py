@@ -103,7 +103,7 @@ class ServerClient:
                 return bytes(body)
         except openai.APIStatusError as error:
             detail = error.body.get("detail", "") if isinstance(error.body, Mapping) else ""  # FastAPI's word for it
-            said = f"{error.message} {detail}"
+            said = f"{error.message} {error.code or ''} {detail}"  # an empty account has its own code
             raise self._refusal(error.status_code, error.response.headers, said) from error
         except (openai.APIConnectionError, httpx2.HTTPError) as error:
             cause = _first_cause(error)  # to the layers above it, a connection that was closed is a timeout
@@ -121,7 +121,7 @@ class ServerClient:
                 return RequestError("rate_limit", f"{said} (to wait: {wait:g} s)", fatal=True)
             return RequestError("rate_limit", said, transient=True, retry_after_s=wait)
         if status >= 500 or status in _TRANSIENT_STATUSES:
-            return RequestError("server_error", said, transient=True, retry_after_s=min(wait, LONGEST_WAIT_S))
+            return RequestError("server_error", said, transient=True, retry_after_s=wait)
         return RequestError("rejected", said, fatal=status in _FATAL_STATUSES)
 
     def _read(self, body: bytes) -> Answer:
@@ -208,8 +208,8 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def _count(value: Any) -> int | None:
-    """Return a number of tokens, where it is one."""
-    return value if type(value) is int and value >= 0 else None
+    """Return a number of tokens, where it is one, and one that the store can hold."""
+    return value if type(value) is int and 0 <= value < 2**63 else None
 
 
 def _valid(text: str) -> str:

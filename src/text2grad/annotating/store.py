@@ -139,17 +139,16 @@ class Store:
         """Commit what waits, together, until nothing does."""
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            rows = [row for row, _ in batch]
+            rows, problem = [row for row, _ in batch], None
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
             except sqlite3.Error as error:
                 problem = DataError(f"cannot write answers to {self.path}: {error}. Make room, then run it again")
-                for _, done in batch:
+            for done in (done for _, done in batch if not done.cancelled()):
+                if problem is None:
+                    done.set_result(None)
+                else:
                     done.set_exception(problem)
-            else:
-                for _, done in batch:
-                    if not done.cancelled():
-                        done.set_result(None)
 
     def _commit(self, rows: Sequence[tuple[Any, ...]]) -> None:
         with self._writer:  # the first answer to a question stays

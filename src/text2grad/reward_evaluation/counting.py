@@ -116,7 +116,7 @@ def _overlap(one: Span, other: Span, text: str) -> float:
     """Return how many visible characters two spans share, as a share of the longer one's."""
     start, end = max(one.start, other.start), min(one.end, other.end)
     longer = max(_visible(text[one.start : one.end]), _visible(text[other.start : other.end]))
-    return _visible(text[start:end]) / longer if longer and start < end else 0.0
+    return _visible(text[start:end]) / longer if longer else 0.0
 
 
 def _visible(text: str) -> int:

@@ -52,7 +52,7 @@ def changed_spans(response: str, better: str) -> Changes:
             added += 1
         elif tag != "equal":
             spans.append(_span(response, old, begin, end))
-    return Changes(tuple(sorted(set(spans))), added)
+    return Changes(tuple(spans), added)
 
 
 def _pieces(text: str) -> list[_Piece]:
