@@ -138,7 +138,7 @@ def _record(one: Marked, critic: str, noun: str) -> dict[str, Any]:
     return {
         **{"prompt": one.pair.prompt, "record": one.pair.where},
         **_side(one, one.predicted, one.pair.predicted, critic, noun),
-        "beside": _side(one, one.true, one.pair.true, "annotation", noun),
+        "beside": _side(one, one.true, one.pair.true, "Annotation", noun),
     }
 
 
