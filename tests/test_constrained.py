@@ -255,6 +255,31 @@ def test_supported_quotes_stand_between_marks_in_the_words(good: list[str], poor
     assert written(begin(tokenizer, response), text) == (not locate_spans(response, good, poor).unmatched)
 
 
+def allowed(response: str, said: str, good: list[str], poor: list[str], **limits: Any) -> bool:
+    text = json.dumps({"textual_feedback": said, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    return written(begin(spelled_by(sorted({*text, *ALL})), response, **limits), text)
+
+
+def test_marks_within_a_quote_do_not_end_it() -> None:
+    response = 'he "owns" a cat'
+    assert allowed(response, f'Wrong: "{response}".', [], [response], supported=True)
+    assert allowed(response, f'Wrong: "{response}".', [], ["owns"], supported=True)
+    assert not allowed(response, f'Wrong: "{response}".', [], ["he"], supported=True)
+
+
+@pytest.mark.parametrize(("before", "supports"), [(49, True), (50, False)])
+def test_the_first_hundred_marks_of_a_kind_support_quotes(before: int, supports: bool) -> None:
+    said = "'b' " * before + "'cat'"  # two marks each, and marks 99 and 100, or 101 and 102
+    assert allowed("a cat", said, ["cat"], [], supported=True) == supports
+
+
+@pytest.mark.parametrize("good", [["cat"], ["cat", "cat"]])
+def test_what_is_listed_as_good_is_not_listed_as_poor_in_one_list(good: list[str]) -> None:
+    assert allowed("cat cat cat", "", good, ["cat"])
+    assert not allowed("cat cat cat", "", good, ["cat"], one_list=True)
+    assert allowed("cat cat cat", "", good, ["cat c"], one_list=True)
+
+
 def test_words_that_quote_nothing_of_the_response_support_empty_lists_alone() -> None:
     tokenizer, response = spelled_by(sorted(ALL)), "a cat"
     for said in ("The cat is a cat.", 'The "dog" is a cat.'):

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from nltk.metrics.agreement import AnnotationTask
 
 from text2grad.cli import main
+from text2grad.records import Judged
 from text2grad.reward_evaluation.agreement import agreement, fleiss_kappa
-from text2grad.reward_evaluation.study import CUT, MAX_CELL, cell
+from text2grad.reward_evaluation.study import CUT, MAX_CELL, cell, draw
+from text2grad.types import Critique
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -83,6 +85,14 @@ def test_a_seed_draws_the_same_items_and_a_filled_sheet_is_never_overwritten(
     assert exported(tmp_path, "--items", "3") == first
     (tmp_path / "study" / "sheet.csv").unlink()
     assert exported(tmp_path, "--items", "3", "--seed", "1") != first
+
+
+def test_two_critics_on_the_same_responses_have_items_of_their_own_names() -> None:
+    names = [
+        {item.id for item in draw([Judged(1, "", "Where?", "In Lyon.", Critique(said))], 1, seed=0)}
+        for said in ("Right.", "Wrong.")
+    ]
+    assert not names[0] & names[1]  # or one critic's filled sheet would count for the other
 
 
 @derandomized
