@@ -44,7 +44,7 @@ BANDS = """
     annotating/judging annotating/items annotating/critic annotating/reward_server annotating/preferring
     tasks/tiny evaluate learned session pipeline
     labelled reward_data reward_trainer reward_card reward_run
-    fidelity html terminal methods plots annotation_tables report comparison
+    fidelity html terminal side_by_side methods plots annotation_tables report comparison
     reward_evaluation/__init__ reward_evaluation/intervals reward_evaluation/pairs reward_evaluation/units
     reward_evaluation/counting reward_evaluation/wording reward_evaluation/predicting reward_evaluation/evaluation
     reward_evaluation/pictures reward_evaluation/agreement reward_evaluation/study

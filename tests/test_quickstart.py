@@ -10,12 +10,14 @@ from rich.console import Console
 
 from text2grad.annotations import read_annotations
 from text2grad.cli import main, parser
-from text2grad.commands.quickstart import recipe_path
+from text2grad.commands import quickstart
+from text2grad.commands.quickstart import Bars, parts_made, recipe_path
 from text2grad.comparison import in_words, mean_curve, method_rows, print_comparison, quality_rows
 from text2grad.config import load_recipe
 from text2grad.errors import ConfigError
 from text2grad.methods import ABLATIONS, COMPARED, METHODS, NEEDS, settings
 from text2grad.reward_model import GenerativeRewardModel
+from text2grad.side_by_side import Job
 from text2grad.tasks.registry import procedural
 
 SHORT = [
@@ -112,6 +114,40 @@ def test_what_was_finished_is_not_made_again(out: Path, result: dict[str, Any], 
 def test_one_can_talk_to_the_model(out: Path, capsys: Any) -> None:
     assert main(["generate", str(out / "summarization" / "seed-0" / "text2grad"), "--examples", "2"]) == 0
     assert capsys.readouterr().out.count("TL;DR:") == 2
+
+
+def test_runs_of_several_seeds_share_the_cores_models_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Job] = {}
+    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, look, *, at_once: seen.update(jobs))
+    monkeypatch.setattr(quickstart, "report", lambda *_: None)
+    asked = ["quickstart", "--task", "all", "--seeds", "2", "--out", str(tmp_path), "--methods", "scalar_ppo"]
+    assert main([*asked, "--set", "run.steps=7"]) == 0
+    models = [f"{task} {seed}" for task in ("code", "summarization", "qa") for seed in (0, 1)]
+    assert list(seen)[:6] == models
+    assert {job.threads for job in seen.values()} == {1}  # one each, where there are several
+    needs = {name: job.needs for name, job in seen.items()}
+    assert needs[str(tmp_path / "qa" / "seed-1" / "scalar_ppo")] == "qa 1"
+    assert len(needs) == 6 + 12
+    command = list(seen["qa 1"].command())
+    assert command[-2:] == ["--set", "run.steps=7"]
+    assert parser().parse_args(command[3:]).models_of == 1
+    assert main([*asked[:1], *asked[5:]]) == 0
+    assert seen["summarization 0"].threads is None  # alone it has all cores
+
+
+def test_bars_say_how_far_the_models_of_a_run_are(tmp_path: Path) -> None:
+    log = tmp_path / "seed-0.log"
+    assert parts_made(log) == {}
+    log.write_text(
+        '{"part": "sft", "done": 1, "total": 5}\nnoise\n{"part": "sft", "done": 5, "total": 5}\n{"part": "st'
+    )
+    assert parts_made(log) == {"sft": (5, 5)}
+    console = Console(width=80, record=True, file=StringIO())
+    with Bars(console, named=True) as bars:
+        bars.models("summarization 0", log)
+        bars.method("summarization 0", tmp_path / "frozen", 60)  # not begun
+    assert "summarization 0 fine-tuning on demonstrations" in console.export_text()
+    assert len(bars.bars) == 1
 
 
 def test_no_seed_is_refused() -> None:

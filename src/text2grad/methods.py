@@ -4,17 +4,11 @@ Every method starts at the same weights, samples as many rollouts, and is traine
 its own; a run that was stopped goes on where it was.
 """
 
-import json
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from text2grad.errors import TrainingError
-
-POLL_SECONDS = 0.5
+from text2grad.side_by_side import Job
 
 METHODS: Mapping[str, str] = {
     "text2grad": "Text2Grad",
@@ -65,68 +59,25 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
     return [*start, *head, *scalar]
 
 
-def train_all(
-    recipe: Path,
-    jobs: Mapping[Path, Sequence[str]],
-    progress: Callable[[Path, int, str], None],
-    *,
-    at_once: int,
-) -> None:
-    """Train several runs side by side, one thread each.
+def method_job(recipe: Path, directory: Path, overrides: Sequence[str], *, needs: str | None = None) -> Job:
+    """Return the training of one method.
 
     Args:
-        recipe: the TOML file that all share.
-        jobs: what each run overrides, by its directory.
-        progress: told of each run how many steps it has made, with a note on the last.
-        at_once: how many processes.
-
-    Raises:
-        TrainingError: if one of them fails; its log is named, and the others are stopped.
+        recipe: the TOML file.
+        directory: of the run; one that was begun goes on.
+        overrides: what it changes in the recipe.
+        needs: the job that makes its models.
     """
-    waiting, running = list(jobs), dict[Path, "subprocess.Popen[bytes]"]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                directory = waiting.pop(0)
-                if not (directory / "results.json").exists():
-                    running[directory] = _start(recipe, directory, jobs[directory])
-            for directory in jobs:
-                progress(directory, *steps_made(directory))
-            for directory, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[directory]
-                    if process.returncode:
-                        raise TrainingError(
-                            f"{directory.name} stopped with exit code {process.returncode}; its output is in "
-                            f"{directory.with_suffix('.log')}"
-                        )
-            time.sleep(POLL_SECONDS)
-    finally:
-        for process in running.values():
-            process.terminate()
-            process.wait()
-    for directory in jobs:
-        progress(directory, *steps_made(directory))
+
+    def command() -> list[str]:
+        parts = [sys.executable, "-m", "text2grad.cli", "train", str(recipe), "--out", str(directory)]
+        parts += [part for setting in overrides for part in ("--set", setting)]
+        return [*parts, "--resume"] if (directory / "run.json").exists() else parts
+
+    return Job(command, directory.with_suffix(".log"), (directory / "results.json").exists, needs)
 
 
-def steps_made(directory: Path) -> tuple[int, str]:
-    """Return how many steps a run has made, and a note on the last of them."""
+def steps_made(directory: Path) -> int:
+    """Return how many steps a run has made."""
     path = directory / "metrics.jsonl"
-    lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
-    whole = [line for line in lines if line.endswith("\n")]
-    if not whole:
-        return 0, ""
-    last = json.loads(whole[-1])
-    return len(whole), f"reward {last['reward/per_response']:5.2f}  KL {last['kl/per_token']:.2f}"
-
-
-def _start(recipe: Path, directory: Path, overrides: Sequence[str]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "text2grad.cli", "train", str(recipe), "--out", str(directory)]
-    for setting in overrides:
-        command += ["--set", setting]
-    if (directory / "run.json").exists():
-        command.append("--resume")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with directory.with_suffix(".log").open("ab") as file:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+    return path.read_bytes().count(b"\n") if path.exists() else 0
