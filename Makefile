@@ -14,7 +14,7 @@ setup: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,dev]'
 	touch $@
 
-quickstart: setup            ## a language model learns from words, in six minutes without a GPU
+quickstart: setup            ## a language model learns from words, in seven minutes without a GPU
 	$(BIN)/text2grad quickstart
 
 check: setup                 ## format, lint, types

@@ -84,6 +84,8 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     (critique,) = reward_model([example], [" " + str(example.reference)])
     assert critique.status == "ok"
     assert not (seed / "reward_head").exists()  # nobody asked for it
+    made = parts_made(seed.with_suffix(".log"))
+    assert made == {"sft": (300, 300), "annotations": (2000, 2000), "reward_model": (400, 400), "start": (80, 80)}
 
 
 def test_the_report_and_the_curves_are_written(out: Path) -> None:
@@ -233,6 +235,7 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
     assert "Of the faults that were left at the end it found 50%." in text
     worse = {**RESULT, "methods": {**RESULT["methods"], "sft": {**RESULT["methods"]["sft"], "final": [0.9, 1.0]}}}  # type: ignore[dict-item]
     assert "did not learn from the words" in in_words("summarization", worse)
+    assert "reaches a pass@1 of 0.60" in in_words("code", {**RESULT, "metric": "pass_at_1"})
 
 
 def test_tables_have_a_row_for_each_method_and_each_seed() -> None:

@@ -97,7 +97,7 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
 
 def in_words(task: str, result: Mapping[str, Any]) -> str:
     """Return what happened in a task, in plain words made from the numbers."""
-    methods, metric = result["methods"], result["metric"].replace("_", " ").replace("at ", "@")
+    methods, metric = result["methods"], result["metric"].replace("_at_", "@").replace("_", " ")
     sft, ours = (fmean(methods[name]["final"]) for name in ("sft", "text2grad"))
     verdict = "learned from the words" if ours > sft else "did not learn from the words"
     text = (

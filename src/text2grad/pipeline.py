@@ -96,7 +96,7 @@ class Pipeline:
         """Annotate the policy's own answers and as many corrupted ones."""
         task, count, rng = self.task, self.recipe.reward_model.responses, self._rng("annotations")
         examples = task.examples(count, self.recipe.run.seed + 1)
-        own = self._sample(examples[: count // 2])
+        own = self._sample(examples[: count // 2], "annotations")
         others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
@@ -174,8 +174,8 @@ class Pipeline:
         judged = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # as it stands within the JSON
         return word_tokenizer([*prompts, *given, *garbled, *written, *rare], [*SYMBOLS, *judged])
 
-    def _sample(self, examples: Sequence[Example]) -> list[str]:
-        """Return the fine-tuned policy's answers at temperature 1."""
+    def _sample(self, examples: Sequence[Example], part: str = "") -> list[str]:
+        """Return the fine-tuned policy's answers at temperature 1; a part is told how many of them there are."""
         model, tokenizer = load_policy(str(self.out / "sft")).eval(), load_tokenizer(str(self.out / "sft"))
         prompts = encode_prompts(tokenizer, examples, prompt_format=self.recipe.rollout.prompt_format)
         limit = self.recipe.rollout.max_new_tokens
@@ -190,7 +190,8 @@ class Pipeline:
                 pad_id=tokenizer.pad_token_id,
                 rows_at_once=ROWS_AT_ONCE,
             )
-            self.progress("annotations", len(answers), len(prompts))
+            if part:
+                self.progress(part, len(answers), len(prompts))
         return list(tokenizer.batch_decode([list(ids) for ids in answers], skip_special_tokens=True))
 
     def _fine_tune(
