@@ -7,32 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marked_texts import TEXTS, marked
 from text2grad.critique_forms import LABEL_FORMS, critique_from_labels, labels_of, spans_of, words_of
 from text2grad.critique_writing import critique_questions, critique_request, critique_target
-from text2grad.types import LABELS, Critique, Example, Span
+from text2grad.types import Critique, Example, Span
 
 DENSE, SCORES = LABEL_FORMS["dense"], LABEL_FORMS["scores"]
-PIECES = [
-    "a",
-    "cat",
-    "The cat",
-    '"',
-    "\\",
-    "\n",
-    "é",
-    "e\u0301",
-    "😀",
-    " ",
-    "\u00a0",
-    "{",
-    "]",
-    '"]}',
-    "\0",
-    "日本",
-    "```",
-    "it's",
-]
-TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(max_size=12)
 BOTH = pytest.mark.parametrize("form", ["dense", "scores"])
 
 
@@ -50,15 +30,6 @@ def labelled(draw: st.DrawFn) -> tuple[str, list[int]]:
     response = draw(TEXTS)
     count = len(words_of(response))
     return response, draw(st.lists(st.sampled_from([-1, 0, 1]), min_size=count, max_size=count))
-
-
-@st.composite
-def marked(draw: st.DrawFn) -> tuple[str, tuple[Span, ...]]:
-    """Return any text with any spans, overlapping, empty and blank ones among them."""
-    response = draw(TEXTS)
-    bound = st.integers(0, len(response))
-    ends = draw(st.lists(st.tuples(bound, bound, st.sampled_from(LABELS)), max_size=5))
-    return response, tuple(Span(min(a, b), max(a, b), label) for a, b, label in ends)
 
 
 # Words.

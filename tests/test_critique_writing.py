@@ -7,42 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marked_texts import TEXTS, marked
 from text2grad.critique_text import parse_critique
 from text2grad.critique_writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS, critique_prompt, critique_target
 from text2grad.spans import critique_from_text, locate_spans
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import LABELS, Critique, Example, Span
-
-PIECES = [
-    "a",
-    "aa",
-    "cat",
-    "The cat",
-    '"',
-    "\\",
-    "\n",
-    "é",
-    "e\u0301",
-    "😀",
-    " ",
-    "\u00a0",
-    "{",
-    "]",
-    ",",
-    '"]}',
-    "\0",
-    "日本",
-]
-TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(max_size=12)
-
-
-@st.composite
-def marked(draw: st.DrawFn) -> tuple[str, tuple[Span, ...]]:
-    """Return any text with any spans, overlapping, empty and blank ones among them."""
-    response = draw(TEXTS)
-    bound = st.integers(0, len(response))
-    ends = draw(st.lists(st.tuples(bound, bound, st.sampled_from(LABELS)), max_size=5))
-    return response, tuple(Span(min(a, b), max(a, b), label) for a, b, label in ends)
 
 
 @st.composite

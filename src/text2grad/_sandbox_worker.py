@@ -19,7 +19,7 @@ Isolation = Literal["bwrap", "unshare", "process"]
 TMP_BYTES = 32 * 2**20  # what a program may write to /tmp, all files together
 START_S = 30.0  # for a worker to be ready
 PACKAGE = Path(__file__).parent
-INSIDE = "/sandbox"  # where bubblewrap shows the sandbox's own modules, and both what lies under their own /tmp
+INSIDE = "/sandbox"  # where bubblewrap shows the sandbox's own modules, and what lies outside in /tmp is shown
 HELPERS = ("__init__.py", "_sandbox_job.py", "_sandbox_kernel.py", "_sandbox_server.py")
 START = "import sys, json; sys.path[:0] = [sys.argv[1]]; from text2grad._sandbox_server import main; "
 START += "del sys.path[0]; main(json.loads(sys.argv[2]))"

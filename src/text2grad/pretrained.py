@@ -18,13 +18,12 @@ def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
     from transformers import AutoModelForCausalLM
 
     _refuse_other_weights(Path(path))
-    return _load(
-        AutoModelForCausalLM, "a causal language model", path, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    kind, what = AutoModelForCausalLM, "a causal language model"
+    return load_model(kind, what, path, dtype=dtype, trust_remote_code=trust_remote_code)
 
 
-def load_classifier(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
-    """Load a model with a head: a saved one, or one whose trunk is a language model's and whose head is new.
+def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
+    """Load a model of any kind: a saved one, or one whose trunk is a language model's and whose head is new.
 
     Args:
         kind: transformers' class for it, such as `AutoModelForSequenceClassification`.
@@ -35,7 +34,10 @@ def load_classifier(kind: Any, what: str, path: str | Path, **settings: Any) -> 
     Raises:
         ModelError: if the path holds no model that can be loaded.
     """
-    return _load(kind, what, str(path), **settings)
+    try:
+        return kind.from_pretrained(str(path), use_safetensors=True, **settings)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load {what} from {str(path)!r}: {error}") from error
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
@@ -72,13 +74,6 @@ def base_named_by(directory: str | Path) -> str | None:
         raise ModelError(f"{config} names no base model: set base_model_name_or_path to its directory or name")
     _refuse_other_weights(Path(directory))
     return str(base)
-
-
-def _load(kind: Any, what: str, path: str, **settings: Any) -> Any:
-    try:
-        return kind.from_pretrained(path, use_safetensors=True, **settings)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load {what} from {path!r}: {error}") from error
 
 
 def _refuse_other_weights(directory: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from text2grad.annotations import Annotation
 from text2grad.critique_writing import critique_prompt
 from text2grad.errors import DataError, ModelError
-from text2grad.pretrained import context_of, load_classifier, load_tokenizer
+from text2grad.pretrained import context_of, load_model, load_tokenizer
 from text2grad.reward_head import beyond, fit
 from text2grad.runlog import to_json, write_atomically
 from text2grad.sft import NO_LOSS, FineTuning
@@ -137,7 +137,7 @@ class ProcessRewardModel:
         from transformers import AutoModelForTokenClassification
 
         kind, what = AutoModelForTokenClassification, "a process reward model"
-        model = load_classifier(kind, what, directory, trust_remote_code=trust_remote_code)
+        model = load_model(kind, what, directory, trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         saved = json.loads(path.read_bytes()) if path.exists() else {}
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
@@ -219,7 +219,7 @@ def _classifier_on(start: str | Path, tokenizer: Any, *, seed: int) -> Any:
 
     torch.manual_seed(seed)
     names = dict(enumerate(STEP_LABELS))
-    model = load_classifier(
+    model = load_model(
         AutoModelForTokenClassification,
         "a model to judge steps with",
         start,

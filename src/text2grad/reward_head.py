@@ -15,7 +15,7 @@ from typing import Any
 from text2grad.annotations import Annotation
 from text2grad.critique_writing import PromptFormat, critique_prompt
 from text2grad.errors import DataError, ModelError
-from text2grad.pretrained import context_of, load_classifier, load_tokenizer
+from text2grad.pretrained import context_of, load_model, load_tokenizer
 from text2grad.runlog import to_json, write_atomically
 from text2grad.sft import FineTuning, as_it_was, optimizers, train_quietly, training_arguments
 from text2grad.types import Critique, Example
@@ -100,7 +100,7 @@ class ScalarRewardModel:
         from transformers import AutoModelForSequenceClassification
 
         kind, what = AutoModelForSequenceClassification, "a scalar reward model"
-        model = load_classifier(kind, what, directory, trust_remote_code=trust_remote_code)
+        model = load_model(kind, what, directory, trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         own = {"prompt_format": format_of(tokenizer)}
@@ -218,7 +218,7 @@ def scalar_head_on(start: str | Path, tokenizer: Any, *, seed: int, trust_remote
     from transformers import AutoModelForSequenceClassification
 
     torch.manual_seed(seed)
-    model = load_classifier(
+    model = load_model(
         AutoModelForSequenceClassification,
         "a model to put a reward head on",
         start,

@@ -123,7 +123,7 @@ def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrid
 
     def tell(part: str, done: int, total: int) -> None:
         nonlocal told
-        if done == total or time.perf_counter() - told > 0.5:
+        if done == total or time.perf_counter() - told > 2.0:
             told = time.perf_counter()
             sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
             sys.stdout.flush()
