@@ -165,7 +165,9 @@ def test_bad_input_is_refused_before_the_critic_is_asked(here: Path, capsys: pyt
     )
     assert "cannot load a model for perplexity from nowhere" in refused(capsys, *never, "--perplexity", "nowhere")
     assert "--limit is at least 1, got 0" in refused(capsys, *never, "--limit", "0")
-    assert "are about a --model; leave them out" in refused(capsys, *never, "--no-constrain")
+    for about_models in (["--no-constrain"], ["--votes", "4"], ["--agreement", "0.5"]):
+        assert "are about a --model; leave them out" in refused(capsys, *never, *about_models)
+    assert "--votes is at least 1, got 0" in refused(capsys, *never, "--votes", "0")
     assert "is about a --bertscore model" in refused(capsys, *never, "--bertscore-layer", "3")
     model = ["evaluate-reward", "truth.jsonl", "--model", "nowhere", "--out", "out"]
     assert "--model nowhere: no such directory" in refused(capsys, *model)
@@ -201,6 +203,12 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     assert free["constrained"] is False
     assert free["metrics"]["failure_rate"]["value"] > 0.5  # and left to itself it hardly ever does
     assert '"constrain": true' in refused(capsys, *args, "--out", "out", "--no-constrain")
+    voting = ["--votes", "3", "--agreement", "0.4"]
+    assert main([*args, "--out", "voted", *voting]) == 0
+    whose = json.loads((here / "voted" / "critic.json").read_bytes())
+    assert (whose["votes"], whose["agreement"]) == (3, 0.4)
+    assert '"votes": 3' in refused(capsys, *args, "--out", "voted")
+    assert "agreement above 0" in refused(capsys, *args, "--out", "never", "--votes", "3", "--agreement", "2")
     (here / "model" / "reward_model.json").write_text('{"max_new_tokens": 25}')
     assert '"files": ' in refused(capsys, *args, "--out", "out")  # another model since
 

@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "text2grad"
 BANDS = """
     __init__ errors types shapes
     _sandbox_kernel _sandbox_job _sandbox_server _sandbox_worker sandbox
-    lenient_json critique_text normalize spans support
+    lenient_json critique_text normalize spans votes support
     pieces offsets weighting align vocabulary
     sections phase_sections config examples critics
     program_text isolation unit_tests ruff_critic

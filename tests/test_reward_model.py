@@ -202,6 +202,7 @@ def test_a_model_that_nothing_could_stop_is_refused() -> None:
 def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: GenerativeRewardModel, tmp_path: Path) -> None:
     limits = QuoteLimits(whole_words=True, max_quote_words=3, max_quotes=2, one_list=True)
     settings = {"max_new_tokens": 33, "rows_at_once": 2, "words": False, "form": "dense", "match": "normalized"}
+    settings |= {"votes": 3, "agreement": 0.25}
     given = like(taught, **settings, limits=limits)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
@@ -220,6 +221,8 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
             "verbatim": False,
         },
         "prompt_format": "plain",
+        "votes": 3,
+        "agreement": 0.25,
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from text2grad.spans import critique_from_text, locate_spans
     from text2grad.types import Critique, Example, Rollout, Span
     from text2grad.unit_tests import UnitTestCritic
+    from text2grad.votes import vote
     from text2grad.weighting import token_importance
 
 __version__ = "0.1.0"
@@ -60,6 +61,7 @@ _HOME = {
     "token_importance": "weighting",
     "token_offsets": "offsets",
     "value_loss": "ppo",
+    "vote": "votes",
     "whiten": "advantages",
 }
 
@@ -90,6 +92,7 @@ __all__ = [
     "token_importance",
     "token_offsets",
     "value_loss",
+    "vote",
     "whiten",
 ]
 

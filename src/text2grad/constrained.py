@@ -8,7 +8,8 @@ Shapes: B rows, V ids of the model.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from random import Random
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from text2grad.critique_writing import GOOD, OPENING
 from text2grad.errors import ModelError
 from text2grad.quoting import Listed, Quotable, Quote, QuoteLimits
+from text2grad.rollout import sample_inverse_cdf
 from text2grad.skeleton import END, LISTS, START, Skeleton
 from text2grad.verbatim import MARK, OVER, Said, hear, to_close
 from text2grad.vocabulary import Vocabulary
@@ -91,13 +93,23 @@ class ConstrainedCritique:
 
     def take_best(self, scores: NDArray[np.float32]) -> int:
         """Write the allowed token with the highest of the scores, [V], and return it."""
-        barred = self._barred()
-        among = np.where(barred, -np.inf, np.fmax(scores, np.finfo(np.float32).min))  # NaN and −∞ come last
-        while True:
-            token = int(among.argmax())
-            if self.take(token):
-                return token
+        return self._take_one(scores, lambda among: int(among.argmax()))
+
+    def take_drawn(self, scores: NDArray[np.float32], numbers: Random) -> int:
+        """Write one of the allowed tokens, drawn by the softmax of their scores, [V], and return it."""
+
+        def draw(among: NDArray[np.float32]) -> int:
+            mass = np.exp((among - among.max()).astype(np.float64)).cumsum()
+            return min(int(mass.searchsorted(numbers.random() * mass[-1], side="right")), len(mass) - 1)
+
+        return self._take_one(scores, draw)
+
+    def _take_one(self, scores: NDArray[np.float32], choose: Callable[[NDArray[np.float32]], int]) -> int:
+        """Write the first choice among the scores that may stand here; those that may not are −∞."""
+        among = np.where(self._barred(), -np.inf, np.fmax(scores, np.finfo(np.float32).min))  # NaN and −∞ come last
+        while not self.take(token := choose(among)):
             among[token] = -np.inf
+        return token
 
     def step(self, state: State, token: int, room: int) -> State | None:
         """Return the state after a token; None where it may not stand, or leaves more to write than there is room."""
@@ -194,21 +206,48 @@ class ConstrainedCritique:
 
 
 class ConstrainedProcessor:
-    """Leaves generate's arg max no choice but the best token that each row's critique allows."""
+    """Leaves generate's arg max no choice but the best token that each row's critique allows, or one drawn of them.
 
-    def __init__(self, critiques: Sequence[ConstrainedCritique]) -> None:
-        """Take the critiques of the rows, of which nothing is written."""
-        self.critiques = critiques
+    A token is drawn among all, and again among the allowed ones where it is none: the same as drawing among those.
+    """
+
+    def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
+        """Take the critiques of the rows, of which nothing is written, and each row's random numbers to draw by."""
+        self.critiques, self.numbers = critiques, numbers
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Choose each row's next token by the scores, [B, V], and give it the highest."""
-        on_cpu = scores.device.type == "cpu"
-        best = (scores.numpy() if on_cpu else scores).argmax(-1).tolist()  # numpy's takes a quarter of the time
+        chosen = draw(scores, self.numbers) if self.numbers else self._best(scores)
         for row, critique in enumerate(self.critiques):
-            if not critique.take(best[row]):
-                best[row] = critique.take_best(scores[row].float().cpu().numpy())
-        chosen = torch.tensor(best, device=scores.device)[:, None]
-        return scores.scatter_(1, chosen, torch.inf)
+            if critique.take(chosen[row]):
+                continue
+            own = scores[row].float().cpu().numpy()
+            chosen[row] = critique.take_drawn(own, self.numbers[row]) if self.numbers else critique.take_best(own)
+        return scores.scatter_(1, torch.tensor(chosen, device=scores.device)[:, None], torch.inf)
+
+    def _best(self, scores: Tensor) -> list[int]:
+        on_cpu = scores.device.type == "cpu"
+        best: list[int] = (scores.numpy() if on_cpu else scores).argmax(-1).tolist()  # numpy's takes a quarter
+        return best
+
+
+class DrawingProcessor:
+    """Leaves generate's arg max no choice but a token that is drawn by each row's random numbers."""
+
+    def __init__(self, numbers: Sequence[Random]) -> None:
+        """Take the random numbers of the rows."""
+        self.numbers = numbers
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Draw each row's next token by the scores, [B, V], and give it the highest."""
+        return scores.scatter_(1, torch.tensor(draw(scores, self.numbers), device=scores.device)[:, None], torch.inf)
+
+
+def draw(scores: Tensor, numbers: Sequence[Random]) -> list[int]:
+    """Return one token per row, drawn by the softmax of its scores, [B, V]."""
+    uniform = torch.tensor([own.random() for own in numbers], device=scores.device)
+    tokens: list[int] = sample_inverse_cdf(scores, uniform).tolist()
+    return tokens
 
 
 def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], words: bool) -> Skeleton:

@@ -9,6 +9,7 @@ from text2grad.adapter_roles import add_role
 from text2grad.annotating.reward_server import ServerRewardModel
 from text2grad.config import Recipe
 from text2grad.critics import Critic
+from text2grad.errors import ConfigError
 from text2grad.pretrained import base_named_by
 from text2grad.process_reward_model import ProcessRewardModel
 from text2grad.quoting import QuoteLimits
@@ -57,12 +58,18 @@ def load_generative(recipe: Recipe, path: str, *, model: Any = None) -> Generati
     """Load one that writes critiques; where the recipe says how it is to write, that goes before its own settings."""
     limits = limits_of(recipe)
     settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
-    if recipe.critic.constrain is not None:
-        settings["constrain"] = recipe.critic.constrain
+    for name in ("constrain", "votes", "agreement"):
+        if (value := getattr(recipe.critic, name)) is not None:
+            settings[name] = value
     return GenerativeRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code, model=model, **settings)
 
 
 def _server(recipe: Recipe, name: str) -> ServerRewardModel:
+    if (recipe.critic.votes or 1) > 1:
+        raise ConfigError(
+            f"critic.votes = {recipe.critic.votes}: a server is asked for the likeliest critique alone; leave votes "
+            'out, or take critic.kind = "generative"'
+        )
     return ServerRewardModel(
         name,
         store=Path(recipe.run.out) / "critic" / "server.sqlite",  # weights behind a name may change between runs

@@ -15,8 +15,10 @@ from text2grad.phase_sections import RewardModelConfig
 from text2grad.preferences import split_by_prompt
 from text2grad.quality import Quality, compare
 from text2grad.records import Judged
+from text2grad.reward_model import GenerativeRewardModel
 from text2grad.runlog import to_json
 from text2grad.types import Critique, Example
+from text2grad.votes import vote
 
 
 class Shares(NamedTuple):
@@ -91,8 +93,24 @@ class HeldOut:
 
     def measure(self, critic: Critic, *, rank: int = 0, processes: int = 1) -> Quality:
         """Return the counts of every `processes`-th response, from number `rank` on."""
-        some, true = self.annotations[rank::processes], self.deltas[rank::processes]
+        some = self.annotations[rank::processes]
         critiques = ask(critic, [Example(one.prompt) for one in some], [one.response for one in some], match="exact")
+        return self._compare(some, self.deltas[rank::processes], critiques)
+
+    def measure_votes(
+        self, critic: GenerativeRewardModel, agreements: Sequence[float], *, rank: int = 0, processes: int = 1
+    ) -> list[Quality]:
+        """Return likewise what the votes of a critic come to at each agreement; it draws them once."""
+        some, true = self.annotations[rank::processes], self.deltas[rank::processes]
+        drawn = critic.draw([Example(one.prompt) for one in some], [one.response for one in some])
+        return [
+            self._compare(some, true, [vote(d, one.response, agreement=a) for d, one in zip(drawn, some, strict=True)])
+            for a in agreements
+        ]
+
+    def _compare(
+        self, some: Sequence[Annotation], true: Sequence[tuple[float, ...]], critiques: Sequence[Critique]
+    ) -> Quality:
         found = [self._delta(*pair) or () for pair in zip(some, critiques, strict=True)]
         return compare(found, true, critiques)
 

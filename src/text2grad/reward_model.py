@@ -8,10 +8,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from random import Random
 from typing import Any, get_args
 
 from text2grad.adapter_roles import load_writer
-from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
+from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, DrawingProcessor, skeleton_of
 from text2grad.critique_forms import LABEL_FORMS, critique_from_labels
 from text2grad.critique_writing import PromptFormat, critique_questions
 from text2grad.errors import ConfigError, ModelError
@@ -23,6 +24,7 @@ from text2grad.runlog import to_json, write_atomically
 from text2grad.skeleton import START, Skeleton
 from text2grad.spans import Match, critique_from_text
 from text2grad.types import Critique, Example
+from text2grad.votes import vote
 from text2grad.weighting import check_known
 
 SETTINGS_FILE = "reward_model.json"
@@ -60,6 +62,9 @@ class GenerativeRewardModel:
         constrain: bool | None = None,
         limits: QuoteLimits | None = None,
         prompt_format: PromptFormat = "plain",
+        votes: int = 1,
+        agreement: float = 0.5,
+        seed: int = 0,
     ) -> None:
         """Take a model that was trained to write critiques.
 
@@ -76,9 +81,13 @@ class GenerativeRewardModel:
                 cannot with labels. Without it, quotes that were cut off are read as far as they go.
             limits: more that constrained decoding holds quotes to.
             prompt_format: how it is asked, as when it learned: "chat" by its chat template, "plain" without.
+            votes: how many critiques of a response are drawn and put to the vote; 1 decodes the likeliest.
+            agreement: share of the votes that marks a character (`votes.vote`).
+            seed: of the draws, which follow from it and what is asked alone, not from what is asked beside it.
 
         Raises:
-            ConfigError: if there is no such form, or `constrain` is True and `form` labels words.
+            ConfigError: if there is no such form, `constrain` is True and `form` labels words, or `votes` or
+                `agreement` is none.
             ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
         """
         check_known("form", form, get_args(CritiqueForm))
@@ -91,6 +100,12 @@ class GenerativeRewardModel:
         self.form: CritiqueForm = form
         self.constrain = constrain = form == "spans" if constrain is None else constrain
         self.prompt_format: PromptFormat = prompt_format
+        self.votes, self.agreement, self.seed = votes, agreement, seed
+        if votes < 1 or not 0.0 < agreement <= 1.0:
+            raise ConfigError(
+                f"votes = {votes}, agreement = {agreement}: take at least one vote, and an agreement above 0 and at "
+                "most 1"
+            )
         if constrain and form != "spans":
             raise ConfigError(
                 f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain "
@@ -113,15 +128,20 @@ class GenerativeRewardModel:
         A quote marks one place for each time that it is listed, as in what the model learned from: marking every
         occurrence would pay a policy for saying a good thing again and again.
         """
-        texts = self.write(examples, responses)
-        if self.form != "spans":
-            form = LABEL_FORMS[self.form]
-            return [critique_from_labels(*pair, form) for pair in zip(texts, responses, strict=True)]
-        match: Match = "exact" if self.constrain else self.match
-        return [
-            critique_from_text(text, response, match=match, occurrences="first")
-            for text, response in zip(texts, responses, strict=True)
-        ]
+        if self.votes > 1:
+            drawn = self.draw(examples, responses)
+            return [vote(*pair, agreement=self.agreement) for pair in zip(drawn, responses, strict=True)]
+        return list(map(self._read, self.write(examples, responses), responses))
+
+    def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
+        """Return `votes` critiques of each response, drawn from the model."""
+        prompts = self._prompts(examples, responses)
+        numbers = [Random(f"{self.seed} {number} {ids}") for ids in prompts for number in range(self.votes)]
+        repeated = [row for row in range(len(prompts)) for _ in range(self.votes)]
+        said = [responses[row] for row in repeated]
+        texts = self._texts([prompts[row] for row in repeated], said, numbers)
+        critiques = list(map(self._read, texts, said))
+        return [critiques[start : start + self.votes] for start in range(0, len(critiques), self.votes)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
@@ -129,38 +149,54 @@ class GenerativeRewardModel:
         A response that leaves no room for a critique in the model's context, or for a whole one where decoding is
         constrained, gets the empty text.
         """
-        prompts = critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
+        return self._texts(self._prompts(examples, responses), responses)
+
+    def _prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
+        return critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
+
+    def _texts(
+        self, prompts: Sequence[list[int]], responses: Sequence[str], numbers: Sequence[Random] = ()
+    ) -> list[str]:
+        """Return the likeliest critiques; or such as are drawn by each row's random numbers."""
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         texts, least = [""] * len(prompts), self._least_room
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
             rows = [row for row in batch if self._room(prompts[row]) >= least]
             if rows:
-                found = self._decode([prompts[row] for row in rows], [responses[row] for row in rows])
+                own = [numbers[row] for row in rows] if numbers else []
+                found = self._decode([prompts[row] for row in rows], [responses[row] for row in rows], own)
                 for row, text in zip(rows, found, strict=True):
                     texts[row] = text
         return texts
 
-    def _decode(self, prompts: list[list[int]], responses: list[str]) -> list[str]:
+    def _read(self, text: str, response: str) -> Critique:
+        if self.form != "spans":
+            return critique_from_labels(text, response, LABEL_FORMS[self.form])
+        match: Match = "exact" if self.constrain else self.match
+        return critique_from_text(text, response, match=match, occurrences="first")
+
+    def _decode(self, prompts: list[list[int]], responses: list[str], numbers: Sequence[Random]) -> list[str]:
         room = min(map(self._room, prompts))
-        critiques = []
         if self.constrain:
-            skeleton = self._skeleton
             critiques = [
-                ConstrainedCritique(skeleton, response, eos_ids=self.eos_ids, room=room, limits=self.limits)
+                ConstrainedCritique(self._skeleton, response, eos_ids=self.eos_ids, room=room, limits=self.limits)
                 for response in responses
             ]
-        ids = decode_greedily(
+            self._generate(prompts, room, ConstrainedProcessor(critiques, numbers))
+            return [critique.text for critique in critiques]
+        ids = self._generate(prompts, room, *([DrawingProcessor(numbers)] if numbers else ()))
+        return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
+
+    def _generate(self, prompts: list[list[int]], room: int, *processors: Any) -> list[tuple[int, ...]]:
+        return decode_greedily(
             self.model,
             prompts,
             max_new_tokens=room,
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
-            processors=[ConstrainedProcessor(critiques)] if self.constrain else (),
+            processors=processors,
         )
-        if self.constrain:
-            return [critique.text for critique in critiques]
-        return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
     @property
     def _skeleton(self) -> Skeleton:
@@ -189,6 +225,8 @@ class GenerativeRewardModel:
             "constrain": self.constrain,
             "limits": asdict(self.limits),
             "prompt_format": self.prompt_format,
+            "votes": self.votes,
+            "agreement": self.agreement,
         }
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 

@@ -132,8 +132,8 @@ class RewardRun:
         targets = settings.lora_targets if isinstance(settings.lora_targets, str) else list(settings.lora_targets)
         return with_lora(model, r=settings.lora_r, alpha=settings.lora_alpha, targets=targets)
 
-    def _critic(self, model: Any) -> GenerativeRewardModel:
-        """Return the model as a critic that writes as [critic] says."""
+    def _critic(self, model: Any, agreement: float | None = None) -> GenerativeRewardModel:
+        """Return the model as a critic that writes as [critic] says, or with the agreement that was found best."""
         settings, critic = self.recipe.reward_model, self.recipe.critic
         return GenerativeRewardModel(
             model,
@@ -145,6 +145,8 @@ class RewardRun:
             constrain=critic.constrain,
             limits=limits_of(self.recipe),
             prompt_format=self.prompt_format,
+            votes=critic.votes or 1,
+            agreement=critic.agreement or agreement or 0.5,
         )
 
     def _rows(self, shares: Shares) -> tuple[list[dict[str, list[int]]], int]:
@@ -163,9 +165,10 @@ class RewardRun:
         last = last_progress(self.directory)
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to take the reward model from")
+        measured = self._measured(last.best_step)
         results = {
             "counts": self.counts,
-            "measured": self._measured(last.best_step),
+            "measured": measured,
             "best_step": last.best_step,
             "steps": last.step,
             "prompt_format": self.prompt_format,
@@ -176,7 +179,7 @@ class RewardRun:
             if path.exists() or (path == merged and not self.recipe.reward_model.merge):
                 continue
             with published(path) as temporary:
-                self._critic(self._best(best, whole=whole)).save(temporary)
+                self._critic(self._best(best, whole=whole), measured.get("agreement")).save(temporary)
                 card = model_card(self.recipe, results, name=str(path), adapter=not whole)
                 write_atomically(temporary / "README.md", card.encode())
         write_atomically(self.directory / RESULTS_FILE, to_json(results))

@@ -103,9 +103,16 @@ def reward_trainer(
             rank, processes = self.args.process_index, self.args.world_size
             if self.accelerator.distributed_type not in PLAIN:
                 rank, processes = 0, 1  # each pass needs all processes at once, so that all decode the same
-            mine = held_out.measure(critic, rank=rank, processes=processes)
-            quality = _sum_over_processes(mine) if processes > 1 else mine
-            measured = span_f1(quality) | quality.metrics()
+            agreements = _agreements(critic, recipe)
+            if agreements:
+                mine = held_out.measure_votes(critic, agreements, rank=rank, processes=processes)
+            else:
+                mine = [held_out.measure(critic, rank=rank, processes=processes)]
+            qualities = _sum_over_processes(mine) if processes > 1 else mine
+            best = max(range(len(mine)), key=lambda number: span_f1(qualities[number])["f1"])
+            measured = span_f1(qualities[best]) | qualities[best].metrics()
+            if agreements:
+                measured["agreement"] = agreements[best]
             if self.is_world_process_zero():
                 _append(directory, self.state.global_step, {f"eval/{k}": v for k, v in measured.items()})
                 told(self.state.global_step, self.state.max_steps, measured)
@@ -213,14 +220,21 @@ def _append(directory: Path, step: int, metrics: dict[str, float]) -> None:
         file.write(to_json({"step": step, **metrics}) + b"\n")
 
 
-def _sum_over_processes(quality: Quality) -> Quality:
+def _agreements(critic: GenerativeRewardModel, recipe: Recipe) -> list[float]:
+    """Return every share of the votes that may decide, where the recipe leaves it to the held-out annotations."""
+    if critic.votes == 1 or recipe.critic.agreement is not None:
+        return []
+    return [number / critic.votes for number in range(1, critic.votes + 1)]
+
+
+def _sum_over_processes(qualities: Sequence[Quality]) -> list[Quality]:
     """Return the counts of all processes together."""
     from accelerate.utils import gather_object
 
-    total = Quality()
-    for counts in gather_object([tuple(quality)]):
-        total = total.merged(Quality(*counts))
-    return total
+    totals = [Quality()] * len(qualities)
+    for counts in gather_object([[tuple(quality) for quality in qualities]]):
+        totals = [total.merged(Quality(*more)) for total, more in zip(totals, counts, strict=True)]
+    return totals
 
 
 def _wait_for_everyone() -> None:

@@ -71,6 +71,8 @@ def add_parser(commands: Any) -> None:
     model = parser.add_argument_group("for --model")
     model.add_argument("--no-constrain", action="store_true", help="let it write as it likes (docs/constrained.md)")
     model.add_argument("--max-new-tokens", type=int, metavar="N", help="longest critique (default: as it was saved)")
+    model.add_argument("--votes", type=int, metavar="N", help="critiques drawn of each response (default: as saved)")
+    model.add_argument("--agreement", type=float, metavar="A", help="share of the votes that marks (default: as saved)")
     words = parser.add_argument_group("words of critiques")
     words.add_argument("--no-words", action="store_true", help="measure no ROUGE and BLEU")
     words.add_argument("--bertscore", metavar="PATH", help="encoder for BERTScore, such as roberta-large's directory")
@@ -88,11 +90,13 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.reward_evaluation.evaluation import evaluate
     from text2grad.reward_evaluation.pairs import read_truth
 
-    for name in ("limit", "batch_size", "draws", "max_new_tokens"):
+    for name in ("limit", "batch_size", "draws", "max_new_tokens", "votes"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is at least 1, got {getattr(args, name)}")
-    if args.model is None and (args.no_constrain or args.max_new_tokens):
-        raise ConfigError("--no-constrain and --max-new-tokens are about a --model; leave them out")
+    if args.model is None and any((args.no_constrain, args.max_new_tokens, args.votes, args.agreement is not None)):
+        raise ConfigError(
+            "--no-constrain, --max-new-tokens, --votes and --agreement are about a --model; leave them out"
+        )
     if args.bertscore is None and args.bertscore_layer is not None:
         raise ConfigError("--bertscore-layer is about a --bertscore model; name one, or leave the layer out")
     console = Console()
@@ -139,9 +143,12 @@ def _pairs(
     units = _units(args, critic.tokenizer if args.model is not None else None)
     identity = {"model": args.model, "critic": args.critic, "match": args.match}
     if args.model is not None:
-        constrain = {"constrain": critic.constrain, "max_new_tokens": critic.max_new_tokens}
+        names = ("constrain", "max_new_tokens", "votes", "agreement")
         directory = Path(args.model)
-        identity |= {**constrain, "files": fingerprint(directory) if directory.is_dir() else None}
+        identity |= {
+            **{name: getattr(critic, name) for name in names},
+            "files": fingerprint(directory) if directory.is_dir() else None,
+        }
     check_identity(args.out, identity)
     answers = predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
     constrained = None if args.model is None else critic.constrain
@@ -156,7 +163,9 @@ def _model(args: argparse.Namespace) -> Any:
     if not Path(args.model).is_dir():
         raise ModelError(f"--model {args.model}: no such directory. Name the one that a reward model was saved to")
     settings = {"constrain": False} if args.no_constrain else {}
-    settings |= {"max_new_tokens": args.max_new_tokens} if args.max_new_tokens else {}
+    for name in ("max_new_tokens", "votes", "agreement"):
+        if (value := getattr(args, name)) is not None:
+            settings[name] = value
     return GenerativeRewardModel.load(args.model, **settings)
 
 
