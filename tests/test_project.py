@@ -33,7 +33,7 @@ BANDS = """
     tasks/_code_world tasks/_code_expressions tasks/_code_specs tasks/_code_tests tasks/_code_critic tasks/_code_wording
     tasks/code tasks/registry
     nl_gradient advantages ppo
-    logprobs adapters batch pretrained models rollout rewards optim update
+    logprobs adapters batch shared_prefix pretrained models rollout rewards optim update
     record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
     sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
     sources/table sources/registry preferences export

@@ -109,3 +109,11 @@ def collate(rollouts: Sequence[Rollout], *, pad_id: int, device: torch.device | 
         response_mask=(torch.arange(width_t) < lengths[:, None]).to(device),
         truncated=torch.tensor([r.truncated for r in rollouts]).to(device),
     )
+
+
+def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return rows of ids that end in the same column, and a mask that is 0 on padding; both int64 [B, longest]."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], dtype=torch.long, device=device)
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    return ids, (torch.arange(width, device=device) >= width - lengths[:, None]).long()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from text2grad.adapter_roles import load_writer
 from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor, DrawingProcessor, skeleton_of
@@ -44,6 +44,22 @@ def critique_prompts(
     if prompt_format == "chat":
         return [list(ids) for ids in encode_prompts(tokenizer, list(map(Example, asked)), prompt_format="chat")]
     return list(tokenizer(asked)["input_ids"])
+
+
+class _Asked(NamedTuple):
+    """What one row of a batch reads, and writes about.
+
+    Attributes:
+        ids: of the question.
+        response: that is quoted.
+        group: rows of one begin alike.
+        numbers: by which its critique is drawn; None for the likeliest.
+    """
+
+    ids: list[int]
+    response: str
+    group: str
+    numbers: Random | None = None
 
 
 class GenerativeRewardModel:
@@ -135,12 +151,12 @@ class GenerativeRewardModel:
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
         """Return `votes` critiques of each response, drawn from the model."""
-        prompts = self._prompts(examples, responses)
-        numbers = [Random(f"{self.seed} {number} {ids}") for ids in prompts for number in range(self.votes)]
-        repeated = [row for row in range(len(prompts)) for _ in range(self.votes)]
-        said = [responses[row] for row in repeated]
-        texts = self._texts([prompts[row] for row in repeated], said, numbers)
-        critiques = list(map(self._read, texts, said))
+        asked = [
+            _Asked(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
+            for ids, response in zip(self._prompts(examples, responses), responses, strict=True)
+            for number in range(self.votes)
+        ]
+        critiques = [self._read(text, one.response) for text, one in zip(self._texts(asked), asked, strict=True)]
         return [critiques[start : start + self.votes] for start in range(0, len(critiques), self.votes)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
@@ -149,24 +165,25 @@ class GenerativeRewardModel:
         A response that leaves no room for a critique in the model's context, or for a whole one where decoding is
         constrained, gets the empty text.
         """
-        return self._texts(self._prompts(examples, responses), responses)
+        prompts = self._prompts(examples, responses)
+        told = zip(prompts, responses, examples, strict=True)
+        return self._texts([_Asked(ids, response, example.prompt_text) for ids, response, example in told])
 
     def _prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
         return critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
 
-    def _texts(
-        self, prompts: Sequence[list[int]], responses: Sequence[str], numbers: Sequence[Random] = ()
-    ) -> list[str]:
-        """Return the likeliest critiques; or such as are drawn by each row's random numbers."""
-        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        texts, least = [""] * len(prompts), self._least_room
+    def _texts(self, asked: Sequence[_Asked]) -> list[str]:
+        """Return what is written, in order: decoded in batches of about one length, in which groups stand together."""
+        longest: dict[str, int] = {}
+        for one in asked:
+            longest[one.group] = max(longest.get(one.group, 0), len(one.ids))
+        order = sorted(range(len(asked)), key=lambda row: (longest[asked[row].group], asked[row].group))
+        texts, least = [""] * len(asked), self._least_room
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
-            rows = [row for row in batch if self._room(prompts[row]) >= least]
+            rows = [row for row in batch if self._room(asked[row].ids) >= least]
             if rows:
-                own = [numbers[row] for row in rows] if numbers else []
-                found = self._decode([prompts[row] for row in rows], [responses[row] for row in rows], own)
-                for row, text in zip(rows, found, strict=True):
+                for row, text in zip(rows, self._decode([asked[row] for row in rows]), strict=True):
                     texts[row] = text
         return texts
 
@@ -176,26 +193,29 @@ class GenerativeRewardModel:
         match: Match = "exact" if self.constrain else self.match
         return critique_from_text(text, response, match=match, occurrences="first")
 
-    def _decode(self, prompts: list[list[int]], responses: list[str], numbers: Sequence[Random]) -> list[str]:
-        room = min(map(self._room, prompts))
+    def _decode(self, asked: Sequence[_Asked]) -> list[str]:
+        """Return what is written in one batch."""
+        room = min(self._room(one.ids) for one in asked)
+        numbers = [one.numbers for one in asked if one.numbers is not None]
         if self.constrain:
             critiques = [
-                ConstrainedCritique(self._skeleton, response, eos_ids=self.eos_ids, room=room, limits=self.limits)
-                for response in responses
+                ConstrainedCritique(self._skeleton, one.response, eos_ids=self.eos_ids, room=room, limits=self.limits)
+                for one in asked
             ]
-            self._generate(prompts, room, ConstrainedProcessor(critiques, numbers))
+            self._generate(asked, room, ConstrainedProcessor(critiques, numbers))
             return [critique.text for critique in critiques]
-        ids = self._generate(prompts, room, *([DrawingProcessor(numbers)] if numbers else ()))
+        ids = self._generate(asked, room, *([DrawingProcessor(numbers)] if numbers else ()))
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
-    def _generate(self, prompts: list[list[int]], room: int, *processors: Any) -> list[tuple[int, ...]]:
+    def _generate(self, asked: Sequence[_Asked], room: int, *processors: Any) -> list[tuple[int, ...]]:
         return decode_greedily(
             self.model,
-            prompts,
+            [one.ids for one in asked],
             max_new_tokens=room,
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
             processors=processors,
+            groups=[one.group for one in asked],
         )
 
     @property
