@@ -8,8 +8,9 @@ hidden size 512 with 8 layers and that many ids (about 40 and 90 million paramet
 ways. "trained": a bonus on the logits makes each row write a critique with quotes from its response, as a trained
 model would, in the plain runs as well. "untrained": nothing does, and nearly no likeliest token may stand where it is.
 The runs are interleaved; ratios are of the medians. All times are processor time of the one thread, so that other work
-on the machine does not count. `overhead_share` is the time within the constraint over the time of
-the constrained run; `prepare_seconds` is what the first critique of a tokenizer waits for.
+on the machine does not count. `overhead_share` is the time within the constraint over the time of the constrained run;
+`prepare_seconds` is what the first critique of a tokenizer waits for. `votes` are eight critiques of each response after
+questions of 384 tokens: tokens per second where every row is read whole, where each question is read once, the ratio.
 
 With `--peer`, llguidance compiles the grammar of each response, if it is installed (`pip install llguidance`).
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPT, NEW_TOKENS = 64, 64
+QUESTION, VOTES = 384, 8
 SIZES = {"tiny": (512, 64, 2), "32k": (32_000, 512, 8), "128k": (128_256, 512, 8)}
 
 
@@ -215,6 +217,25 @@ class Bench:
             "overhead_share": {writer: statistics.median(values) for writer, values in shares.items()},
         }
 
+    def votes(self, repeats: int) -> dict[str, float]:
+        """Return tokens per second of several critiques of a question, each row read whole and each question once."""
+        from text2grad.rollout import decode_greedily
+
+        generator, ids = random.Random(2), len(self.tokenizer)
+        count = len(self.prompts) // VOTES
+        questions = [[generator.randrange(1, ids) for _ in range(QUESTION)] for _ in range(count)]
+        rows = [question for question in questions for _ in range(VOTES)]
+        groups = [str(number) for number in range(count) for _ in range(VOTES)]
+        runs: dict[str, list[float]] = {"whole": [], "once": []}
+        for number in range(repeats + 1):
+            for name, given in (("whole", []), ("once", groups)):
+                start = time.process_time()
+                decode_greedily(self.model, rows, max_new_tokens=NEW_TOKENS, eos_ids=(0,), pad_id=0, groups=given)
+                if number:
+                    runs[name].append(time.process_time() - start)
+        speed = {name: len(rows) * NEW_TOKENS / statistics.median(seconds) for name, seconds in runs.items()}
+        return {**speed, "ratio": speed["once"] / speed["whole"]}
+
     def peer(self) -> dict[str, float]:
         """Return what llguidance takes: to read the tokenizer, and in the mean to compile the grammar of a response."""
         from llguidance import LLMatcher
@@ -244,6 +265,7 @@ def one(args: argparse.Namespace) -> None:
         "batch": args.batch[0],
         "prepare_seconds": bench.prepare_seconds,
         **bench.measure(args.repeats),
+        "votes": bench.votes(args.repeats),
     }
     print(json.dumps({**found, "llguidance": bench.peer()} if args.peer else found))
 
