@@ -9,8 +9,8 @@ ways. "trained": a bonus on the logits makes each row write a critique with quot
 model would, in the plain runs as well. "untrained": nothing does, and nearly no likeliest token may stand where it is.
 The runs are interleaved; ratios are of the medians. All times are processor time of the one thread, so that other work
 on the machine does not count. `overhead_share` is the time within the constraint over the time of the constrained run;
-`prepare_seconds` is what the first critique of a tokenizer waits for. `votes` are eight critiques of each response after
-questions of 384 tokens: tokens per second where every row is read whole, where each question is read once, the ratio.
+`prepare_seconds` is what the first critique of a tokenizer waits for. `votes` are eight critiques of each question, of
+384 tokens: tokens per second where every row is read whole, where each question is read once, and the ratio.
 
 With `--peer`, llguidance compiles the grammar of each response, if it is installed (`pip install llguidance`).
 """

@@ -30,7 +30,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -41,7 +41,7 @@ from text2grad.annotations import Annotation, write_annotations
 from text2grad.config import Recipe, make_recipe
 from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.preferences import split_by_prompt
-from text2grad.reward_data import HeldOut, span_f1
+from text2grad.reward_data import KEYS, HeldOut, span_f1
 from text2grad.reward_model import GenerativeRewardModel
 from text2grad.reward_run import RewardRun
 from text2grad.runlog import to_json, write_atomically
@@ -138,20 +138,6 @@ class Prior:
         return 2 * right / (marked + poor)
 
 
-class Keyed(NamedTuple):
-    """An annotation under the key by which it is held out."""
-
-    prompt: str
-    one: Annotation
-
-
-def split(items: list[Annotation], share: float, seed: int, unseen: str) -> tuple[list[Annotation], list[Annotation]]:
-    """Return what is learned from, and what is held out: prompts, or responses, of which no two alike are parted."""
-    keyed = [Keyed(one.prompt if unseen == "prompts" else f"{one.prompt}\n{one.response}", one) for one in items]
-    kept, held_out = split_by_prompt(keyed, share, seed)
-    return [item.one for item in kept], [item.one for item in held_out]
-
-
 def words_of(one: Annotation) -> list[tuple[str, bool]]:
     """Return the words of a response, and which of them a negative span touches."""
     poor = [(span.start, span.end) for span in one.critique.spans if span.label == "negative"]
@@ -180,8 +166,8 @@ def f1_of_everything(deltas: list[tuple[float, ...]]) -> float:
 
 def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scratch: Path) -> dict[str, Any]:
     """Train one model and return what was measured, seconds included."""
-    rest, test = split(read, 0.2, seed, options.unseen)
-    train, chooses = split(rest, 0.1, seed, options.unseen)
+    rest, test = split_by_prompt(read, 0.2, seed, key=KEYS[options.unseen])
+    train, chooses = split_by_prompt(rest, 0.1, seed, key=KEYS[options.unseen])
     learned = [one for one in train if one.critique.spans or not options.only_marked]
     write_annotations(scratch / "train.jsonl", learned)
     write_annotations(scratch / "chooses.jsonl", chooses)
@@ -214,6 +200,7 @@ def recipe_of(options: argparse.Namespace, scratch: Path, seed: int) -> Recipe:
             "reward_model": {
                 "annotations": (str(scratch / "train.jsonl"),),
                 "held_out_file": str(scratch / "chooses.jsonl"),
+                "unseen": options.unseen,
                 "steps": options.steps,
                 "batch_size": options.batch_size,
                 "lr": options.lr,

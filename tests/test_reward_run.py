@@ -23,10 +23,11 @@ from text2grad.annotations import Annotation, read_annotations, write_annotation
 from text2grad.cli import main
 from text2grad.critique_writing import critique_prompt, critique_request, critique_target
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
+from text2grad.phase_sections import RewardModelConfig
 from text2grad.preferences import split_by_prompt
 from text2grad.pretrained import load_policy, load_tokenizer
 from text2grad.quality import Quality
-from text2grad.reward_data import HeldOut, span_f1
+from text2grad.reward_data import HeldOut, read_shares, span_f1
 from text2grad.reward_model import GenerativeRewardModel, critique_prompts
 from text2grad.reward_run import RewardRun
 from text2grad.types import Critique, Example, Span
@@ -144,6 +145,17 @@ def test_a_held_out_file_takes_its_prompts_out_of_what_is_learned(home: Path, tm
     run = RewardRun(recipe(home, "file", reward_model={"held_out_file": str(tmp_path / "held.jsonl")}))
     # Each of the two prompts has six annotations; those twelve go.
     assert (run.counts["held_out"], run.counts["shared_prompts"], run.counts["learned"]) == (2, 12, 24)
+    responses = {"held_out_file": str(tmp_path / "held.jsonl"), "unseen": "responses"}
+    run = RewardRun(recipe(home, "same file", reward_model=responses))  # only those two go
+    assert (run.counts["held_out"], run.counts["shared_prompts"], run.counts["learned"]) == (2, 2, 34)
+
+
+def test_responses_can_be_held_out_of_prompts_that_are_learned(home: Path) -> None:
+    settings = RewardModelConfig(annotations=(str(home / "annotations.jsonl"),), held_out=0.25, unseen="responses")
+    shares = read_shares(settings, seed=3)
+    assert (len(shares.train), len(shares.held_out)) == (27, 9)
+    assert {one.prompt for one in shares.held_out} <= {one.prompt for one in shares.train}
+    assert not {(one.prompt, one.response) for one in shares.held_out} & {(o.prompt, o.response) for o in shares.train}
 
 
 def test_critiques_that_could_not_be_read_teach_and_measure_nothing(home: Path, tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ class RewardModelConfig(Section):
     """Share of the prompts whose annotations it never learns from, and is measured on."""
     held_out_file: str = ""
     """JSONL file of annotations to measure on instead; what it learns from holds none of their prompts then."""
+    unseen: Literal["prompts", "responses"] = "prompts"
+    """What is held out: whole prompts; or responses, as for a policy that learns on the prompts of the annotations."""
     eval_limit: Count = 200
     """Most held-out annotations that a measurement decodes."""
     eval_every: Count = 100

@@ -5,7 +5,7 @@ example as `text2grad import` writes it, with the chosen response as its "refere
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -53,7 +53,9 @@ def read_preferences(path: str | Path, *, split: str = "train") -> list[Preferen
     return found
 
 
-def split_by_prompt(items: Sequence[One], share: float, seed: int) -> tuple[list[One], list[One]]:
+def split_by_prompt(
+    items: Sequence[One], share: float, seed: int, *, key: Callable[[One], str] = lambda one: one.prompt
+) -> tuple[list[One], list[One]]:
     """Return what is learned from and what is held out; the two have no prompt in common.
 
     Held out are whole prompts, chosen by a hash of seed and prompt: neither the order of the items nor what else they
@@ -63,11 +65,12 @@ def split_by_prompt(items: Sequence[One], share: float, seed: int) -> tuple[list
         items: preferences or annotations in any order, which both parts keep.
         share: of the prompts that are held out. Unless it is 0, at least one is, and one is not where there are two.
         seed: another one holds out others.
+        key: what the two have not in common, where that is another thing than the prompt.
     """
-    prompts = sorted({one.prompt for one in items}, key=lambda prompt: _rank(prompt, seed))
+    prompts = sorted(set(map(key, items)), key=lambda prompt: _rank(prompt, seed))
     count = min(max(1, round(share * len(prompts))), max(len(prompts) - 1, 0)) if share else 0
     held_out = set(prompts[:count])
-    return [one for one in items if one.prompt not in held_out], [one for one in items if one.prompt in held_out]
+    return [one for one in items if key(one) not in held_out], [one for one in items if key(one) in held_out]
 
 
 def _rank(prompt: str, seed: int) -> str:

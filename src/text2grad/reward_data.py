@@ -1,10 +1,10 @@
 """What a reward model learns from and what it is measured on: annotation files → rows of ids, and held-out responses.
 
-Held out are whole prompts (`preferences.split_by_prompt`).
+Held out are whole prompts, or responses of which others to the same prompt may be learned from.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.annotations import Annotation, annotation_record, read_annotations
@@ -20,13 +20,19 @@ from text2grad.runlog import to_json
 from text2grad.types import Critique, Example
 from text2grad.votes import vote
 
+KEYS: dict[str, Callable[[Annotation], str]] = {
+    "prompts": lambda one: one.prompt,
+    "responses": lambda one: f"{one.prompt}\n{one.response}",
+}
+"""What learned and held-out annotations have not in common, by `reward_model.unseen`."""
+
 
 class Shares(NamedTuple):
     """Annotations to learn from, annotations to be measured on, and how many were left out of the first."""
 
     train: list[Annotation]
     held_out: list[Annotation]
-    shared_prompts: int  # annotations of prompts that a held-out file has, too
+    shared_prompts: int  # annotations of prompts, or of responses, that a held-out file has, too
     failed: int  # those whose critique could not be read; they teach and measure nothing
 
     def digest(self) -> str:
@@ -48,14 +54,14 @@ def read_shares(settings: RewardModelConfig, seed: int) -> Shares:
         )
     read = [one for path in settings.annotations for one in read_annotations(path)]
     usable = [one for one in read if not one.critique.failed]
-    shared = 0
+    shared, key = 0, KEYS[settings.unseen]
     if settings.held_out_file:
         held_out = [one for one in read_annotations(settings.held_out_file) if not one.critique.failed]
-        known = {one.prompt for one in held_out}
-        train = [one for one in usable if one.prompt not in known]
+        known = set(map(key, held_out))
+        train = [one for one in usable if key(one) not in known]
         shared = len(usable) - len(train)
     else:
-        train, held_out = split_by_prompt(usable, settings.held_out, seed)
+        train, held_out = split_by_prompt(usable, settings.held_out, seed, key=key)
     for name, part in (("annotations to learn from", train), ("held-out annotations", held_out)):
         if not any(one.critique.spans for one in part):
             raise DataError(

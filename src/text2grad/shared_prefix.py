@@ -65,9 +65,10 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
 
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return what rows begin with alike, short of the last token of the shortest: generate needs one to go on from."""
-    first, last = min(rows), max(rows)  # in the order of words in a dictionary: all others lie between
+    lists = [list(row) for row in rows]
+    first, last = min(lists), max(lists)  # in the order of words in a dictionary: all others lie between
     alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return list(first[: min(alike, *(len(row) - 1 for row in rows))])
+    return first[: min(alike, *(len(row) - 1 for row in rows))]
 
 
 def _empty_cache(model: Any) -> Any:
