@@ -129,6 +129,21 @@ def test_unit_tests_say_what_fails_and_quote_its_place(
     assert judged(critic, tests, response) == (feedback, quotes, 1.0 if feedback == ["All tests pass."] else -1.0)
 
 
+def test_the_first_three_of_many_failing_tests_are_shown(critic: UnitTestCritic) -> None:
+    tests = "\n".join(f"assert f({number}) == 9" for number in range(5))
+    assert judged(critic, tests, "def f(x):\n    return x\n")[0] == [
+        "5 of 5 tests fail.",
+        *(f"`assert f({number}) == 9` fails: its left side is {number}." for number in range(3)),
+        '"x" is suspect: failing tests run no other line.',
+    ]
+
+
+def test_a_long_message_is_cut_after_two_hundred_characters(critic: UnitTestCritic) -> None:
+    said, quotes, _ = judged(critic, "assert f()", "def f():\n    raise ValueError('y' * 300)")
+    message = "ValueError: " + "y" * 186 + " …"  # 12 + 186 + 2
+    assert (said, quotes) == ([f"\"ValueError('y' * 300)\" raises {message}"], ["ValueError('y' * 300)"])
+
+
 def test_what_does_not_end_or_asks_for_too_much_has_no_place() -> None:
     with UnitTestCritic(workers=1, timeout_s=0.3, passed_outcome=0.5, failed_outcome=-0.25) as short:
         assert judged(short, "assert f()", "def f():\n    while True: pass") == (
