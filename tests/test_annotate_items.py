@@ -13,6 +13,7 @@ from text2grad.annotating.store import Store
 from text2grad.annotations import Annotation, write_annotations
 from text2grad.config import Recipe, make_recipe
 from text2grad.errors import ConfigError, DataError
+from text2grad.tasks.registry import built_in
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 
@@ -64,6 +65,13 @@ def test_the_words_of_annotations_are_feedback_whose_places_are_asked_for(tmp_pa
     ]
 
 
+def test_feedback_that_stands_beside_a_critique_is_what_the_person_said(tmp_path: Path) -> None:
+    wanted = recipe(
+        tmp_path, {"prompt": "a", "response": "b", "feedback": "Mine.", "critique": {"feedback": "Not mine."}}
+    )
+    assert [one.feedback for one in items(tmp_path, wanted)] == ["Mine."]
+
+
 @pytest.mark.parametrize(
     ("records", "message"),
     [
@@ -103,6 +111,12 @@ def test_without_responses_the_policy_responds_and_its_responses_are_kept(tmp_pa
     assert (tmp_path / RESPONSES).read_bytes() == kept
 
 
+def test_a_prompt_that_a_later_run_finds_again_gets_another_response(tmp_path: Path, policy: str) -> None:
+    wanted = recipe(tmp_path, *[{"prompt": PROMPTS[0]}] * 2, model={"path": policy}, rollout={"max_new_tokens": 12})
+    (first,) = items(tmp_path, wanted, limit=1)
+    assert first.response != items(tmp_path, wanted)[1].response
+
+
 def test_responses_of_another_policy_or_to_other_prompts_are_not_mixed_in(tmp_path: Path, policy: str) -> None:
     sections = {"model": {"path": policy}, "rollout": {"max_new_tokens": 4}}
     items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections))
@@ -130,6 +144,13 @@ def test_a_built_in_task_gives_its_training_prompts_to_the_policy(tmp_path: Path
     wanted = make_recipe({"data": {"task": "summarization", "examples": 2}, "model": {"path": policy}})
     with pytest.raises(DataError, match="token"):  # they are longer than this policy's context of 32 tokens
         items(tmp_path, wanted, limit=2)
+
+
+def test_the_prompts_of_a_built_in_task_follow_from_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items_module, "_responses", lambda recipe, examples, path: (examples, ["So."] * len(examples)))
+    found = items(tmp_path, make_recipe({"data": {"task": "qa", "examples": 3}, "run": {"seed": 7}}), limit=2)
+    assert [one.example.prompt for one in found] == [one.prompt for one in built_in("qa").train(3, 7)[:2]]
+    assert [one.id for one in found] == ["1", "2"]
 
 
 def test_unit_tests_run_once_and_their_outcome_and_traceback_go_to_the_judge(

@@ -28,6 +28,7 @@ def test_every_variant_asks_for_the_keys_of_its_schema_in_their_order(
     schema = template.schema(grounding=grounding)
     keys = ["reasoning"] * reasoning + ["textual_feedback"] * (reasoning and not grounding)
     assert list(schema["properties"]) == schema["required"] == [*keys, "good_spans", "poor_spans"]
+    assert schema["additionalProperties"] is False, "servers refuse a strict schema without"
     asked = text(template, feedback="Wrong sign.") if grounding else text(template)
     assert re.findall(r'^  "(\w+)": ', asked, re.MULTILINE) == schema["required"]
     assert "character by character" in asked
@@ -42,6 +43,22 @@ def test_with_reasoning_every_quote_must_follow_from_the_critique_and_without_th
         assert "step by step" not in text(Template(name, reasoning=False))
 
 
+def test_the_steps_are_counted_from_one_and_a_critique_is_written_before_its_quotes_are_chosen() -> None:
+    assert "\n1. What exactly was asked" in text(Template("qa"))
+    assert "\n5. Only then write the critique" in text(Template("qa"))
+    assert "Only then" not in text(Template("qa", reasoning=False)) + text(Template("qa"), feedback="Wrong.")
+
+
+@pytest.mark.parametrize("reasoning", [True, False])
+def test_where_people_said_it_already_every_quote_follows_from_their_words(reasoning: bool) -> None:
+    assert "- Every quote follows from what the person said:" in text(Template("qa", reasoning), feedback="Wrong.")
+
+
+def test_the_shortest_piece_of_a_program_is_an_expression() -> None:
+    assert "a word, a clause, an expression, a line; not the whole program." in text(Template("code"))
+    assert "a word, a clause, a sentence; not the whole answer." in text(Template("qa"))
+
+
 def test_the_outcome_of_tests_the_reference_and_people_stand_in_the_prompt() -> None:
     tests = outcome_in_words(passed=False, reason="failed", output="assert add(1, 2) == 3")
     shown = text(Template("code"), tests=tests)
@@ -51,6 +68,7 @@ def test_the_outcome_of_tests_the_reference_and_people_stand_in_the_prompt() -> 
     assert shown.endswith("<response>\nreturn a - b\n</response>")
     assert "<feedback>\nThe sign is wrong.\n</feedback>" in text(Template("code"), feedback="The sign is wrong.")
     assert "<tests>" not in text(Template("code"))
+    assert "<reference>" not in Template("qa").messages(Example("Add.", reference=""), "3")[0]["content"]
 
 
 def test_what_changes_comes_last_where_servers_can_reuse_the_beginning() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from fault_server import SECRET, Running, running
 from text2grad import LLMCritic
+from text2grad.annotating.templates import Template
 from text2grad.annotations import read_annotations
 from text2grad.cli import main
 from text2grad.critics import Critic, ask
@@ -182,6 +183,16 @@ def test_a_critic_whose_key_is_turned_away_is_an_error(server: Running, tmp_path
         critic([Example("[[401]] critic"), Example("[[ok]] never asked")], ["So.", "So."])
 
 
-def test_a_critic_with_settings_that_do_not_exist_is_refused() -> None:
+def test_a_critic_of_programs_shows_what_their_tests_said(server: Running, tmp_path: Path) -> None:
+    critic = LLMCritic("m", template="code", base_url=server.url, api_key_env="", store=tmp_path / "critic.sqlite")
+    example, program = Example("Twice. [[ok]]", tests="assert twice(2) == 4"), "def twice(x): return 2 * x"
+    critic([example], [program])
+    shown = Template("code").messages(example, program, tests="All tests passed.")[0]["content"]
+    assert server.times(shown) == 1
+
+
+def test_a_critic_without_a_key_or_with_settings_that_do_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the environment variable NO_SUCH_KEY holds no key"):
+        LLMCritic("m", api_key_env="NO_SUCH_KEY")
     with pytest.raises(ConfigError, match=r"LLMCritic cannot be made: tempreature: Extra inputs are not permitted"):
         LLMCritic("m", tempreature=0.5)

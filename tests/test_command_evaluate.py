@@ -10,7 +10,9 @@ import pytest
 from text2grad.annotations import Annotation, read_annotations, write_annotations
 from text2grad.cli import main
 from text2grad.critique_writing import SYMBOLS
+from text2grad.reward_evaluation.pairs import read_predictions, read_truth
 from text2grad.reward_model import GenerativeRewardModel
+from text2grad.spans import Match
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Span
 
@@ -144,6 +146,17 @@ def test_predictions_that_do_not_fit_are_refused_with_the_way_out(
     assert not (here / "out").exists()
     args = ["--predictions", "said.jsonl", "--out", "out", "--limit", "3"]
     assert main(["evaluate-reward", "truth.jsonl", *args]) == 0  # the rest of a file is no mistake then
+
+
+def test_quotes_of_predictions_are_looked_for_as_they_are_told_to(here: Path) -> None:
+    said = {"prompt": "Where 0?", "response": TEXT, "critique": '{"feedback": "", "good_spans": ["in  Lyon"]}'}
+    (here / "said.jsonl").write_text(json.dumps(said) + "\n")
+    truth = read_truth(here / "truth.jsonl", limit=1)
+    matches: tuple[Match, ...] = ("exact", "normalized")
+    (exact,), (normalized,) = (read_predictions(here / "said.jsonl", truth, match=match) for match in matches)
+    assert (exact.predicted.spans, exact.predicted.unmatched) == ((), ("in  Lyon",))
+    assert normalized.predicted.spans == (Span(7, 14, "positive"),)
+    assert normalized.true.spans == (CITY, DAY)
 
 
 def test_of_a_response_annotated_twice_each_annotation_meets_a_prediction(here: Path) -> None:

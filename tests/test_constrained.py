@@ -224,11 +224,17 @@ def test_limits_leave_exactly_what_they_allow(limits: dict[str, Any]) -> None:
     assert language(response, 2) - found, "something is forbidden"
 
 
-def test_whole_words_begin_and_end_where_words_do() -> None:
-    response, tokenizer = "cat concat", spelled_by([*MARKS, "c", "a", "t", "o", "n", " ", "con", "cat"])
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("cat concat", {"cat", "cat ", "cat concat", " concat", "concat"}),
+        ("cat cats", {"cat", "cat ", "cat cats", " cats", "cats"}),  # one of the two places of "cat" is enough
+    ],
+)
+def test_whole_words_begin_and_end_where_words_do(response: str, expected: set[str]) -> None:
+    tokenizer = spelled_by([*MARKS, *"catons ", "con", "cat"])
     found = set(reachable(begin(tokenizer, response, words=False, whole_words=True, max_quotes=1), 10))
-    quotes = {quote for text in found for quote in json.loads(text)["good_spans"]}
-    assert quotes == {"cat", "cat ", "cat concat", " concat", "concat"}
+    assert {quote for text in found for quote in json.loads(text)["good_spans"]} == expected
 
 
 SAID = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "owl'
@@ -292,10 +298,12 @@ def test_words_that_quote_nothing_of_the_response_support_empty_lists_alone() ->
         assert critique.text == f"{opening}]"
 
 
-def test_a_token_that_was_refused_supports_nothing() -> None:
-    ends = '", "good_spans": ["cat'  # the end of the words and the beginning of a quote
+@pytest.mark.parametrize("limits", [{}, {"verbatim": True}], ids=str)
+@pytest.mark.parametrize("begun", ["", "cat"])
+def test_a_token_that_was_refused_supports_nothing_and_forbids_nothing(begun: str, limits: dict[str, bool]) -> None:
+    ends = f'", "good_spans": ["{begun}'  # the end of the words and the beginning of a quote
     tokenizer, response = spelled_by([*sorted(ALL), ends]), "a cat"
-    critique = begin(tokenizer, response, supported=True)
+    critique = begin(tokenizer, response, supported=True, **limits)
     assert written(critique, '{"textual_feedback": "The ')
     (token,) = critique.skeleton.vocabulary.spelled[ends.encode()]
     assert not critique.take(token)
@@ -503,6 +511,16 @@ def test_the_words_are_no_control_characters_no_unknown_escapes_and_no_broken_ut
     assert not before[-1]
 
 
+def test_the_words_are_every_character_and_no_surrogate() -> None:
+    automaton = skeleton(made("gpt2"))
+    for code in range(0x20, 0x110000):
+        if code % 64 in (0, 63) and chr(code) not in '"\\':  # the last byte goes from 0x80 to 0xBF
+            state = automaton.text
+            for byte in chr(code).encode("utf-8", "surrogatepass"):
+                state = int(automaton.table[state, byte])
+            assert (state == automaton.text) == (not 0xD800 <= code < 0xE000), hex(code)
+
+
 def test_without_words_the_critique_has_none() -> None:
     tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
     silent = begin(tokenizer, "a", words=False)
@@ -515,6 +533,27 @@ def test_without_words_the_critique_has_none() -> None:
 
 
 # Length.
+
+
+@pytest.mark.parametrize(("room", "taken"), [(7, True), (6, False)])
+def test_another_quote_is_begun_only_if_it_can_be_opened_and_ended_in_time(room: int, taken: bool) -> None:
+    # After the comma come a space, a mark, a letter, a mark, POOR and CLOSING: 7 tokens with the comma.
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"', ",", " "])
+    critique = begin(tokenizer, "aa", words=False)
+    ids = critique.skeleton.vocabulary.spelled
+    assert all(critique.take(ids[token][0]) for token in ((OPENING + GOOD).encode(), b'"', b"a", b'"'))
+    critique.room = room
+    assert critique.take(ids[b","][0]) == taken
+
+
+@pytest.mark.parametrize("token", ['", "', '", "a', '", "a"'])
+def test_a_list_that_is_full_is_gone_on_with_by_no_token(token: str) -> None:
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"', token])
+    for most in (1, 2):
+        critique = begin(tokenizer, "aa", words=False, max_quotes=most)
+        ids = critique.skeleton.vocabulary.spelled
+        assert all(critique.take(ids[part][0]) for part in ((OPENING + GOOD).encode(), b'"', b"a"))
+        assert critique.take(ids[token.encode()][0]) == (most == 2)
 
 
 def test_a_critique_may_use_every_token_and_never_one_more() -> None:
@@ -602,6 +641,38 @@ def test_a_finished_row_leaves_the_others_alone() -> None:
     assert (rows[0].text, rows[0].state) == (OPENING + GOOD + POOR + CLOSING, None)
 
 
+def test_a_token_that_leads_anywhere_is_written_where_it_scores_best() -> None:
+    # An escape of which four digits are missing, the end of the words with the beginning of a quote, a whole quote.
+    tokens = [OPENING, "\\", "u", "0", f'{GOOD}"a', '", "a"', POOR, CLOSING, "a", '"', GOOD]
+    critique = begin(spelled_by(tokens), "aa")
+    ids = critique.skeleton.vocabulary.spelled
+    for token in [OPENING, "\\", "u", *"0000", f'{GOOD}"a', '", "a"', POOR, CLOSING]:
+        scores = np.zeros(critique.skeleton.vocabulary.size, np.float32)
+        scores[ids[token.encode()]] = 1
+        assert critique.take_best(scores) == ids[token.encode()][0]
+    assert json.loads(critique.text) == {"textual_feedback": "\0", "good_spans": ["a", "a"], "poor_spans": []}
+
+
+def test_the_space_that_sentencepiece_leaves_out_of_the_first_token_is_not_written() -> None:
+    first = f" {OPENING}"
+    tokens = [token.replace(" ", "▁") for token in (first, GOOD, *MARKS, "\\", "a", "c", "d")]
+    tokenizer, _ = of_tokens("llama", [*tokens, {"special": "</s>"}])
+    tokenizer.eos_token = "</s>"
+    critique = begin(tokenizer, "a", verbatim=True)
+    assert critique.take(critique.skeleton.vocabulary.spelled[first.encode()][0])
+    assert critique.text == OPENING
+    assert written(critique, 'c\\"a\\"')
+    assert not written(critique, '\\"d'), "the words are heard from their first letter on"
+
+
+def test_any_number_is_better_than_none() -> None:
+    critique = begin(spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"']), "a")
+    ids, scores = critique.skeleton.vocabulary.spelled, np.full(critique.skeleton.vocabulary.size, np.nan, np.float32)
+    assert critique.take_best(scores) == ids[OPENING.encode()][0]
+    scores[ids[b"a"][0]] = -1
+    assert critique.take_best(scores) == ids[b"a"][0]
+
+
 def test_scores_that_are_no_numbers_break_no_critique() -> None:
     critique = begin(spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"']), "a", words=False)
     processor, size = ConstrainedProcessor([critique]), critique.skeleton.vocabulary.size
@@ -637,6 +708,34 @@ def accepts(critique: ConstrainedCritique, text: str) -> bool:
     spelled = critique.skeleton.vocabulary.spelled
     took = all(critique.take(spelled[bytes([byte])][0]) for byte in text.encode())
     return took and critique.state is not None and critique.state.where == END
+
+
+@pytest.mark.parametrize(
+    ("response", "good", "limits", "accepted"),
+    [
+        ("a cat", ["ca", "t"], {}, True),
+        ("a cat", ["ca"], {"whole_words": True}, False),
+        ("a cat", ["a", "cat"], {"max_quotes": 2}, True),
+        ("a cat", ["a", "cat", "ca"], {"max_quotes": 2}, False),
+        ("a cat", ["a", "cat"], {"max_quotes": 1}, False),
+        ("a b c", ["b c"], {"max_quote_words": 2}, True),
+        ("a b c", ["a b c"], {"max_quote_words": 2}, False),
+        ("a\fb\vc\x1dd", ["a\fb\vc\x1dd"], {"max_quote_words": 4}, True),
+        ("a\fb\vc\x1dd", ["a\fb\vc\x1dd"], {"max_quote_words": 3}, False),
+        ("a\x0fb c", ["\x0fb"], {"max_quote_words": 1}, True),
+        (" é ", [" é"], {"max_quote_words": 1}, True),
+        ("a ", [" "], {}, False),
+        (" \t", [], {}, True),
+        (" \t", ["\t"], {}, False),
+    ],
+    ids=str,
+)
+def test_the_grammar_for_servers_by_hand(
+    response: str, good: list[str], limits: dict[str, Any], accepted: bool
+) -> None:
+    text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": []}, ensure_ascii=False)
+    assert grammar_accepts(response, text, words=False, limits=QuoteLimits(**limits)) == accepted
+    assert accepts(begin(made("gpt2"), response, words=False, **limits), text) == accepted
 
 
 @settings(max_examples=150, deadline=None)

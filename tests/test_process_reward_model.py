@@ -75,6 +75,7 @@ def taught(tokenizer: Any, start: Path) -> tuple[ProcessRewardModel, ProcessRepo
         ("one\n\n  two three \n", "lines", ["one", "two three"]),
         ("It is 2.5 m. So yes!\nNo? (Or so.) End", "sentences", ["It is 2.5 m.", "So yes!", "No?", "(Or so.)", "End"]),
         ("a.b", "sentences", ["a.b"]),
+        ("So… 'Yes!' No", "sentences", ["So…", "'Yes!'", "No"]),
         ("One.  Two.", "lines", ["One.  Two."]),
         (" \n ", "lines", []),
         ("", "sentences", []),
@@ -90,6 +91,7 @@ def test_the_label_of_a_step_is_what_the_spans_in_it_agree_on() -> None:
     spans = (
         *(Span(0, 2, "positive"), Span(2, 4, "positive"), Span(5, 9, "negative")),
         *(Span(10, 11, "negative"), Span(12, 14, "positive"), Span(16, 16, "negative")),
+        *(Span(4, 5, "negative"), Span(14, 15, "positive")),  # line breaks, which are in no step
     )
     one = Annotation("", response, Critique("", spans))
     steps = [Step(0, 4, "positive"), Step(5, 9, "negative"), Step(10, 14, "neutral"), Step(15, 19, "neutral")]

@@ -129,6 +129,21 @@ def test_unit_tests_say_what_fails_and_quote_its_place(
     assert judged(critic, tests, response) == (feedback, quotes, 1.0 if feedback == ["All tests pass."] else -1.0)
 
 
+def test_the_first_three_of_many_failing_tests_are_shown(critic: UnitTestCritic) -> None:
+    tests = "\n".join(f"assert f({number}) == 9" for number in range(5))
+    assert judged(critic, tests, "def f(x):\n    return x\n")[0] == [
+        "5 of 5 tests fail.",
+        *(f"`assert f({number}) == 9` fails: its left side is {number}." for number in range(3)),
+        '"x" is suspect: failing tests run no other line.',
+    ]
+
+
+def test_a_long_message_is_cut_after_two_hundred_characters(critic: UnitTestCritic) -> None:
+    said, quotes, _ = judged(critic, "assert f()", "def f():\n    raise ValueError('y' * 300)")
+    message = "ValueError: " + "y" * 186 + " …"  # 12 + 186 + 2
+    assert (said, quotes) == ([f"\"ValueError('y' * 300)\" raises {message}"], ["ValueError('y' * 300)"])
+
+
 def test_what_does_not_end_or_asks_for_too_much_has_no_place() -> None:
     with UnitTestCritic(workers=1, timeout_s=0.3, passed_outcome=0.5, failed_outcome=-0.25) as short:
         assert judged(short, "assert f()", "def f():\n    while True: pass") == (
@@ -243,6 +258,9 @@ def test_lines_that_a_program_prints_do_not_break_the_reading_of_its_tests() -> 
         ("~~~py\nx\n~~~", "x\n"),
         ("```python\nx = 1\ny", "x = 1\ny"),
         ("  ```python\r\nx\r\n  ```\r\n", "x\r\n"),
+        ("```\nx\n`````\nb", "x\n"),
+        ("```py\nx\n```\n```py\nxy\n```\n```py\nz\n```", "xy\n"),
+        ("```\nlonger\n```\n```Python3\nx\n```", "x\n"),
     ],
 )
 def test_the_program_of_a_response(response: str, text: str) -> None:
@@ -271,6 +289,29 @@ def test_the_expression_of_a_line(line: int, quote: str | None) -> None:
     broken = Program(text.replace("\nelse: #b", ""), 3) if line < 8 else Program(text, 3)
     span = broken.expression(line)
     assert (span and ("abc" + text)[span.start : span.end]) == quote
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "quote"),
+    [
+        ("for a in b: pass", 1, "b"),
+        ("match a:\n    case _: pass", 1, "a"),
+        ("x = 'é'+y;z", 1, "'é'+y"),  # the parser counts bytes
+        ("x = 1\ry = 2", 2, "2"),
+        ("x = 1\0", 1, "x = 1\0"),  # which no parser reads
+        *((f"x = {'-' * deep}1 # deep", 1, f"x = {'-' * deep}1") for deep in (3_000, 20_000)),
+    ],
+    ids=range(7),
+)
+def test_the_expression_of_a_line_in_other_programs(text: str, line: int, quote: str) -> None:
+    span = Program(text).expression(line)
+    assert span is not None
+    assert text[span.start : span.end] == quote
+
+
+def test_a_column_beyond_its_line_is_the_end_of_the_line() -> None:
+    program = Program("ab\ncd")
+    assert [program.at(1, 1), program.at(1, 9), program.at(2, 2), program.at(2, 9), program.at(3, 1)] == [0, 3, 4, 5, 5]
 
 
 RUFF = [

@@ -260,7 +260,15 @@ def test_what_is_longer_than_the_limit_is_left_out_and_counted(
     assert [row["input_ids"] for row in rows] == [tokenizer(f"a{text}\n").input_ids for text in kept]
     with pytest.raises(DataError) as caught:
         train_reward_head(start, tokenizer, annotations(texts[2:3] * 2), [1.0, 2.0], how)
-    assert str(caught.value) == "all 2 annotations are longer than max_tokens = 4; raise it"
+    assert str(caught.value) == (
+        "all 2 annotations are longer than 4 tokens; raise max_tokens, as far as the model's context goes"
+    )
+
+
+def test_what_is_longer_than_the_context_is_not_learned_from(tokenizer: Any, start: Path) -> None:
+    texts = [" red" * 30, " cat" * 30, " red" * 31]  # 32, 32 and 33 tokens, for a context of 32
+    _, left_out = train_reward_head(start, tokenizer, annotations(texts), [1.0, 0.0, 5.0], FineTuning(steps=1))
+    assert left_out == 1
 
 
 def test_a_response_beyond_the_context_is_scored_by_nobody_and_the_others_as_before(taught: ScalarRewardModel) -> None:

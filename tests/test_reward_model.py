@@ -362,6 +362,14 @@ def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
         assert all(ids[-1] == tokenizer.eos_token_id for ids in whole), "none was cut"
 
 
+def test_what_the_models_context_cannot_hold_is_left_out_and_counted(lessons: list[Any]) -> None:
+    tokenizer = new_tokenizer()
+    sizes = lengths(tokenizer)
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=max(sizes) - 1)
+    _, left_out = train_reward_model(model, tokenizer, ANNOTATIONS, FineTuning(steps=1))
+    assert left_out == sizes.count(max(sizes))
+
+
 def test_where_nothing_is_left_to_learn_from_the_error_says_why(tokenizer: Any) -> None:
     failed = Annotation("dogs:", " a cat", Critique("", status="unparsable"))
     with pytest.raises(DataError) as caught:

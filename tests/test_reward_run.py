@@ -108,6 +108,38 @@ def test_a_critic_is_measured_in_tokens_beside_the_annotators_spans(home: Path) 
     assert (quality.responses, quality.failed) == (36, 0)
 
 
+def test_responses_that_the_tokenizer_says_otherwise_are_measured_by_nobody(home: Path) -> None:
+    tokenizer, one, silent = load_tokenizer(str(home / "base")), ANNOTATIONS[3], Annotation("a:", "", Critique(""))
+    unknown = silent._replace(response=" zebra", critique=Critique("", (Span(1, 6, "negative"),)))
+    held_out = HeldOut(tokenizer, [silent, unknown, one])
+    assert (held_out.annotations, held_out.unaligned) == ([silent, one], 1)
+    asked: list[Any] = []
+
+    def critic(examples: Any, responses: Any) -> list[Any]:
+        asked.extend(zip([example.prompt for example in examples], responses, strict=True))
+        return [Critique(""), '{"good_spans": ["cat", "CAT"]}']  # as it stands there, or it is no quote
+
+    quality = held_out.measure(critic)
+    assert asked == [("a:", ""), (one.prompt, one.response)]
+    assert (one.response, quality.unmatched) == (" cat one", 1)
+    assert span_f1(quality) == {"f1": 2 * 1 / (1 + 2), "f1/positive": 1.0, "f1/negative": 0.0}
+    with pytest.raises(DataError) as caught:
+        HeldOut(tokenizer, [silent, unknown])
+    assert str(caught.value) == (
+        "no span of 2 held-out responses can be found in the tokenizer's tokens: it changes the text of 1 of them. "
+        "Take a tokenizer that gives every text back as it was."
+    )
+
+
+def test_the_seed_of_a_run_shares_its_annotations_out_and_a_limit_keeps_the_first_to_measure_on(home: Path) -> None:
+    settings = recipe(home, reward_model={"eval_limit": 5}).reward_model
+    shares, others = (read_shares(settings, seed) for seed in (3, 4))
+    train, held_out = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
+    assert (shares.train, shares.held_out) == (train, held_out[:5])
+    assert others.held_out != shares.held_out
+    assert len({shares.digest(), others.digest(), shares._replace(held_out=shares.held_out[1:]).digest()}) == 3
+
+
 def test_processes_share_the_held_out_responses(home: Path) -> None:
     tokenizer = load_tokenizer(str(home / "base"))
     held_out = HeldOut(tokenizer, ANNOTATIONS[:7])

@@ -491,7 +491,7 @@ def test_one_annotation_in_every_kind_of_file(tmp_path: Path, name: str) -> None
         with path.open("w", newline="") as file:
             table = csv.DictWriter(file, RECORD)
             table.writeheader()
-            table.writerow({**RECORD, "spans": json.dumps(RECORD["spans"])})
+            table.writerow({**RECORD, "spans": f" {json.dumps(RECORD['spans'])}"})
     else:
         datasets = pytest.importorskip("datasets")
         span = {"start": 10, "end": 14, "label": "negative"}

@@ -85,6 +85,8 @@ class ConstrainedCritique:
         heard = self._heard or self._hear(token)
         after = self.step(self.state, token, self.room - 1)
         if after is None:
+            if heard and not self._heard:
+                self.quotable.support(None)  # the words go on after all
             return False
         self._heard = heard
         self._written.append((spelled.first if self.state.where == START else spelled.data)[token])

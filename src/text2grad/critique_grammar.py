@@ -51,7 +51,7 @@ def critique_grammar(response: str, *, words: bool = True, limits: QuoteLimits |
         ]
     if listed and limits.max_quote_words is not None:
         later = limits.max_quote_words - 1
-        lines.append(f"WORDS: /{_SPACE}*(?:{_WORD}+(?:{_SPACE}+{_WORD}+){{0,{later}}}{_SPACE}*)?/")
+        lines.append(f"WORDS: /{_SPACE}*{_WORD}+(?:{_SPACE}+{_WORD}+){{0,{later}}}{_SPACE}*/")
     return "\n".join(lines) + "\n"
 
 

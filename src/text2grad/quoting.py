@@ -71,12 +71,14 @@ class Quotable:
         self._needed: dict[tuple[bytes, Label, Listed], float] = {}
         self._support: dict[str, bytes] | None = None  # None: any piece of the response
 
-    def support(self, words: str) -> None:
-        """Allow those quotes alone that stand between quotation marks in a critique's words."""
-        marked = (words[a + 1 : b] for marks in _MARKS for a, b in combinations(_places(words, marks), 2))
-        quoted = {text for text in marked if text and text in self.response}
-        self._support = {text: json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in quoted}
+    def support(self, words: str | None) -> None:
+        """Allow those quotes alone that stand between quotation marks in a critique's words; without words, any."""
         self._needed.clear()
+        self._support = None
+        if words is not None:
+            marked = (words[a + 1 : b] for marks in _MARKS for a, b in combinations(_places(words, marks), 2))
+            quoted = {text for text in marked if text and text in self.response}
+            self._support = {text: json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in quoted}
 
     def advance(self, quote: Quote | None, data: bytes) -> Quote | None:
         """Return the quote with some bytes more; None where the response, or a limit, has no such quote.
@@ -94,7 +96,7 @@ class Quotable:
         if not ends:
             return None
         longer = Quote(ends, length)
-        if self._support is not None:
+        if self._support is not None:  # `needed` would find out, too, after a search
             begun = self.data[ends[0] - length : ends[0]]
             if not any(whole.startswith(begun) for whole in self._support.values()):
                 return None

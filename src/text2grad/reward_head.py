@@ -158,10 +158,11 @@ def train_reward_head(
 
     Returns:
         The reward model, and how many annotations were left out because prompt and response together are longer than
-        `how.max_tokens`: cut, they would be judged by what they do not say.
+        `how.max_tokens`, or than the model's context: cut, they would be judged by what they do not say.
 
     Raises:
         DataError: if there is nothing to learn: no annotations, or all rewards are the same.
+        ModelError: if there is no model to start from.
     """
     from transformers import DataCollatorWithPadding
 
@@ -169,13 +170,17 @@ def train_reward_head(
         raise DataError(f"got {len(annotations)} annotations and {len(rewards)} rewards; one reward each is needed")
     asked = [Example(one.prompt) for one in annotations]
     rows = scored_ids(tokenizer, asked, [one.response for one in annotations], "plain")
-    kept = [row for row, ids in enumerate(rows) if len(ids) <= how.max_tokens]
+    model = scalar_head_on(start, tokenizer, seed=how.seed)
+    limit = min(how.max_tokens, context_of(model))
+    kept = [row for row, ids in enumerate(rows) if len(ids) <= limit]
     if not kept:
-        raise DataError(f"all {len(annotations)} annotations are longer than max_tokens = {how.max_tokens}; raise it")
+        raise DataError(
+            f"all {len(annotations)} annotations are longer than {limit} tokens; raise max_tokens, as far as the "
+            "model's context goes"
+        )
     mean, deviation = fmean(rewards[row] for row in kept), pstdev([rewards[row] for row in kept])
     if deviation == 0:
         raise DataError(f"all {len(kept)} rewards are {mean}; there is nothing to tell apart")
-    model = scalar_head_on(start, tokenizer, seed=how.seed)
     data = {
         "input_ids": [rows[row] for row in kept],
         "labels": [(rewards[row] - mean) / deviation for row in kept],

@@ -9,6 +9,7 @@ from typing import Any
 from text2grad.annotations import Annotation
 from text2grad.critique_writing import critique_questions, critique_target
 from text2grad.errors import DataError
+from text2grad.pretrained import context_of
 from text2grad.reward_model import GenerativeRewardModel, critique_prompts
 from text2grad.sft import FineTuning, fine_tune
 from text2grad.types import Example
@@ -35,7 +36,7 @@ def train_reward_model(
 
     Returns:
         The reward model, and how many annotations were left out because prompt, response and critique together are
-        longer than `how.max_tokens`: cut, they would teach it to write broken JSON.
+        longer than `how.max_tokens`, or than the model's context: cut, they would teach it to write broken JSON.
 
     Raises:
         ConfigError: if decoding is to be constrained to a form that it cannot be constrained to.
@@ -43,7 +44,8 @@ def train_reward_model(
         DataError: if none is left to learn from.
     """
     learner = GenerativeRewardModel(model, tokenizer, prompt_format=how.prompt_format, **settings)
-    asked, targets, left_out = lessons(learner, annotations, max_tokens=how.max_tokens)
+    longest = int(min(how.max_tokens, context_of(model)))
+    asked, targets, left_out = lessons(learner, annotations, max_tokens=longest)
     fine_tune(model, tokenizer, asked, targets, how, on_step=on_step)
     model.eval()
     return learner, left_out

@@ -53,12 +53,10 @@ class Skeleton:
         self.open: dict[Label, int] = {}
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
-        self.text = self._chain(START, OPENING) if words else START
+        self.text = self._chain(START, OPENING)
         if words:
             self._text(self.text)
-            good = self._chain(self.text, GOOD)
-        else:
-            good = self._chain(START, OPENING + GOOD)
+        good = self._chain(self.text, GOOD)
         poor = self._new()
         self._list("positive", good, POOR, poor)
         self._list("negative", poor, CLOSING, END)
@@ -90,7 +88,7 @@ class Skeleton:
         if state not in self._next:
             if state == START:
                 reached = {i: self.read(START, data) for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
-                found = [(i, BEYOND if move.rest else move.state) for i, move in reached.items() if move]
+                found = [(i, move.state) for i, move in reached.items() if move]
                 pairs = np.array(found, np.int64).reshape(-1, 2)
                 self._next[state] = pairs[:, 0], pairs[:, 1].astype(np.int16)
             else:
@@ -138,8 +136,7 @@ class Skeleton:
     @cached_property
     def _edges(self) -> dict[int, list[int]]:
         """The states that one token leads to, by state, last states first; through a quote leads none."""
-        states = [s for s in reversed(range(START, len(self._rows))) if s != END and s not in self._quoting]
-        return {s: [t for t in np.unique(self.next(s)[1]).tolist() if t != BEYOND] for s in states}
+        return {state: np.unique(self.next(state)[1]).tolist() for state in reversed(range(START, len(self._rows)))}
 
     def _new(self) -> int:
         self._rows.append([DEAD] * 256)

@@ -92,15 +92,14 @@ def _text(example: Example, key: str) -> str | None:
 
 def tested(items: Sequence[Item], store: Store) -> list[Item]:
     """Return the items with what their tests say; tests that ran before are not run again."""
+    programs = [program_in(item.response).text for item in items]
+    keys = [hash_of(program, item.example.tests) for program, item in zip(programs, items, strict=True)]
     jobs = {
-        hash_of(program_in(item.response).text, item.example.tests): (
-            program_in(item.response).text,
-            item.example.tests,
-        )
-        for item in items
-        if item.example.tests
+        key: (program, tests)
+        for key, program, item in zip(keys, programs, items, strict=True)
+        if (tests := item.example.tests) and store.outcome(key) is None
     }
-    new = [(key, (program, tests)) for key, (program, tests) in jobs.items() if tests and store.outcome(key) is None]
+    new = list(jobs.items())
     if new:
         with Sandbox() as sandbox:
             for start in range(0, len(new), JOBS_AT_ONCE):
@@ -108,12 +107,7 @@ def tested(items: Sequence[Item], store: Store) -> list[Item]:
                 outcomes = sandbox.run_many([job for _, job in chunk], timeout_s=TEST_TIMEOUT_S)
                 said = [outcome_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
                 store.keep_outcome(dict(zip([key for key, _ in chunk], said, strict=True)))
-    return [
-        item._replace(tests=store.outcome(hash_of(program_in(item.response).text, item.example.tests)))
-        if item.example.tests
-        else item
-        for item in items
-    ]
+    return [item._replace(tests=store.outcome(key)) for key, item in zip(keys, items, strict=True)]
 
 
 def _responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:

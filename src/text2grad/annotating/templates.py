@@ -101,7 +101,7 @@ class Template:
         """
         noun = _TASKS[self.name].noun
         parts = [self._instructions(grounding=feedback is not None), tagged("task", example.prompt_text)]
-        if example.reference is not None:
+        if example.reference:
             parts.append(
                 f"For comparison, a good {noun}. Others may be as good:\n{tagged('reference', example.reference)}"
             )

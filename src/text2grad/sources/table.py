@@ -32,8 +32,6 @@ def read_table(row: Row) -> Iterator[Item]:
     if "response" not in record or not said:
         yield _example(row, record)
         return
-    if set(said) == {"feedback"}:
-        record["spans"] = []  # words of a person, which are no critique that was cut off
     judged = judged_record(row.number, row.where, record, "jsonl", row.options.match)
     critique = judged.critique
     if set(said) == {"feedback"}:
