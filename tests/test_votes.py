@@ -65,7 +65,9 @@ def test_a_character_has_the_label_of_more_votes_and_none_in_a_tie() -> None:
 
 
 def test_a_critique_that_contradicts_itself_has_no_vote_there() -> None:
-    assert vote([said("a", CITY, GOOD_CITY), said("b")], RESPONSE, agreement=0.5).spans == ()
+    for twice in ((CITY, GOOD_CITY), (CITY, GOOD_CITY, Span(3, 8, "positive"))):
+        assert Span(3, 7, "positive") not in vote([said("a", *twice), said("b")], RESPONSE).spans
+        assert CITY not in vote([said("a", *twice), said("b")], RESPONSE).spans
 
 
 def test_spans_of_one_critique_that_lie_upon_each_other_are_one_vote() -> None:
