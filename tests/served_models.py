@@ -1,13 +1,12 @@
 """Models small enough to be served in a test, with heads of 32 numbers, as vLLM's attention on a CPU wants them."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from text2grad.adapters import with_lora
 from tokenizers_made_here import STORIES, made
 
 HEAD = 32
@@ -41,11 +40,9 @@ def storyteller(path: Path) -> Path:
     return path
 
 
-def untrained(path: Path, tokenizer: Any = None, *, context: int = 2048) -> Path:
+def untrained(path: Path, *, context: int = 2048) -> Path:
     """Write a Llama of random weights that spells any text."""
-    tokenizer = tokenizer or made("llama3")
-    from transformers import LlamaConfig
-
+    tokenizer = made("llama3")
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -68,17 +65,11 @@ def untrained(path: Path, tokenizer: Any = None, *, context: int = 2048) -> Path
 
 def adapter(path: Path, base: Path) -> Path:
     """Write a LoRA adapter that changes what its base says."""
-    from peft import LoraConfig, get_peft_model
-
     torch.manual_seed(1)
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
+    model = with_lora(AutoModelForCausalLM.from_pretrained(base), r=8, alpha=8, targets="all-linear")
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(path)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(base / name, path / name)
-    (path / "reward_model.json").write_text(json.dumps({"max_new_tokens": 160}))
+    AutoTokenizer.from_pretrained(base).save_pretrained(path)
     return path

@@ -1,6 +1,6 @@
-"""A reward model within vLLM asks and reads as the model itself does. What decodes here is transformers, unless vLLM is.
+"""A reward model within vLLM asks and reads as the model itself does; what decodes here stands in for vLLM.
 
-`test_vllm.py` has the same done by a real vLLM.
+`test_vllm.py` has a real one.
 """
 
 import json
@@ -241,4 +241,4 @@ def test_the_loop_learns_from_it(loaded: Any, tmp_path: Path) -> None:
     run = small_run.trainer(tmp_path / "run", found, run={"steps": 1})
     run.train()
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["critic/ok"] == 1.0
+    assert json.loads(lines[-1])["critic/failure_rate"] == 0.0

@@ -177,8 +177,8 @@ class VLLMRewardModel:
         rows = [row for row, room in enumerate(rooms) if room >= self._least]
         found = self.engine.write([Request(prompts[r], rooms[r], self._grammar(responses[r], rooms[r])) for r in rows])
         texts = [""] * len(prompts)
-        for row, text in zip(rows, self.tokenizer.batch_decode(found, skip_special_tokens=True), strict=True):
-            texts[row] = text
+        for row, ids in zip(rows, found, strict=True):
+            texts[row] = self.tokenizer.decode(ids, skip_special_tokens=True)
         return texts
 
     def _grammar(self, response: str, room: int) -> str:
