@@ -49,7 +49,7 @@ SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
 RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
 HUGE = 10_000_000
 SECRET = "sk-never-to-be-seen"  # the key of whoever asks
-_FINISHED = {"length": "length", "filtered": "content_filter"}
+_FINISHED = {"length": "length", "listing": "length", "filtered": "content_filter"}
 
 
 class Running(NamedTuple):
@@ -190,6 +190,7 @@ def _answers(step: str) -> bool:
         "uncounted",
         "empty",
         "length",
+        "listing",
         "prose",
         "huge",
         "misquote",
@@ -232,6 +233,8 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         content = "" if what == "empty" else None
     if what == "length":
         content = json.dumps(critique)[:30]
+    if what == "listing":  # cut within the last quote
+        content = json.dumps(critique).removesuffix('"]}')
     message = {"role": "assistant", "content": content, "refusal": "I will not." if what == "refused" else None}
     said = {"text": content} if plain else {"message": message}
     return {

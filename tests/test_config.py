@@ -30,7 +30,7 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, model, '
-        "optim, ppo, refresh, reward, reward_model, rollout, run, server, sft"
+        "optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
     )
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, model, optim, '
-        "ppo, refresh, reward, reward_model, rollout, run, server, sft"
+        "ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -84,7 +84,7 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("run", "seed", 2**32, "Input should be less than 4294967296"),
         ("run", "out", 5, "Input should be a valid string"),
         ("critic", "max_failure_rate", 1.01, "Input should be less than or equal to 1"),
-        ("critic", "kind", "number", "Input should be 'generative', 'server', 'scalar' or 'process'"),
+        ("critic", "kind", "number", "Input should be 'generative', 'vllm', 'server', 'scalar' or 'process'"),
         ("sft", "steps", 0, "Input should be greater than or equal to 1"),
         ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
         ("reward_model", "words", "yes", "Input should be a valid boolean"),
@@ -169,6 +169,17 @@ def test_a_critic_is_refreshed_where_a_step_or_a_drift_is_named() -> None:
     assert not make_recipe({"refresh": {"audit": 8, "annotator": "my:critic"}}).refresh.active
     assert make_recipe({"refresh": {"steps": [10, 25]}}).refresh.active
     assert make_recipe({"refresh": {"drift": 0.5}}).refresh.active
+
+
+@pytest.mark.parametrize("kind", ["vllm", "server", "scalar", "process"])
+def test_only_a_generative_critic_of_this_process_is_refreshed(kind: str) -> None:
+    critic, refresh = {"model": "rm", "kind": kind}, {"drift": 0.5}
+    assert refusal({"critic": critic, "refresh": refresh}) == (
+        f'my.toml: [refresh] trains the critic again, and one of critic.kind = "{kind}" cannot be; choose '
+        '"generative", or leave refresh.steps and refresh.drift out'
+    )
+    assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == kind
+    assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
 def test_prompts_come_from_one_source() -> None:

@@ -768,3 +768,37 @@ def test_the_grammar_for_servers_is_the_same_language_but_for_how_often_a_quote_
     assert theirs == ours or (theirs and counted)
     if not limits.whole_words and (not feedback or words) and limits == QuoteLimits():
         assert theirs == each_once
+
+
+@pytest.mark.parametrize(("max_tokens", "words"), [(None, 99), (64, 4), (61, 1), (10, 1)])
+def test_the_grammar_ends_the_words_where_the_json_still_has_room(max_tokens: int | None, words: int) -> None:
+    # The JSON around an empty critique has 60 bytes: {"textual_feedback": " 22, ", "good_spans": [ 18, ], ... 18, ]} 2.
+    llguidance = pytest.importorskip("llguidance")
+    tokenizer = llguidance_tokenizer()
+    opening, word = (tokenizer.tokenize_bytes(text.encode()) for text in (OPENING, "q"))
+    assert (len(OPENING + GOOD + POOR + CLOSING), len(word)) == (60, 1)
+    grammar = llguidance.LLMatcher.grammar_from_lark(critique_grammar("a cat", max_tokens=max_tokens))
+    matcher = llguidance.LLMatcher(tokenizer, grammar)
+    assert matcher.try_consume_tokens([*opening, *word * 99]) - len(opening) == words
+
+
+def held_to_the_grammar(response: str, room: int, generator: np.random.Generator, **settings: Any) -> str:
+    """Let a model of random logits write what the grammar allows, as a server does, until its length limit."""
+    llguidance = pytest.importorskip("llguidance")
+    grammar = critique_grammar(response, max_tokens=room, **settings)
+    matcher = llguidance.LLMatcher(llguidance_tokenizer(), llguidance.LLMatcher.grammar_from_lark(grammar))
+    tokenizer, ids = made("gpt2"), []
+    while len(ids) < room and not matcher.is_stopped():
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")[: len(tokenizer)]
+        ids.append(int(generator.choice(np.flatnonzero(bits))))
+        assert matcher.consume_token(ids[-1])
+    return str(tokenizer.decode(ids, skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_whatever_a_model_writes_under_the_grammar_is_read(words: bool) -> None:
+    generator, ends = np.random.default_rng(0), set()
+    for response in texts(random.Random(0), 12):
+        found = critique_from_text(held_to_the_grammar(response, 90, generator, words=words), response)
+        ends.add(found.status)
+    assert ends <= {"ok", "repaired"}

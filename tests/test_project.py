@@ -38,6 +38,7 @@ BANDS = """
     sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
     sources/table sources/registry preferences export
     critique_forms critique_writing quoting verbatim critique_grammar skeleton constrained adapter_roles reward_model
+    vllm_reward_model
     muon sft reward_training reward_head preference_training steps process_reward_model
     quality refresh scoring launch loop
     annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking

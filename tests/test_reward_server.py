@@ -40,7 +40,7 @@ def test_the_prompt_is_what_the_model_was_trained_on_and_the_grammar_is_the_resp
         "prompt": critique_prompt(ASKED, RESPONSE),
         "max_tokens": 512,
         "temperature": 0.0,
-        "structured_outputs": {"grammar": critique_grammar(RESPONSE)},
+        "structured_outputs": {"grammar": critique_grammar(RESPONSE, max_tokens=512)},
     }
 
 
@@ -50,7 +50,9 @@ def test_a_model_with_a_chat_template_is_asked_by_the_user(server: Running, tmp_
     assert [one.status for one in model([ASKED], [RESPONSE])] == ["ok"]
     last = server.state()["last"]
     assert last["messages"] == [{"role": "user", "content": critique_request(ASKED, RESPONSE)}]
-    assert last["structured_outputs"] == {"grammar": critique_grammar(RESPONSE, words=False, limits=limits)}
+    assert last["structured_outputs"] == {
+        "grammar": critique_grammar(RESPONSE, words=False, limits=limits, max_tokens=9)
+    }
     assert last["max_tokens"] == 9
 
 
@@ -104,6 +106,11 @@ def test_a_failure_is_a_critique_without_a_place_that_says_what_happened(
     assert found[0].feedback
 
 
+def test_a_list_that_the_length_limit_cut_off_is_read_as_far_as_it_goes(server: Running, tmp_path: Path) -> None:
+    found = critic(server, tmp_path)([Example("[[listing]]\n")], [RESPONSE])[0]
+    assert (found.status, found.spans) == ("repaired", (Span(0, 2, "positive"),))  # and "May" is no whole quote
+
+
 def test_a_request_that_got_no_answer_is_repeated(server: Running, tmp_path: Path) -> None:
     asked = Example("[[429:0.01 500:0.01 ok]]\n")
     assert critic(server, tmp_path, retries=2)([asked], [RESPONSE])[0].status == "ok"
@@ -127,8 +134,8 @@ def test_a_server_that_turns_everything_away_stops_the_run(server: Running, tmp_
 
 def test_wrong_settings_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
     for settings, said in (
-        ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot hold a server to one_list, supported or verbatim"),
-        ({"limits": QuoteLimits(verbatim=True)}, "a grammar cannot hold a server to one_list, supported or verbatim"),
+        ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot hold a model to one_list, supported or verbatim"),
+        ({"limits": QuoteLimits(verbatim=True)}, "a grammar cannot hold a model to one_list, supported or verbatim"),
         ({"max_token": 3}, "ServerRewardModel cannot be made: max_token: Extra inputs are not permitted"),
         ({"prompt_format": "prose"}, "prompt_format has no value 'prose'. Known values: plain, chat"),
         ({"base_url": "localhost"}, r"\[server\] base_url is an address such as http://localhost:8000/v1, got"),

@@ -14,7 +14,14 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from text2grad.errors import ConfigError
-from text2grad.phase_sections import AnnotateConfig, RefreshConfig, RewardModelConfig, ServerConfig, SFTConfig
+from text2grad.phase_sections import (
+    AnnotateConfig,
+    RefreshConfig,
+    RewardModelConfig,
+    ServerConfig,
+    SFTConfig,
+    VLLMConfig,
+)
 from text2grad.sections import (
     NOT_THE_POLICY,
     CriticConfig,
@@ -40,6 +47,7 @@ class Recipe(Section):
     reward_model: RewardModelConfig = RewardModelConfig()
     critic: CriticConfig = CriticConfig()
     server: ServerConfig = ServerConfig()
+    vllm: VLLMConfig = VLLMConfig()
     refresh: RefreshConfig = RefreshConfig()
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
@@ -59,6 +67,12 @@ class Recipe(Section):
             raise ValueError(
                 f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of "
                 f"ppo.minibatches = {self.ppo.minibatches}"
+            )
+        learned = self.critic.model and not self.critic.use
+        if self.refresh.active and learned and self.critic.kind != "generative":
+            raise ValueError(
+                f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
+                '"generative", or leave refresh.steps and refresh.drift out'
             )
         if self.data.task and self.data.train:
             raise ValueError("data.task and data.train are both set; choose one source of prompts")

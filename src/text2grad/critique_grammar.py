@@ -1,13 +1,14 @@
 r"""The critique of one response as a grammar for a server: Lark, as llguidance reads it within vLLM and SGLang.
 
 The same language as `constrained.py` accepts, but for what a grammar cannot count: a quote may be listed more often
-than it occurs, and in both lists. Nor does it know how many tokens are left; the server's limit may cut a critique off.
+than it occurs, and in both lists. Of tokens it counts those of the words alone: lists without a limit may be cut off.
 """
 
 import json
 from itertools import pairwise
 
 from text2grad.critique_writing import CLOSING, GOOD, OPENING, POOR
+from text2grad.errors import ConfigError
 from text2grad.quoting import QuoteLimits
 from text2grad.spans import inside_word
 
@@ -17,15 +18,19 @@ _WORD = (
     r"(?:[^\"\\\u0000-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
     r"|\\[\"\\b]|\\u00(?:0[0-8ef]|1[0-9ab]))"
 )
+_EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, and so the most tokens, of a critique that says nothing
 
 
-def critique_grammar(response: str, *, words: bool = True, limits: QuoteLimits | None = None) -> str:
+def critique_grammar(
+    response: str, *, words: bool = True, limits: QuoteLimits | None = None, max_tokens: int | None = None
+) -> str:
     r"""Return the Lark grammar of the critiques that can be written about a response.
 
     Args:
         response: what is quoted from.
         words: False leaves the critique in words empty.
         limits: on the quotes; `one_list`, `supported` and `verbatim` are not in the grammar.
+        max_tokens: where the critique will be cut off; its words then end where its JSON still has room.
 
     Example:
         >>> print(critique_grammar("A cat.", words=False).splitlines()[0])
@@ -33,10 +38,11 @@ def critique_grammar(response: str, *, words: bool = True, limits: QuoteLimits |
     """
     limits = limits or QuoteLimits()
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
-    text = ["TEXT"] if words else []
+    text = ["text"] if words else []
     listed = [] if not response.strip() else ["list"]
     lines = [" ".join(["start:", opening, *text, good, *listed, poor, *listed, closing])]
     if words:
+        lines.append("text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - _EMPTY)}]: TEXT")
         lines.append(r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/')
     if listed:
         repeat = "*" if limits.max_quotes is None else f"{{0,{limits.max_quotes - 1}}}"
@@ -53,6 +59,18 @@ def critique_grammar(response: str, *, words: bool = True, limits: QuoteLimits |
         later = limits.max_quote_words - 1
         lines.append(f"WORDS: /{_SPACE}*{_WORD}+(?:{_SPACE}+{_WORD}+){{0,{later}}}{_SPACE}*/")
     return "\n".join(lines) + "\n"
+
+
+def check_countable(limits: QuoteLimits) -> None:
+    """Refuse limits that no grammar holds anybody to.
+
+    Raises:
+        ConfigError: if there is one.
+    """
+    if limits.one_list or limits.supported or limits.verbatim:
+        raise ConfigError(
+            "a grammar cannot hold a model to one_list, supported or verbatim; leave them out, in a recipe of [critic]"
+        )
 
 
 def _chunks(response: str, limits: QuoteLimits) -> list[str]:

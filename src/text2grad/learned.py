@@ -1,4 +1,4 @@
-"""The learned critic that a recipe names: it writes critiques, here or on a server, gives a number, or judges steps."""
+"""The learned critic that a recipe names: it writes critiques, here or elsewhere, gives a number, or judges steps."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -15,6 +15,7 @@ from text2grad.process_reward_model import ProcessRewardModel
 from text2grad.quoting import QuoteLimits
 from text2grad.reward_head import ScalarRewardModel
 from text2grad.reward_model import GenerativeRewardModel
+from text2grad.vllm_reward_model import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
 """Those whose `model` is in this process, and goes to the policy's device."""
@@ -56,12 +57,23 @@ def _same_directory(one: str, other: str) -> bool:
 
 def load_generative(recipe: Recipe, path: str, *, model: Any = None) -> GenerativeRewardModel:
     """Load one that writes critiques; where the recipe says how it is to write, that goes before its own settings."""
+    code = recipe.model.trust_remote_code
+    return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, **_writing(recipe))
+
+
+def _writing(recipe: Recipe) -> dict[str, Any]:
+    """Return what [critic] says about how critiques are written."""
     limits = limits_of(recipe)
     settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
     for name in ("constrain", "votes", "agreement"):
         if (value := getattr(recipe.critic, name)) is not None:
             settings[name] = value
-    return GenerativeRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code, model=model, **settings)
+    return settings
+
+
+def _vllm(recipe: Recipe, path: str) -> VLLMRewardModel:
+    code = recipe.model.trust_remote_code
+    return VLLMRewardModel.load(path, config=recipe.vllm, trust_remote_code=code, **_writing(recipe))
 
 
 def _server(recipe: Recipe, name: str) -> ServerRewardModel:
@@ -95,6 +107,7 @@ def limits_of(recipe: Recipe) -> QuoteLimits:
 
 _LOADERS: dict[str, Callable[[Recipe, str], Any]] = {
     "generative": load_generative,
+    "vllm": _vllm,
     "server": _server,
     "scalar": _scalar,
     "process": _process,

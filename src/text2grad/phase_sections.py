@@ -157,6 +157,21 @@ class ServerConfig(Section):
     """How often a request is repeated that got no answer."""
 
 
+class VLLMConfig(Section):
+    """How vLLM runs a generative reward model in this process, for critic.kind = "vllm"."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the weights; "auto" is that of the checkpoint, and 16 bits where that has 32."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.4
+    """Share of the GPU's memory that vLLM takes, weights included; the policy trains in the rest."""
+    max_model_len: Count | None = None
+    """The most tokens of a prompt and its critique; leave out for the model's own limit."""
+    tensor_parallel_size: Count = 1
+    """GPUs that share the weights."""
+    enforce_eager: bool = False
+    """Compile nothing: starts sooner, writes slower."""
+
+
 class RefreshConfig(Section):
     """The reward model is trained again on what the policy says now, so that its mistakes are not learned."""
 

@@ -24,7 +24,7 @@ from text2grad.runlog import to_json, write_atomically
 from text2grad.skeleton import START, Skeleton
 from text2grad.spans import Match, critique_from_text
 from text2grad.types import Critique, Example
-from text2grad.votes import vote
+from text2grad.votes import check_votes, vote
 from text2grad.weighting import check_known
 
 SETTINGS_FILE = "reward_model.json"
@@ -44,6 +44,53 @@ def critique_prompts(
     if prompt_format == "chat":
         return [list(ids) for ids in encode_prompts(tokenizer, list(map(Example, asked)), prompt_format="chat")]
     return list(tokenizer(asked)["input_ids"])
+
+
+def read_critiques(texts: Sequence[str], responses: Sequence[str], form: CritiqueForm, match: Match) -> list[Critique]:
+    """Return what the texts of critiques mean, in the form that they were asked for.
+
+    A quote marks one place for each time that it is listed, as in what the model learned from: marking every
+    occurrence would pay a policy for saying a good thing again and again.
+    """
+    pairs = zip(texts, responses, strict=True)
+    if form != "spans":
+        return [critique_from_labels(*pair, LABEL_FORMS[form]) for pair in pairs]
+    return [critique_from_text(*pair, match=match, occurrences="first") for pair in pairs]
+
+
+def constrains(constrain: bool | None, form: CritiqueForm) -> bool:
+    """Return whether a reward model's writing is constrained; None is where it can be.
+
+    Raises:
+        ConfigError: if there is no such form, or it is to be, and labels words.
+    """
+    check_known("form", form, get_args(CritiqueForm))
+    if constrain and form != "spans":
+        raise ConfigError(
+            f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain "
+            "out, in a recipe critic.constrain."
+        )
+    return form == "spans" if constrain is None else constrain
+
+
+def check_room(max_new_tokens: int, least: int) -> None:
+    """Refuse a length limit below that of an empty critique, in tokens.
+
+    Raises:
+        ModelError: if it is.
+    """
+    if max_new_tokens < least:
+        raise ModelError(
+            f"max_new_tokens = {max_new_tokens} cannot hold a critique: an empty one has {least} tokens of this "
+            "tokenizer. Raise it, or switch constrained decoding off with constrain = False."
+        )
+
+
+def saved_settings(directory: str | Path) -> dict[str, Any]:
+    """Return the settings that were saved beside a reward model; where there are none, those of no limits."""
+    path = Path(directory) / SETTINGS_FILE
+    saved = json.loads(path.read_bytes()) if path.exists() else {}
+    return {**saved, "limits": QuoteLimits(**saved.get("limits", {}))}
 
 
 class _Asked(NamedTuple):
@@ -106,7 +153,7 @@ class GenerativeRewardModel:
                 `agreement` is none.
             ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
         """
-        check_known("form", form, get_args(CritiqueForm))
+        self.constrain = constrains(constrain, form)
         self.model, self.tokenizer = model.eval(), tokenizer
         self.max_new_tokens, self.rows_at_once, self.words = max_new_tokens, rows_at_once, words
         self.match: Match = match
@@ -114,40 +161,22 @@ class GenerativeRewardModel:
         self.pad_id = padding_id(tokenizer, self.eos_ids)
         self.limits = limits or QuoteLimits()
         self.form: CritiqueForm = form
-        self.constrain = constrain = form == "spans" if constrain is None else constrain
         self.prompt_format: PromptFormat = prompt_format
         self.votes, self.agreement, self.seed = votes, agreement, seed
-        if votes < 1 or not 0.0 < agreement <= 1.0:
-            raise ConfigError(
-                f"votes = {votes}, agreement = {agreement}: take at least one vote, and an agreement above 0 and at "
-                "most 1"
-            )
-        if constrain and form != "spans":
-            raise ConfigError(
-                f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain "
-                "out, in a recipe critic.constrain."
-            )
-        if constrain and not words and self.limits.supported:
+        check_votes(votes, agreement)
+        if self.constrain and not words and self.limits.supported:
             raise ModelError(
                 "limits.supported allows what the critique's words quote alone, and this model writes no words. Leave "
                 "it out, in a recipe critic.supported."
             )
-        if constrain and max_new_tokens < self._least_room:
-            raise ModelError(
-                f"max_new_tokens = {max_new_tokens} cannot hold a critique: an empty one has {self._least_room} tokens "
-                "of this tokenizer. Raise it, or switch constrained decoding off with constrain = False."
-            )
+        check_room(max_new_tokens, self._least_room)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order.
-
-        A quote marks one place for each time that it is listed, as in what the model learned from: marking every
-        occurrence would pay a policy for saying a good thing again and again.
-        """
+        """Return one critique per response, in order."""
         if self.votes > 1:
             drawn = self.draw(examples, responses)
             return [vote(*pair, agreement=self.agreement) for pair in zip(drawn, responses, strict=True)]
-        return list(map(self._read, self.write(examples, responses), responses))
+        return self._read(self.write(examples, responses), responses)
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
         """Return `votes` critiques of each response, drawn from the model."""
@@ -156,7 +185,7 @@ class GenerativeRewardModel:
             for ids, response in zip(self._prompts(examples, responses), responses, strict=True)
             for number in range(self.votes)
         ]
-        critiques = [self._read(text, one.response) for text, one in zip(self._texts(asked), asked, strict=True)]
+        critiques = self._read(self._texts(asked), [one.response for one in asked])
         return [critiques[start : start + self.votes] for start in range(0, len(critiques), self.votes)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
@@ -187,11 +216,8 @@ class GenerativeRewardModel:
                     texts[row] = text
         return texts
 
-    def _read(self, text: str, response: str) -> Critique:
-        if self.form != "spans":
-            return critique_from_labels(text, response, LABEL_FORMS[self.form])
-        match: Match = "exact" if self.constrain else self.match
-        return critique_from_text(text, response, match=match, occurrences="first")
+    def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
+        return read_critiques(texts, responses, self.form, "exact" if self.constrain else self.match)
 
     def _decode(self, asked: Sequence[_Asked]) -> list[str]:
         """Return what is written in one batch."""
@@ -267,7 +293,4 @@ class GenerativeRewardModel:
         """
         model = load_writer(directory, trust_remote_code=trust_remote_code) if model is None else model
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
-        path = Path(directory) / SETTINGS_FILE
-        saved = json.loads(path.read_bytes()) if path.exists() else {}
-        saved["limits"] = QuoteLimits(**saved.get("limits", {}))
-        return cls(model, tokenizer, **{**saved, **settings})
+        return cls(model, tokenizer, **{**saved_settings(directory), **settings})

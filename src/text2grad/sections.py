@@ -101,8 +101,8 @@ class CriticConfig(Section):
     """ "module:name" of a Python critic; empty takes `model`, or else the built-in task's own."""
     model: str = ""
     """Directory of a reward model that was trained to judge responses; of kind "server" its name on the server."""
-    kind: Literal["generative", "server", "scalar", "process"] = "generative"
-    """What `model` is: one that writes critiques, here or on [server]; that gives a number; that labels steps."""
+    kind: Literal["generative", "vllm", "server", "scalar", "process"] = "generative"
+    """What `model` is: one that writes critiques, here, in [vllm] or on [server]; gives a number; labels steps."""
     match: Literal["exact", "normalized"] = "exact"
     """How quotes of critiques in text form are found in the response."""
     constrain: bool | None = None

@@ -40,11 +40,7 @@ def vote(critiques: Sequence[Critique], response: str, *, agreement: float = 0.5
         >>> vote(said, "in Lyon today")
         Critique(feedback='Fine.', spans=(), outcome=None, status='ok', unmatched=())
     """
-    if not critiques or not 0.0 < agreement <= 1.0:
-        raise ConfigError(
-            f"a vote needs critiques, and an agreement above 0 and at most 1; got {len(critiques)} critiques and "
-            f"agreement = {agreement}"
-        )
+    check_votes(len(critiques), agreement)
     usable = [critique for critique in critiques if not critique.failed]
     if not usable:
         return critiques[0]
@@ -55,6 +51,18 @@ def vote(critiques: Sequence[Critique], response: str, *, agreement: float = 0.5
     outcome = sum(outcomes) / len(outcomes) if outcomes else None
     spoken = usable[likeness.index(max(likeness))]
     return Critique(spoken.feedback, _spans(marks, response), outcome, spoken.status, spoken.unmatched)
+
+
+def check_votes(votes: int, agreement: float) -> None:
+    """Refuse a vote of nobody, or one that cannot be won or lost.
+
+    Raises:
+        ConfigError: if it is one.
+    """
+    if votes < 1 or not 0.0 < agreement <= 1.0:
+        raise ConfigError(
+            f"votes = {votes}, agreement = {agreement}: take at least one vote, and an agreement above 0 and at most 1"
+        )
 
 
 def _marks(critique: Critique, length: int) -> Marks:

@@ -140,7 +140,9 @@ class Judge:
         return Verdict(critique, unsupported=unsupported(critique, item.response) if checked else ())
 
 
-def read_answer(answer: Answer, response: str, *, match: Match = "exact", occurrences: Occurrences = "all") -> Verdict:
+def read_answer(
+    answer: Answer, response: str, *, match: Match = "exact", occurrences: Occurrences = "all", whole: bool = True
+) -> Verdict:
     """Return what an answer comes to: a critique, or a failure that was answered.
 
     Args:
@@ -148,12 +150,13 @@ def read_answer(answer: Answer, response: str, *, match: Match = "exact", occurr
         response: what it is about.
         match: see `locate_spans`.
         occurrences: see `locate_spans`.
+        whole: False takes the quotes that stand in an answer before the length limit cut it off.
     """
     shown = answer.text[:_SHOWN_CHARS]
     if answer.finish in ("refused", "too_long"):
         return Verdict(failure=Failure("refused" if answer.finish == "refused" else "unreadable", shown))
     critique = critique_from_text(answer.text, response, match=match, occurrences=occurrences)
-    if critique.failed or (answer.finish == "length" and critique.status != "ok"):
+    if critique.failed or (whole and answer.finish == "length" and critique.status != "ok"):
         kind = "truncated" if answer.finish == "length" else "unreadable" if answer.text.strip() else "empty"
         return Verdict(failure=Failure(kind, shown))
     return Verdict(critique)

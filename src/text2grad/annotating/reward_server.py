@@ -15,9 +15,9 @@ from text2grad.annotating.client import check_server
 from text2grad.annotating.critic import critiques_of, settings_of
 from text2grad.annotating.judging import Failure, Item, Session, Verdict, read_answer
 from text2grad.annotating.store import Asked, Store
-from text2grad.critique_grammar import critique_grammar
+from text2grad.critique_grammar import check_countable, critique_grammar
 from text2grad.critique_writing import PromptFormat, critique_prompt, critique_request
-from text2grad.errors import ConfigError, RequestError
+from text2grad.errors import RequestError
 from text2grad.phase_sections import ServerConfig
 from text2grad.quoting import QuoteLimits
 from text2grad.spans import Match
@@ -62,11 +62,8 @@ class ServerRewardModel:
         """
         check_known("prompt_format", prompt_format, get_args(PromptFormat))
         limits = limits or QuoteLimits()
-        if constrain and (limits.one_list or limits.supported or limits.verbatim):
-            raise ConfigError(
-                "a grammar cannot hold a server to one_list, supported or verbatim; leave them out, in a recipe of "
-                "[critic]"
-            )
+        if constrain:
+            check_countable(limits)
         defaults = ServerConfig().model_dump(exclude={"prompt_format", "words"})
         fixed = {"model": model, "temperature": 0.0, "structured": "json_schema" if constrain else "off"}
         self.settings = settings_of("ServerRewardModel", **{**defaults, **settings, **fixed})
@@ -103,11 +100,19 @@ class _Writer:
     reward_model: ServerRewardModel
 
     async def judge(self, item: Item) -> Verdict:
-        """Return what becomes of one item; as with the model itself, a quote marks one place each time it is listed."""
+        """Return what becomes of one item.
+
+        As with the model itself, a quote marks one place each time it is listed, and a list that the length limit cut
+        off is read as far as it goes: greedy decoding may list the same quote again and again.
+        """
         model = self.reward_model
-        grammar = critique_grammar(item.response, words=model.words, limits=model.limits) if model.constrain else ""
+        grammar = ""
+        if model.constrain:
+            grammar = critique_grammar(
+                item.response, words=model.words, limits=model.limits, max_tokens=model.settings.max_tokens
+            )
         try:
             answer = await self.asker.ask(model.asked(item), Form("grammar", grammar))
         except RequestError as error:
             return Verdict(failure=Failure(error.kind, error.detail))
-        return read_answer(answer, item.response, match=model.match, occurrences="first")
+        return read_answer(answer, item.response, match=model.match, occurrences="first", whole=False)

@@ -1,0 +1,30 @@
+"""Have vLLM write, in this process: `python tests/vllm_writes.py TASKS OUT`, by the interpreter of vLLM's environment.
+
+TASKS is JSON: {"model": directory, "tasks": [{"settings": {...}, "prompt": "...", "responses": [...]}, ...]}. OUT gets
+the texts of each task.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from text2grad.phase_sections import VLLMConfig
+from text2grad.quoting import QuoteLimits
+from text2grad.types import Example
+from text2grad.vllm_reward_model import VLLMRewardModel
+
+
+def main(tasks: Path, out: Path) -> None:
+    """Load the model once, and write by each task's settings."""
+    asked = json.loads(tasks.read_bytes())
+    loaded = VLLMRewardModel.load(asked["model"], config=VLLMConfig(dtype="float32", enforce_eager=True))
+    written = []
+    for task in asked["tasks"]:
+        settings = {**task["settings"], "limits": QuoteLimits(**task["settings"].get("limits", {}))}
+        model = VLLMRewardModel(loaded.engine, loaded.tokenizer, **settings)
+        written.append(model.write([Example(task["prompt"])] * len(task["responses"]), task["responses"]))
+    out.write_text(json.dumps(written))
+
+
+if __name__ == "__main__":  # vLLM starts processes that read this file again
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
