@@ -187,7 +187,8 @@ def test_in_process_it_is_held_to_the_grammar_and_writes_what_the_model_itself_w
             for limits in LIMITS
             for words in (True, False)
         ]
-        tasks = [{"settings": one, "prompt": PROMPT, "responses": SAID} for one in [*free, *held]]
+        voting = {"max_new_tokens": TOKENS, "votes": 4, "limits": {"max_quotes": 3}}
+        tasks = [{"settings": one, "prompt": PROMPT, "responses": SAID} for one in [*free, *held, voting]]
         (tmp_path / "tasks").write_text(json.dumps({"model": str(directory), "tasks": tasks}))
         command = [PYTHON, Path(__file__).with_name("vllm_writes.py"), tmp_path / "tasks", tmp_path / "out"]
         small_run.finish(list(map(str, command)), ENVIRONMENT, seconds=START_S)
@@ -197,6 +198,11 @@ def test_in_process_it_is_held_to_the_grammar_and_writes_what_the_model_itself_w
             assert texts == here.write([Example(PROMPT)] * len(SAID), SAID)
         found = [
             check_read(texts, QuoteLimits(**settings["limits"]), settings["words"])
-            for settings, texts in zip(held, written[2:], strict=True)
+            for settings, texts in zip(held, written[2:-1], strict=True)
         ]
+        for own in written[-1]:
+            assert len(own) == 4
+            assert len({feedback for feedback, *_ in own}) > 1, "four draws are not one four times"
+            assert all(status in ("ok", "repaired") for _, _, status, _ in own)
+        assert sum(spans for own in written[-1] for _, spans, _, _ in own)
         assert sum(found) > len(LIMITS), "else the test shows little"

@@ -1,7 +1,7 @@
 """Have vLLM write, in this process: `python tests/vllm_writes.py TASKS OUT`, by the interpreter of vLLM's environment.
 
 TASKS is JSON: {"model": directory, "tasks": [{"settings": {...}, "prompt": "...", "responses": [...]}, ...]}. OUT gets
-the texts of each task.
+the texts of each task; where it has votes, what each of the drawn critiques of each response is.
 """
 
 import json
@@ -22,7 +22,12 @@ def main(tasks: Path, out: Path) -> None:
     for task in asked["tasks"]:
         settings = {**task["settings"], "limits": QuoteLimits(**task["settings"].get("limits", {}))}
         model = VLLMRewardModel(loaded.engine, loaded.tokenizer, **settings)
-        written.append(model.write([Example(task["prompt"])] * len(task["responses"]), task["responses"]))
+        asked_about = [Example(task["prompt"])] * len(task["responses"]), task["responses"]
+        if model.votes > 1:
+            drawn = model.draw(*asked_about)
+            written.append([[(c.feedback, len(c.spans), c.status, c.unmatched) for c in own] for own in drawn])
+        else:
+            written.append(model.write(*asked_about))
     out.write_text(json.dumps(written))
 
 

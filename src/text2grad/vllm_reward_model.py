@@ -177,9 +177,13 @@ class VLLMRewardModel:
         """Return one critique per response, in order."""
         if self.votes == 1:
             return self._read(self.write(examples, responses), responses)
+        drawn = self.draw(examples, responses)
+        return [vote(*pair, agreement=self.agreement) for pair in zip(drawn, responses, strict=True)]
+
+    def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
+        """Return `votes` critiques of each response, drawn from the model."""
         drawn = self._texts(examples, responses, self.votes)
-        critiques = [self._read(own, [response] * len(own)) for own, response in zip(drawn, responses, strict=True)]
-        return [vote(*pair, agreement=self.agreement) for pair in zip(critiques, responses, strict=True)]
+        return [self._read(own, [response] * len(own)) for own, response in zip(drawn, responses, strict=True)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
