@@ -206,7 +206,7 @@ class GenerativeRewardModel:
         longest: dict[str, int] = {}
         for one in asked:
             longest[one.group] = max(longest.get(one.group, 0), len(one.ids))
-        order = sorted(range(len(asked)), key=lambda row: (longest[asked[row].group], asked[row].group))
+        order = sorted(range(len(asked)), key=lambda row: (longest[(one := asked[row]).group], one.group, len(one.ids)))
         texts, least = [""] * len(asked), self._least_room
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
