@@ -17,8 +17,9 @@ reward model has whose policy learns on the prompts of its annotations; never th
                 `--unseen responses`
 
 Each model decodes constrained and not. With `--votes` it draws so many critiques of a response; what share of them is
-to mark a word is found on the 8 %. With `--copies` it also learns from the annotations with words of the responses
-left out, so that it cannot know a response by heart from any one of them. Writes docs/results/reward_proof.json.
+to mark a word is found on the 8 %. With `--copies` it also learns from responses that nobody wrote: the beginning of
+one and the end of another to the same prompt, or one, without a quarter of their words and with the marks that are
+left; so it cannot know a response by heart. Writes docs/results/reward_proof.json.
 """
 
 import argparse
@@ -53,6 +54,7 @@ from text2grad.runlog import to_json, write_atomically
 from text2grad.types import Example, Span
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "reward_proof.json"
+LEFT_OUT, CROSSED = 0.25, 0.6  # shares of words, and of copies
 PLACES, LENGTHS = 20, (8, 16, 24, 32, 48, 64, 96, 128, 192)  # bins of the prior
 
 
@@ -143,12 +145,12 @@ class Prior:
         return 2 * right / (marked + poor)
 
 
-def with_words_left_out(one: Annotation, share: float, rng: random.Random) -> Annotation:
+def with_words_left_out(one: Annotation, rng: random.Random) -> Annotation:
     """Return an annotation of the response without some of its words; a third as many of those that are marked."""
     kept = [True] * len(one.response)
     for word in re.finditer(r"\S+\s*", one.response):
         marked = any(span.start < word.end() and word.start() < span.end for span in one.critique.spans)
-        if rng.random() < share * (0.3 if marked else 1.0):
+        if rng.random() < LEFT_OUT * (0.3 if marked else 1.0):
             kept[word.start() : word.end()] = [False] * len(word[0])
     response = "".join(character for character, here in zip(one.response, kept, strict=True) if here)
     place = [0, *accumulate(kept)]
@@ -159,6 +161,41 @@ def with_words_left_out(one: Annotation, share: float, rng: random.Random) -> An
         if text.strip():
             spans.append(Span(start, start + len(text.strip()), span.label))
     return Annotation(one.prompt, response, replace(one.critique, spans=tuple(spans))) if response.strip() else one
+
+
+def crossed(one: Annotation, other: Annotation, rng: random.Random) -> Annotation:
+    """Return the beginning of one response with the end of another, with the marks of both; cut between words."""
+    share = rng.random()
+    cuts = [cut_near(share, half) for half in (one, other)]
+    if None in cuts:
+        return one
+    first, second = (int(cut or 0) for cut in cuts)
+    behind = [s for s in other.critique.spans if s.start >= second]
+    spans = [s for s in one.critique.spans if s.end <= first]
+    spans += [Span(s.start - second + first, s.end - second + first, s.label) for s in behind]
+    return Annotation(
+        one.prompt, one.response[:first] + other.response[second:], replace(one.critique, spans=tuple(spans))
+    )
+
+
+def cut_near(share: float, one: Annotation) -> int | None:
+    """Return the beginning of a word that is about so far into the response, and not within a span."""
+    starts = [found.start() for found in re.finditer(r"(?<=\s)\S", one.response)]
+    free = [at for at in starts if not any(span.start < at < span.end for span in one.critique.spans)]
+    return min(free, key=lambda at: abs(at - share * len(one.response)), default=None)
+
+
+def variants(learned: list[Annotation], copies: int, seed: int) -> list[Annotation]:
+    """Return annotations with copies of which none is a response that anybody wrote."""
+    rng, by_prompt = random.Random(seed), defaultdict(list)
+    for one in learned:
+        by_prompt[one.prompt].append(one)
+    made = list(learned)
+    for one in (one for _ in range(copies - 1) for one in learned):
+        others = [other for other in by_prompt[one.prompt] if other is not one]
+        both = crossed(one, rng.choice(others), rng) if others and rng.random() < CROSSED else one
+        made.append(with_words_left_out(both, rng))
+    return made
 
 
 def words_of(one: Annotation) -> list[tuple[str, bool]]:
@@ -192,9 +229,7 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
     rest, test = split_by_prompt(read, 0.2, seed, key=KEYS[options.unseen])
     train, chooses = split_by_prompt(rest, 0.1, seed, key=KEYS[options.unseen])
     learned = [one for one in train if one.critique.spans or not options.only_marked]
-    rng = random.Random(seed)
-    varied = [with_words_left_out(one, options.leave_out, rng) for _ in range(options.copies - 1) for one in learned]
-    write_annotations(scratch / "train.jsonl", [*learned, *varied])
+    write_annotations(scratch / "train.jsonl", variants(learned, options.copies, seed))
     write_annotations(scratch / "chooses.jsonl", chooses)
     make_base(scratch / "base", learned, options, seed)
     started = time.perf_counter()
@@ -252,14 +287,14 @@ def main() -> None:
     add("--data", required=True)
     add("--unseen", choices=("prompts", "responses"), default="prompts", help="what is held out")
     add("--seeds", type=int, default=3)
+    add("--first-seed", type=int, default=0)
     add("--steps", type=int, default=600)
     add("--eval-every", type=int, default=100)
     add("--batch-size", type=int, default=16)
     add("--lr", type=float, default=2e-3)
     add("--optimizer", choices=("adamw", "muon"), default="muon")
     add("--words", action=argparse.BooleanOptionalAction, default=False, help="write the critique in words, too")
-    add("--copies", type=int, default=1, help="of each annotation, all but one with words of the response left out")
-    add("--leave-out", type=float, default=0.25, help="share of the words that those leave out")
+    add("--copies", type=int, default=1, help="of each annotation, all but one of them changed")
     add("--votes", type=int, default=1, help="critiques drawn of each response and put to the vote")
     add("--only-marked", action="store_true", help="learn from annotations with a span alone; all are measured on")
     add("--vocabulary", type=int, default=2_000)
@@ -272,7 +307,7 @@ def main() -> None:
     options = parser.parse_args()
     read = [one for one in read_source(options.data, format=options.format) if isinstance(one, Annotation)]
     seeds = []
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         scratch = Path(tempfile.mkdtemp())
         try:
             seeds.append(one_seed(options, read, seed, scratch))
