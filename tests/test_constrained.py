@@ -129,7 +129,7 @@ def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: boo
     critic = GenerativeRewardModel(model, tokenizer, max_new_tokens=120)
     generate, noise = rollout._generate, Noise(critic._skeleton.vocabulary.spelled[b'"'])
     monkeypatch.setattr(  # noise before the constraint
-        rollout, "_generate", lambda *args: generate(*args[:-1], processors=[noise, *args[-1]])
+        rollout, "_generate", lambda *args: generate(*args[:5], [noise, *args[5]], *args[6:])
     )
     responses = texts(random.Random(count), count)
     written = critic.write([Example("Judge: ")] * count, responses)
