@@ -10,7 +10,7 @@ from pathlib import Path
 
 from text2grad.phase_sections import VLLMConfig
 from text2grad.quoting import QuoteLimits
-from text2grad.types import Example
+from text2grad.types import Critique, Example
 from text2grad.vllm_reward_model import VLLMRewardModel
 
 
@@ -25,10 +25,15 @@ def main(tasks: Path, out: Path) -> None:
         asked_about = [Example(task["prompt"])] * len(task["responses"]), task["responses"]
         if model.votes > 1:
             drawn = model.draw(*asked_about)
-            written.append([[(c.feedback, len(c.spans), c.status, c.unmatched) for c in own] for own in drawn])
+            written.append([list(map(_told, own)) for own in drawn])
         else:
             written.append(model.write(*asked_about))
     out.write_text(json.dumps(written))
+
+
+def _told(critique: Critique) -> tuple[object, ...]:
+    spans = [(span.start, span.end, span.label) for span in critique.spans]
+    return critique.feedback, spans, critique.status, critique.unmatched
 
 
 if __name__ == "__main__":  # vLLM starts processes that read this file again
