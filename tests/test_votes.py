@@ -228,6 +228,13 @@ def test_the_agreement_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
     assert GenerativeRewardModel.load(home / "voting" / "model").agreement == measured["agreement"]
 
 
+def test_the_card_says_that_it_was_a_vote_and_what_was_unseen(home: Path) -> None:
+    card = (home / "voting" / "model" / "README.md").read_text()
+    assert "Critiques drawn, 5 for each response, and put to the vote, and constrained" in card
+    assert "from their prompts." in card
+    assert "| agreement | 0." in card
+
+
 def test_votes_can_be_counted_in_shares_of_the_held_out_annotations(home: Path) -> None:
     model = GenerativeRewardModel.load(home / "voting" / "model")
     held_out = HeldOut(model.tokenizer, ANNOTATIONS[:7])

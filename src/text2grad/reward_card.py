@@ -44,8 +44,8 @@ at a peak learning rate of {lr:g} ({optimizer}), and the weights are those of st
 
 ## How good it is
 
-Critiques decoded greedily{constrained} for {responses:,} held-out responses, whose prompts
-it never learned from; precision, recall and F1 are those of single tokens, beside the annotators' spans.
+Critiques {decoded}{constrained} for {responses:,} held-out responses; it never learned
+from {unseen}. Precision, recall and F1 are those of single tokens, beside the annotators' spans.
 
 | held out | |
 |---|---|
@@ -66,7 +66,7 @@ _COUNTS = {
     "target_tokens": "tokens of what it learned to write, all together",
     "too_long": "left out, longer than the limit",
     "unreadable": "left out, without a critique that could be read",
-    "shared_prompts": "left out, of a prompt that is held out",
+    "shared_prompts": "left out, of a prompt (or, if responses are held out, a response) that is held out",
     "held_out": "held out",
     "unaligned": "held out, but not measured: the tokenizer changes their text",
 }
@@ -83,6 +83,7 @@ def model_card(recipe: Recipe, results: Mapping[str, Any], *, name: str, adapter
     """
     settings, model = recipe.reward_model, recipe.model
     constrained = settings.form == "spans" and recipe.critic.constrain is not False
+    votes = recipe.critic.votes or 1
     base = Path(model.path).name if Path(model.path).exists() else model.path  # where it lay here is nobody's business
     return _CARD.format(
         base_line="" if Path(model.path).exists() else f"base_model: {json.dumps(base)}\n",
@@ -100,6 +101,8 @@ def model_card(recipe: Recipe, results: Mapping[str, Any], *, name: str, adapter
         lr=settings.lr,
         optimizer=settings.optimizer,
         best_step=results["best_step"],
+        decoded=f"drawn, {votes} for each response, and put to the vote," if votes > 1 else "decoded greedily",
+        unseen="their prompts" if settings.unseen == "prompts" else "them, but from others to the same prompts",
         constrained=" and constrained to whole JSON and verbatim quotes" if constrained else "",
         responses=results["counts"]["held_out"] - results["counts"]["unaligned"],
         measured="\n".join(f"| {metric} | {value:.3f} |" for metric, value in results["measured"].items()),
