@@ -206,7 +206,9 @@ class GenerativeRewardModel:
         longest: dict[str, int] = {}
         for one in asked:
             longest[one.group] = max(longest.get(one.group, 0), len(one.ids))
-        order = sorted(range(len(asked)), key=lambda row: (longest[(one := asked[row]).group], one.group, len(one.ids)))
+        place = {group: number for number, group in enumerate(longest)}
+        keys = [(longest[one.group], place[one.group], len(one.ids)) for one in asked]
+        order = sorted(range(len(asked)), key=keys.__getitem__)
         texts, least = [""] * len(asked), self._least_room
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
