@@ -38,8 +38,8 @@ import transformers  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 
-from text2grad.align import pseudo_rewards  # noqa: E402
-from text2grad.offsets import token_offsets  # noqa: E402
+from text2grad.align.delta import pseudo_rewards  # noqa: E402
+from text2grad.align.offsets import token_offsets  # noqa: E402
 from text2grad.types import Label, Span  # noqa: E402
 
 PHRASES = {

@@ -21,13 +21,12 @@ from typing import Any, get_args
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from text2grad.annotations import Annotation, read_annotations
-from text2grad.critique_forms import LABEL_FORMS, critique_from_labels
-from text2grad.critique_writing import critique_prompt, critique_target
-from text2grad.phase_sections import CritiqueForm
-from text2grad.pretrained import load_tokenizer
-from text2grad.spans import critique_from_text
-from text2grad.types import Critique, Example
+from text2grad.feedback.annotations import Annotation, read_annotations
+from text2grad.feedback.spans import critique_from_text
+from text2grad.models.pretrained import load_tokenizer
+from text2grad.reward_models.word_labels import LABEL_FORMS, critique_from_labels
+from text2grad.reward_models.writing import critique_prompt, critique_target
+from text2grad.types import Critique, CritiqueForm, Example
 
 FORMS: tuple[CritiqueForm, ...] = get_args(CritiqueForm)
 

@@ -82,7 +82,7 @@ def encode(vocabulary: Any, text: str) -> list[int]:
 
 def make_rows(vocabulary: Any, batch: int) -> tuple[list[str], list[list[int]]]:
     """Return responses, and for each the ids of a critique that quotes it, of `NEW_TOKENS` ids or a little less."""
-    from text2grad.critique_writing import critique_target
+    from text2grad.reward_models.writing import critique_target
     from text2grad.types import Critique, Span
 
     generator = random.Random(0)
@@ -140,7 +140,7 @@ class Bench:
 
     def __init__(self, size: str, batch: int) -> None:
         """Make everything but what is measured."""
-        from text2grad.constrained import skeleton_of
+        from text2grad.reward_models.decoding.constrained import skeleton_of
 
         ids, width, layers = SIZES[size]
         self.model, self.tokenizer = build_model(ids, width, layers), build_tokenizer(ids)
@@ -169,10 +169,10 @@ class Bench:
 
     def ours(self, script: list[Any], *, constrain: bool) -> tuple[float, float]:
         """Return seconds per step of the reward model's decoding, and the share that the constraint took."""
-        from text2grad.constrained import ConstrainedCritique, ConstrainedProcessor
-        from text2grad.quoting import QuoteLimits
-        from text2grad.rollout import decode_greedily
-        from text2grad.spans import critique_from_text
+        from text2grad.feedback.spans import critique_from_text
+        from text2grad.models.sampling import decode_greedily
+        from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor
+        from text2grad.reward_models.decoding.quotable import QuoteLimits
 
         start = time.process_time()
         critiques = [
@@ -219,7 +219,7 @@ class Bench:
 
     def votes(self, repeats: int) -> dict[str, float]:
         """Return tokens per second of several critiques of a question, each row read whole and each question once."""
-        from text2grad.rollout import decode_greedily
+        from text2grad.models.sampling import decode_greedily
 
         generator, ids = random.Random(2), len(self.tokenizer)
         count = len(self.prompts) // VOTES
@@ -241,7 +241,7 @@ class Bench:
         from llguidance import LLMatcher
         from llguidance.hf import from_tokenizer
 
-        from text2grad.critique_grammar import critique_grammar
+        from text2grad.reward_models.decoding.grammar import critique_grammar
 
         start = time.process_time()
         tokenizer = from_tokenizer(self.tokenizer)

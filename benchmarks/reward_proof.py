@@ -43,14 +43,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from text2grad import read_source
-from text2grad.annotations import Annotation, write_annotations
-from text2grad.config import Recipe, make_recipe
-from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_target
-from text2grad.preferences import split_by_prompt
-from text2grad.reward_data import KEYS, HeldOut, span_f1
-from text2grad.reward_model import GenerativeRewardModel
-from text2grad.reward_run import RewardRun
-from text2grad.runlog import to_json, write_atomically
+from text2grad.config.recipe import Recipe, make_recipe
+from text2grad.feedback.annotations import Annotation, write_annotations
+from text2grad.feedback.preferences import split_by_prompt
+from text2grad.files import to_json, write_atomically
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.training.held_out import KEYS, HeldOut, span_f1
+from text2grad.reward_models.training.run import RewardRun
+from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.types import Example, Span
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "reward_proof.json"

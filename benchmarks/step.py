@@ -30,7 +30,7 @@ def build(vocab: int, targets: Any) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from text2grad.adapters import with_lora
+    from text2grad.models.adapters import with_lora
 
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -66,10 +66,10 @@ class Step:
         """Make models, optimizers and prompts."""
         from accelerate import Accelerator
 
-        from text2grad.models import PolicyWithValue, Reference
-        from text2grad.optim import Optimizers
-        from text2grad.sections import OptimConfig, PPOConfig
-        from text2grad.update import Updater
+        from text2grad.config.policy import OptimConfig, PPOConfig
+        from text2grad.models.policy import PolicyWithValue, Reference
+        from text2grad.rl.optimizers import Optimizers
+        from text2grad.rl.update import Updater
 
         self.policy, self.vocab, self.kl = policy, vocab, kl
         self.model, self.reference = PolicyWithValue(policy, value="trunk"), Reference(policy)
@@ -87,14 +87,15 @@ class Step:
 
     def rollout(self, number: int) -> list[tuple[int, ...]]:
         """Sample 64 tokens for each prompt; no id ends a response."""
-        from text2grad.rollout import sample, step_uniforms
+        from text2grad.models.randomness import step_uniforms
+        from text2grad.models.sampling import sample
 
         uniforms = step_uniforms(seed=0, step=number, rows=BATCH, tokens=RESPONSE)
         return sample(self.policy, self.prompts, uniforms, eos_ids=(self.vocab,), pad_id=0)
 
     def criticise(self, responses: list[tuple[int, ...]]) -> Any:
         """Return the batch; the critic costs nothing here."""
-        from text2grad.batch import collate
+        from text2grad.models.batch import collate
         from text2grad.types import Example, Rollout
 
         pairs = zip(self.prompts, responses, strict=True)
@@ -102,9 +103,9 @@ class Step:
 
     def score(self, batch: Any) -> Any:
         """Return what PPO learns from: log-probs, KL, values, rewards, advantages."""
-        from text2grad.advantages import gae, whiten
-        from text2grad.nl_gradient import total_rewards
-        from text2grad.update import Learning
+        from text2grad.rl.advantages import gae, whiten
+        from text2grad.rl.nl_gradient import total_rewards
+        from text2grad.rl.update import Learning
 
         mask = batch.response_mask
         scores = self.model.score(batch, self.reference, temperature=1.0, kl=self.kl)

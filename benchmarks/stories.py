@@ -63,7 +63,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     """Plot invented words against diversity and against KL, one arrow-like path per run."""
     from matplotlib.figure import Figure
 
-    from text2grad.plots import COLOURS, GRID, INK
+    from text2grad.experiments.reports.plots import COLOURS, GRID, INK
 
     figure = Figure(figsize=(9.6, 4.0), dpi=120, layout="constrained", facecolor="white")
     for axis, (column, label) in zip(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fault_server import SECRET, Running, running
-from text2grad.annotating import asking
+from text2grad.critics.servers import asking
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import text2grad
-from text2grad.config import Recipe, load_recipe
+from text2grad.config.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "text2grad"
@@ -151,7 +151,7 @@ def test_every_command_in_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    from text2grad.cli import parser
+    from text2grad.cli.__main__ import parser
 
     known = parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     for command in set(re.findall(r"^(?:\.venv/bin/)?text2grad ([a-z-]+)", text, re.MULTILINE)):

@@ -16,6 +16,9 @@ Each message says what is wrong, the value, where, and the way out. A critic tha
 exception: it is an outcome (`Critique.status`), counted and logged.
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 
 class Text2GradError(Exception):
     """Base of every error that text2grad raises on purpose."""
@@ -79,3 +82,16 @@ class TrainingError(Text2GradError):
 
 class CheckpointError(Text2GradError):
     """A checkpoint could not be written, or does not fit the run that wants to resume from it."""
+
+
+def check_known(setting: str, value: object, known: Sequence[str]) -> None:
+    """Refuse a value that a setting does not have.
+
+    Raises:
+        ConfigError: naming the known values, and the nearest to the one given.
+    """
+    if value in known:
+        return
+    near = get_close_matches(str(value), known, n=1)
+    hint = f' Did you mean "{near[0]}"?' if near else ""
+    raise ConfigError(f"{setting} has no value {value!r}.{hint} Known values: {', '.join(known)}")

@@ -108,3 +108,12 @@ class Rollout:
     response_ids: tuple[int, ...]
     response: str
     truncated: bool
+
+
+PromptFormat = Literal["plain", "chat"]
+
+
+Optimizer = Literal["adamw", "muon"]
+
+
+CritiqueForm = Literal["spans", "dense", "scores"]

@@ -12,7 +12,7 @@ from itertools import groupby
 from random import Random
 from typing import Any, Literal, NamedTuple, Protocol
 
-from text2grad.critics import Critic
+from text2grad.feedback import Critic
 from text2grad.types import Example
 
 WORD = re.compile(r"\w+|[^\w\s]")

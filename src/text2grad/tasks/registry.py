@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from text2grad.critics import Critic
 from text2grad.errors import ConfigError
+from text2grad.feedback import Critic
 from text2grad.tasks.base import Split, Task
-from text2grad.tasks.code import CodeTask
-from text2grad.tasks.qa import QATask
-from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
-from text2grad.tasks.summarization import SummarizationTask
+from text2grad.tasks.code.task import CodeTask
+from text2grad.tasks.qa.task import QATask
+from text2grad.tasks.stories.task import StoryCritic, story_metrics, story_openings
+from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.types import Example
 
 PROCEDURAL: dict[str, Callable[[Split], Task]] = {

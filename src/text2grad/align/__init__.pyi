@@ -1,0 +1,20 @@
+from .delta import (
+    Mode as Mode,
+    Overlap as Overlap,
+    SpanMass as SpanMass,
+    pseudo_rewards as pseudo_rewards,
+    span_tokens as span_tokens,
+)
+from .fidelity import Fidelity as Fidelity, Tally as Tally
+from .offsets import Range as Range, token_offsets as token_offsets
+from .pieces import PieceTable as PieceTable, Tokenizer as Tokenizer
+from .rollouts import response_deltas as response_deltas
+from .token_rewards import (
+    AlignSettings as AlignSettings,
+    Labelled as Labelled,
+    encode as encode,
+    label_tokens as label_tokens,
+    move_spans as move_spans,
+    span_reward as span_reward,
+)
+from .weighting import WeightingName as WeightingName, resolve as resolve, token_importance as token_importance

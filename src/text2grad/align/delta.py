@@ -1,0 +1,210 @@
+"""Spans of a response become one pseudo-reward δ_t per sampled token (arXiv 2505.22338, section 3.3).
+
+In: the sampled ids [T] and the critique's spans, in characters of the decoded response. Out: δ [T]:
+
+    δ_t = +1 in a positive span, −1 in a negative span, 0 elsewhere
+
+by default. Every departure is a setting: which tokens a span means (`mode`), how a span weighs its tokens
+(`weighting`), what a token in a positive and a negative span gets (`overlap`), and how much a long span may
+pay (`span_mass`).
+
+Tokens that hold the bytes of one character together are all touched by a span on it. A token without text,
+such as an end-of-sequence, is never touched: its δ is 0.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import eq
+from typing import Any, Literal, get_args
+
+from text2grad.align.offsets import Range, id_list, token_offsets
+from text2grad.align.pieces import Tokenizer
+from text2grad.align.weighting import POSITIONAL, Weigh, Weighting, resolve
+from text2grad.errors import AlignmentError, ConfigError, check_known
+from text2grad.types import Span
+
+Mode = Literal["strict", "contract", "expand"]
+Overlap = Literal["cancel", "negative_wins", "last_wins"]
+SpanMass = Literal["token", "span", "response"]
+
+
+def pseudo_rewards(
+    tokenizer: Tokenizer,
+    response_ids: Any,
+    spans: Sequence[Span],
+    *,
+    mode: Mode = "expand",
+    weighting: Weighting = "uniform",
+    overlap: Overlap = "cancel",
+    span_mass: SpanMass = "token",
+    offsets: Sequence[Range] | None = None,
+) -> list[float]:
+    """Return δ_t for each sampled token.
+
+    Args:
+        tokenizer: the policy's tokenizer.
+        response_ids: the sampled ids [T]: a list, a tuple, or a one-dimensional array or tensor.
+        spans: labelled ranges of `tokenizer.decode(response_ids, skip_special_tokens=True)`.
+        mode: the tokens a span means, as in `span_tokens`.
+        weighting: `uniform`, `linear_decay`, `token_importance`, or a function from the texts of a span's
+            tokens to their weights in [0, 1] (see `weighting.py`). The texts joined are the text of those
+            tokens: a character that several tokens share is in the text of the first.
+        overlap: δ of a token in a positive and in a negative span. `cancel`: 0; `negative_wins`; `last_wins`:
+            the label of the last such span in `spans`. Spans of one label never add up: the largest weight
+            counts.
+        span_mass: `token`: each token has its weight; `span`: the weights of one span are scaled to sum to
+            1; `response`: weights are divided by T.
+        offsets: what `token_offsets(tokenizer, response_ids)` gave, to save doing it again.
+
+    Returns:
+        T numbers in [−1, 1].
+
+    Raises:
+        ConfigError: if a setting has no such value, or a weighting gives weights that do not fit.
+        AlignmentError: if a span reaches beyond the response, an id is not in the vocabulary, or `offsets`
+            are not those of this response.
+
+    Example:
+        >>> from tokenizers import Tokenizer, decoders, models
+        >>> from transformers import PreTrainedTokenizerFast
+        >>> core = Tokenizer(models.WordLevel({"in": 0, "ĠLyon": 1, "s": 2, "Ġnow": 3}, unk_token="in"))
+        >>> core.decoder = decoders.ByteLevel()
+        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+        >>> pseudo_rewards(tokenizer, [0, 1, 2, 3], [Span(3, 8, "negative"), Span(9, 12, "positive")])
+        [0.0, -1.0, -1.0, 1.0]
+    """
+    check_known("overlap", overlap, get_args(Overlap))
+    check_known("span_mass", span_mass, get_args(SpanMass))
+    weigh = resolve(weighting)
+    ids = id_list(response_ids)
+    ranges = token_offsets(tokenizer, ids) if offsets is None else offsets
+    if len(ranges) != len(ids):
+        raise AlignmentError(
+            f"offsets has {len(ranges)} ranges for {len(ids)} response ids. Give what "
+            "token_offsets(tokenizer, response_ids) returns, or leave offsets out"
+        )
+    tokens = span_tokens(ranges, spans, mode=mode)
+    if weigh in POSITIONAL:  # not worth decoding for
+        texts = [[""] * len(touched) for touched in tokens]
+    else:
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        texts = [_texts(text, ranges, touched) for touched in tokens]
+    weights = [_weights(weigh, seen, span_mass, len(ids)) for seen in texts]
+    return _merge(len(ids), spans, tokens, weights, overlap)
+
+
+def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode = "expand") -> list[list[int]]:
+    """Return the tokens that each span means.
+
+    Args:
+        offsets: the character range of each token [T], from `token_offsets`.
+        spans: labelled character ranges of the same text.
+        mode: `expand`: every token the span touches; `contract`: those wholly inside it; `strict`: those
+            inside it if both ends of the span are ends of tokens, else none.
+
+    Returns:
+        For each span the indices of its tokens, rising. Empty spans mean no token.
+
+    Raises:
+        ConfigError: if there is no such mode.
+        AlignmentError: if a span reaches beyond the text.
+
+    Example:
+        >>> offsets = [(0, 2), (2, 7), (7, 8), (8, 8)]  # "in", " Lyon", "s", end of sequence
+        >>> span_tokens(offsets, [Span(3, 8, "negative")])
+        [[1, 2]]
+        >>> span_tokens(offsets, [Span(3, 8, "negative")], mode="contract")
+        [[2]]
+    """
+    check_known("mode", mode, get_args(Mode))
+    solid, starts, ends = _solid(offsets)
+    length = ends[-1] if ends else 0
+    bounds = [_bounds(starts, ends, _inside(span, length), mode) for span in spans]
+    return [list(solid[first:stop]) for first, stop in bounds]
+
+
+def _solid(offsets: Sequence[Range]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """Return the indices, starts and ends of the tokens that have text."""
+    starts, ends = zip(*offsets, strict=True) if offsets else ((), ())
+    stop = len(starts)
+    while stop and starts[stop - 1] == ends[stop - 1]:  # most often one end-of-sequence, and nothing else
+        stop -= 1
+    starts, ends = starts[:stop], ends[:stop]
+    if not any(map(eq, starts, ends)):
+        return range(stop), starts, ends
+    solid = [k for k, (start, end) in enumerate(offsets) if start < end]
+    return solid, [starts[k] for k in solid], [ends[k] for k in solid]
+
+
+def _inside(span: Span, length: int) -> Span:
+    """Refuse a span that reaches beyond the response."""
+    if span.end > length:
+        raise AlignmentError(
+            f"{span} reaches beyond its response, which has {length} characters. Spans count characters of "
+            "tokenizer.decode(response_ids, skip_special_tokens=True), neither stripped nor encoded again"
+        )
+    return span
+
+
+def _bounds(starts: Sequence[int], ends: Sequence[int], span: Span, mode: Mode) -> Range:
+    """Return the half-open range of the tokens that a span means, among tokens with text."""
+    if span.start == span.end:
+        return 0, 0
+    touched = bisect_right(ends, span.start), bisect_left(starts, span.end)
+    if mode == "expand":
+        return touched
+    inside = bisect_left(starts, span.start), bisect_right(ends, span.end)
+    return inside if mode == "contract" or inside == touched else (0, 0)
+
+
+def _texts(text: str, ranges: Sequence[Range], tokens: Sequence[int]) -> list[str]:
+    """Return the text of each token, a shared character only once."""
+    texts, done = [], 0
+    for start, end in (ranges[k] for k in tokens):
+        texts.append(text[max(start, done) : end])
+        done = end
+    return texts
+
+
+def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) -> Sequence[float]:
+    """Return the weights of one span's tokens, scaled to the mass a span may have."""
+    weights = weigh(texts) if texts else []
+    if weigh not in POSITIONAL:
+        weights = _checked([float(weight) for weight in weights], texts)
+    if span_mass == "token":
+        return weights
+    mass = total if span_mass == "response" else sum(weights) or 1.0
+    return [weight / mass for weight in weights]
+
+
+def _checked(weights: list[float], texts: list[str]) -> list[float]:
+    """Refuse weights that do not fit their tokens."""
+    if len(weights) != len(texts):
+        raise ConfigError(f"the weighting gave {len(weights)} weights for {len(texts)} tokens; give one per token")
+    for weight, text in zip(weights, texts, strict=True):
+        if not 0 <= weight <= 1:
+            raise ConfigError(f"the weighting gave {weight} for the token {text!r}; weights lie in [0, 1]")
+    return weights
+
+
+def _merge(
+    total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[Sequence[float]], overlap: Overlap
+) -> list[float]:
+    """Return δ [T] of all spans together."""
+    positive: dict[int, float] = {}
+    negative: dict[int, float] = {}
+    for span, touched, weight in zip(spans, tokens, weights, strict=True):
+        own, other = (positive, negative) if span.label == "positive" else (negative, positive)
+        if overlap == "last_wins":
+            for t in touched:
+                other.pop(t, None)
+        marked: Iterable[tuple[int, float]] = zip(touched, weight, strict=True)
+        if not own.keys().isdisjoint(touched):
+            marked = [(t, max(w, own.get(t, w))) for t, w in marked]
+        own.update(marked)
+    delta = [0.0] * total
+    for t, w in positive.items():
+        delta[t] = w
+    for t, w in negative.items():
+        delta[t] = 0.0 if overlap == "cancel" and t in positive else 0.0 - w
+    return delta

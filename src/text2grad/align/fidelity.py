@@ -1,0 +1,197 @@
+"""What becomes of critics' words on the way to tokens, in numbers: the report of `text2grad align`.
+
+unmatched rate      quotes that the response does not contain / all quotes and spans
+labelled share      tokens with δ ≠ 0 / tokens; by label likewise, δ > 0 and δ < 0
+contested tokens    tokens that lie in a positive and in a negative span
+clean spans         spans whose tokens hold nothing else but white space: no other word is rewarded with them
+spans without token spans that mark no token: empty ones, and those that `contract` or `strict` find none for
+respaced            responses whose tokens decode to other white space; their spans were moved along
+not aligned         responses whose tokens decode to another text; they have no rewards
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+
+from text2grad.align.delta import span_tokens
+from text2grad.align.token_rewards import Labelled
+from text2grad.types import LABELS, Label, Span, Status
+
+Row = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Counts over a file of critiques. Shares are of nothing where there is nothing: they are 0 then.
+
+    Attributes:
+        aligned: responses with rewards.
+        respaced: those of them whose white space changed.
+        not_aligned: responses without rewards, since their tokens do not decode to them.
+        skipped: records that could not be used.
+        tokens: tokens of the aligned responses.
+        tokens_by_label: those with δ > 0 and with δ < 0.
+        contested_tokens: those in spans of both labels.
+        spans_by_label: spans of the aligned responses.
+        clean_spans: those whose tokens hold nothing else but white space.
+        spans_without_token: those that mark no token.
+        unmatched: quotes that were not found.
+        statuses: critiques by how they were read.
+        span_tokens: quartiles of the number of tokens of a span that marks any; None without such spans.
+    """
+
+    aligned: int
+    respaced: int
+    not_aligned: int
+    skipped: int
+    tokens: int
+    tokens_by_label: Mapping[Label, int]
+    contested_tokens: int
+    spans_by_label: Mapping[Label, int]
+    clean_spans: int
+    spans_without_token: int
+    unmatched: int
+    statuses: Mapping[Status, int]
+    span_tokens: tuple[float, float, float] | None
+
+    @property
+    def spans(self) -> int:
+        """Spans of both labels."""
+        return sum(self.spans_by_label.values())
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The shares that the module's docstring explains."""
+        positive, negative = (self.tokens_by_label[label] for label in LABELS)
+        return {
+            "unmatched_rate": _share(self.unmatched, self.unmatched + self.spans),
+            "labelled_share": _share(positive + negative, self.tokens),
+            "positive_share": _share(positive, self.tokens),
+            "negative_share": _share(negative, self.tokens),
+            "contested_share": _share(self.contested_tokens, self.tokens),
+            "spans_per_response": _share(self.spans, self.aligned),
+            "clean_spans_share": _share(self.clean_spans, self.spans),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """Return counts and shares, ready for JSON."""
+        return {**asdict(self), "spans": self.spans, **self.rates}
+
+    def rows(self) -> list[Row]:
+        """Return what a person reads: names and numbers in words."""
+        rates, by = self.rates, self.tokens_by_label
+        quartiles = "–" if self.span_tokens is None else " · ".join(f"{q:g}" for q in self.span_tokens)
+        return [
+            ("responses aligned", f"{self.aligned:,}" + _if(self.respaced, ", {:,} of them respaced")),
+            ("responses not aligned", f"{self.not_aligned:,}"),
+            *([("records skipped", f"{self.skipped:,}")] if self.skipped else []),
+            ("critiques", ", ".join(f"{count:,} {status}" for status, count in self.statuses.items() if count) or "0"),
+            ("spans", f"{self.spans:,} ({', '.join(f'{self.spans_by_label[label]:,} {label}' for label in LABELS)})"),
+            ("spans per response", f"{rates['spans_per_response']:.2f}"),
+            ("clean spans", _percent(self.clean_spans, self.spans)),
+            ("spans without token", f"{self.spans_without_token:,}"),
+            ("tokens per span, quartiles", quartiles),
+            ("quotes not found", _percent(self.unmatched, self.unmatched + self.spans)),
+            ("tokens", f"{self.tokens:,}"),
+            ("tokens labelled", _percent(by["positive"] + by["negative"], self.tokens)),
+            ("positive tokens", _percent(by["positive"], self.tokens)),
+            ("negative tokens", _percent(by["negative"], self.tokens)),
+            ("contested tokens", _percent(self.contested_tokens, self.tokens)),
+        ]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts as records come in, so that a file of any length fits."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    token_labels: Counter[Label] = field(default_factory=Counter)
+    span_labels: Counter[Label] = field(default_factory=Counter)
+    statuses: Counter[Status] = field(default_factory=Counter)
+    lengths: list[int] = field(default_factory=list)
+
+    def skip(self) -> None:
+        """Count a record that could not be used."""
+        self.counts["skipped"] += 1
+
+    def leave_out(self) -> None:
+        """Count a response without rewards."""
+        self.counts["not_aligned"] += 1
+
+    def add(self, labelled: Labelled) -> None:
+        """Count a response with rewards."""
+        critique, delta = labelled.judged.critique, labelled.delta
+        touched = span_tokens(labelled.offsets, labelled.spans, mode="expand")
+        self.statuses[critique.status] += 1
+        self.token_labels["positive"] += sum(x > 0 for x in delta)
+        self.token_labels["negative"] += sum(x < 0 for x in delta)
+        self.span_labels.update(span.label for span in labelled.spans)
+        self.lengths += [len(tokens) for tokens in labelled.tokens if tokens]
+        self.counts.update(
+            aligned=1,
+            respaced=int(labelled.respaced),
+            tokens=len(delta),
+            contested_tokens=len(_marked(labelled, "positive") & _marked(labelled, "negative")),
+            clean_spans=sum(map(partial(_is_clean, labelled), labelled.spans, touched)),
+            spans_without_token=sum(not tokens for tokens in labelled.tokens),
+            unmatched=len(critique.unmatched),
+        )
+
+    def report(self) -> Fidelity:
+        """Return the counts so far."""
+        counts = (
+            "aligned respaced not_aligned skipped tokens contested_tokens clean_spans spans_without_token unmatched"
+        )
+        quartiles = [float(q) for q in np.quantile(self.lengths, [0.25, 0.5, 0.75])] if self.lengths else None
+        return Fidelity(
+            **{name: self.counts[name] for name in counts.split()},
+            tokens_by_label={label: self.token_labels[label] for label in LABELS},
+            spans_by_label={label: self.span_labels[label] for label in LABELS},
+            statuses={status: self.statuses[status] for status in get_args(Status)},
+            span_tokens=None if quartiles is None else (quartiles[0], quartiles[1], quartiles[2]),
+        )
+
+
+def fidelity(records: Iterable[Labelled]) -> Fidelity:
+    """Return the counts over records that are all aligned.
+
+    Args:
+        records: what `label_tokens` gave.
+    """
+    tally = Tally()
+    for labelled in records:
+        tally.add(labelled)
+    return tally.report()
+
+
+def _marked(labelled: Labelled, label: Label) -> set[int]:
+    """Return the tokens in spans of one label."""
+    pairs = zip(labelled.spans, labelled.tokens, strict=True)
+    return {token for span, tokens in pairs if span.label == label for token in tokens}
+
+
+def _is_clean(labelled: Labelled, span: Span, touched: Sequence[int]) -> bool:
+    """Tell whether the tokens that a span touches hold nothing else but white space."""
+    if not touched:
+        return False
+    first, last = labelled.offsets[touched[0]], labelled.offsets[touched[-1]]
+    return not (labelled.text[first[0] : span.start] + labelled.text[span.end : last[1]]).strip()
+
+
+def _share(part: float, whole: float) -> float:
+    """Return a share, 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def _percent(part: int, whole: int) -> str:
+    """Return a share and what it was counted from, such as `1.2 % (12 of 1,000)`."""
+    return f"{100 * _share(part, whole):.1f} % ({part:,} of {whole:,})"
+
+
+def _if(count: int, words: str) -> str:
+    """Return words about a count, or nothing where it is 0."""
+    return words.format(count) if count else ""

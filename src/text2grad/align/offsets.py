@@ -1,0 +1,215 @@
+"""Where each sampled token lies in the decoded response.
+
+In: a tokenizer and the ids the policy sampled, T of them. Out: one half-open character range per id, in the
+text that `tokenizer.decode(ids)` gives. Nothing is encoded again: sampled ids are often not the ids that
+encoding their text would give.
+
+How it works: the bytes that each id adds (`pieces.py`) are joined, characters are counted where they begin,
+and the text so built is compared with the tokenizer's own. Spaces that the decoder took away (the leading
+space of SentencePiece, the clean-up of WordPiece) are taken out of the ranges. Where the two texts still
+differ, the decoder is followed by decoding every prefix: slower, O(T²), for any decoder at all.
+
+The ranges cover the text from its first character to its last and never run backwards. Ids that hold the
+bytes of one character together all have that character's range. An id that adds nothing (a special token, a
+space that was taken away) has an empty range where the id before it ends.
+"""
+
+from itertools import accumulate, groupby, pairwise
+from operator import index
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from text2grad.align.pieces import HIDDEN, Piece, PieceTable, Tokenizer, begins_character
+from text2grad.errors import AlignmentError
+
+Range = tuple[int, int]
+
+
+class _Layout(NamedTuple):
+    """A text and the character range of each piece in it."""
+
+    text: str
+    ranges: list[Range]
+
+
+def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool = True) -> list[Range]:
+    """Return the character range of each id in `tokenizer.decode(ids)`.
+
+    Args:
+        tokenizer: the policy's tokenizer.
+        ids: the sampled ids [T]: a list, a tuple, or a one-dimensional array or tensor.
+        skip_special_tokens: as in `decode`; special tokens then have empty ranges.
+
+    Returns:
+        T half-open ranges (start, end), in characters of the decoded text. Bytes that are no UTF-8 count as
+        the U+FFFD that the tokenizer decodes them to.
+
+    Raises:
+        AlignmentError: if an id is not in the tokenizer's vocabulary, or `ids` is not one flat sequence.
+
+    Example:
+        >>> from tokenizers import Tokenizer, decoders, models
+        >>> from transformers import PreTrainedTokenizerFast
+        >>> core = Tokenizer(models.WordLevel({"Hi": 0, "Ġthere": 1}, unk_token="Hi"))
+        >>> core.decoder = decoders.ByteLevel()
+        >>> token_offsets(PreTrainedTokenizerFast(tokenizer_object=core), [0, 1])
+        [(0, 2), (2, 8)]
+    """
+    plain = id_list(ids)
+    if not plain:
+        return []
+    table = _TABLES.get(tokenizer) or _new_table(tokenizer)
+    pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
+    text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
+    ranges = _locate(table, plain, pieces, text)
+    if ranges is None:  # tokens may have been added since the table was learned
+        table = _new_table(tokenizer)
+        pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
+        ranges = _locate(table, plain, pieces, text)
+    if ranges is None:
+        visible = [k for k, piece in enumerate(pieces) if piece is not HIDDEN]
+        return _by_prefixes(tokenizer, plain, text, visible, skip_special_tokens)
+    return ranges
+
+
+def id_list(ids: Any) -> list[int]:
+    """Return sampled ids [T] as a list of Python integers.
+
+    Raises:
+        AlignmentError: if this is not one flat sequence of integers.
+    """
+    try:
+        return list(map(index, ids.tolist() if hasattr(ids, "tolist") else ids))
+    except TypeError as error:
+        shown = repr(ids) if len(repr(ids)) <= 60 else repr(ids)[:57] + "..."
+        raise AlignmentError(
+            f"response ids must be one flat sequence of integers, got {shown}. Align one response at a time"
+        ) from error
+
+
+_TABLES: WeakKeyDictionary[Tokenizer, PieceTable] = WeakKeyDictionary()
+
+
+def _new_table(tokenizer: Tokenizer) -> PieceTable:
+    """Begin to learn this tokenizer, forgetting what was known of it."""
+    table = _TABLES[tokenizer] = PieceTable(tokenizer)
+    return table
+
+
+def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -> list[Range] | None:
+    """Return the range of each id in `text`, or None where the pieces do not make this text."""
+    if table.first:
+        pieces = _with_first(table, ids, pieces)
+    layout = _lay(table, ids, pieces)
+    if layout.text == text:
+        return layout.ranges
+    moved = _without_spaces(layout.text, text)
+    return None if moved is None else [(moved[start], moved[end]) for start, end in layout.ranges]
+
+
+def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[Piece]:
+    """Put in the piece that the first id in sight has at the beginning of a text."""
+    for k, (i, piece) in enumerate(zip(ids, pieces, strict=True)):
+        if piece is not HIDDEN:
+            return [*pieces[:k], table.first.get(i, piece), *pieces[k + 1 :]]
+    return pieces
+
+
+def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> _Layout:
+    """Join the pieces and count characters."""
+    data = b"".join([piece[0] for piece in pieces])
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _lay_broken(table, ids, pieces, data)
+    ends = list(accumulate([piece[1] for piece in pieces]))
+    starts = [0, *ends]
+    if not table.tails.isdisjoint(ids):
+        starts = [start - piece[2] for start, piece in zip(starts, pieces, strict=False)]
+    return _Layout(text, list(zip(starts, ends, strict=False)))
+
+
+def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: bytes) -> _Layout:
+    """Join pieces whose bytes are not UTF-8 throughout."""
+    if table.byte_level:
+        text, begins = data.decode("utf-8", "replace"), _beginnings(data)
+    else:
+        text, begins = _join_runs(table, ids, pieces)
+    count = [0, *accumulate(begins)]
+    stops = accumulate([len(piece.data) for piece in pieces], initial=0)
+    return _Layout(text, [(count[at] - (at < stop and not begins[at]), count[stop]) for at, stop in pairwise(stops)])
+
+
+def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, bytearray]:
+    """Decode byte tokens run by run: one bad byte makes every byte of its run a U+FFFD."""
+    text, begins = [], bytearray()
+    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not HIDDEN]
+    for _, run in groupby(visible, key=lambda pair: pair[0] in table.raw):
+        data = b"".join([piece.data for _, piece in run])
+        try:
+            text.append(data.decode())
+            begins += _beginnings(data)
+        except UnicodeDecodeError:
+            text.append("\ufffd" * len(data))
+            begins += b"\1" * len(data)
+    return "".join(text), begins
+
+
+def _beginnings(data: bytes) -> bytearray:
+    """Return 1 for each byte that begins a character of the decoded text, U+FFFD included, else 0."""
+    begins = bytearray(map(begins_character, data))
+    at = 0
+    while True:
+        try:
+            data[at:].decode()
+        except UnicodeDecodeError as bad:
+            begins[at + bad.start] = 1
+            at += bad.end
+        else:
+            return begins
+
+
+def _without_spaces(raw: str, text: str) -> list[int] | None:
+    """Return where each position of `raw` went in `text`, which lacks only spaces of it; None if not so."""
+    lost = len(raw) - len(text)
+    if raw.endswith(text) and raw[:lost].isspace():
+        return [0] * lost + list(range(len(text) + 1))
+    where = [0]
+    for character in raw:
+        at = where[-1]
+        if text[at : at + 1] == character:
+            where.append(at + 1)
+        elif character == " ":
+            where.append(at)
+        else:
+            return None
+    return where if where[-1] == len(text) else None
+
+
+def _by_prefixes(
+    tokenizer: Tokenizer, ids: list[int], text: str, visible: list[int], skip_special: bool
+) -> list[Range]:
+    """Follow any decoder by decoding every prefix.
+
+    Ids between two prefixes that the text begins with share the characters between them.
+    """
+    found: list[Range] = []
+    at = waiting = 0
+    for stop in range(1, len(visible) + 1):
+        waiting += 1
+        prefix = tokenizer.decode([ids[k] for k in visible[:stop]], skip_special_tokens=skip_special)
+        if stop == len(visible):
+            prefix = text
+        if len(prefix) >= at and text.startswith(prefix):
+            found += [(at, len(prefix))] * waiting
+            at, waiting = len(prefix), 0
+    return _with_empty(dict(zip(visible, found, strict=True)), len(ids))
+
+
+def _with_empty(found: dict[int, Range], total: int) -> list[Range]:
+    """Give the ids of which nothing was found an empty range where the id before them ends."""
+    ranges, end = [], 0
+    for k in range(total):
+        ranges.append(found.get(k, (end, end)))
+        end = ranges[-1][1]
+    return ranges

@@ -1,0 +1,59 @@
+"""Critiques of sampled responses become δ on each sampled token (section 3.3)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from text2grad.align.delta import pseudo_rewards
+from text2grad.align.offsets import token_offsets
+from text2grad.config import RewardConfig
+from text2grad.types import Critique, Rollout
+
+Offsets = list[tuple[int, int]]
+
+
+def response_deltas(
+    tokenizer: Any, rollouts: Sequence[Rollout], critiques: Sequence[Critique], config: RewardConfig
+) -> tuple[list[list[float]], list[Offsets]]:
+    """Return δ of each response in its own sampled tokens, and where each token stands in the text.
+
+    Args:
+        tokenizer: the policy's.
+        rollouts: the responses.
+        critiques: one per response; a failed one gives zeros.
+        config: mode, weighting, overlap and span_mass are used here.
+    """
+    deltas, all_offsets = [], []
+    for rollout, critique in zip(rollouts, critiques, strict=True):
+        offsets = policy_offsets(tokenizer, rollout.response_ids)
+        spans = () if critique.failed else critique.spans
+        deltas.append(
+            pseudo_rewards(
+                tokenizer,
+                rollout.response_ids,
+                spans,
+                mode=config.mode,
+                weighting=config.weighting,
+                overlap=config.overlap,
+                span_mass=config.span_mass,
+                offsets=offsets,
+            )
+        )
+        all_offsets.append(offsets)
+    return deltas, all_offsets
+
+
+def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:
+    """Return the character range of each sampled id.
+
+    Many models have more rows in their embedding than their tokenizer has tokens (padding to a round number). A policy
+    can sample such a row; it adds nothing to the text, so its range is empty.
+    """
+    known = [i < len(tokenizer) for i in ids]
+    if all(known):
+        return token_offsets(tokenizer, ids)
+    found = iter(token_offsets(tokenizer, [i for i, is_known in zip(ids, known, strict=True) if is_known]))
+    offsets: Offsets = []
+    for is_known in known:
+        end = offsets[-1][1] if offsets else 0
+        offsets.append(next(found) if is_known else (end, end))
+    return offsets

@@ -1,0 +1,118 @@
+"""How a span weighs its tokens (arXiv 2505.22338, appendix I.1).
+
+In: the texts of the n tokens of one span, in order. Out: their n weights in [0, 1].
+
+    uniform            w_i = 1, which is what the paper uses
+    linear_decay       w_i = 1 − (i − 1)·0.9 / (n − 1), i = 1..n: from 1 down to 0.1; 1 if n = 1
+    token_importance   w_i = 1 for tokens of nouns and verbs, 0.2 for the rest
+
+The paper found the last two worse than uniform; they are here to be measured again.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from itertools import accumulate, pairwise
+from typing import Literal, get_args
+
+from text2grad.errors import ConfigError, check_known
+
+WeightingName = Literal["uniform", "linear_decay", "token_importance"]
+Weigh = Callable[[list[str]], Sequence[float]]
+Weighting = WeightingName | Weigh
+Tagger = Callable[[list[str]], Sequence[str]]
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+_CONTENT = ("NN", "VB", "NOUN", "PROPN", "VERB")  # as Penn Treebank and Universal Dependencies name them
+_REST = 0.2
+
+
+def resolve(weighting: Weighting) -> Weigh:
+    """Return the function that a weighting's name stands for; a function is returned as it is.
+
+    Raises:
+        ConfigError: if there is no such name, or `token_importance` has no tagger here.
+    """
+    if callable(weighting):
+        return weighting
+    check_known("weighting", weighting, get_args(WeightingName))
+    if weighting == "token_importance":
+        return token_importance()
+    return linear_decay if weighting == "linear_decay" else uniform
+
+
+def uniform(texts: list[str]) -> list[float]:
+    """Return weight 1 for each token [n].
+
+    Example:
+        >>> uniform([" two", " words"])
+        [1.0, 1.0]
+    """
+    return [1.0] * len(texts)
+
+
+def linear_decay(texts: list[str]) -> list[float]:
+    """Return weights [n] falling evenly from 1 at the first token to 0.1 at the last.
+
+    Example:
+        >>> [round(weight, 2) for weight in linear_decay(["a", "b", "c", "d"])]
+        [1.0, 0.7, 0.4, 0.1]
+    """
+    steps = max(len(texts) - 1, 1)
+    return [1.0 - 0.9 * i / steps for i in range(len(texts))]
+
+
+POSITIONAL: tuple[Weigh, ...] = (uniform, linear_decay)  # weightings that look only at how many tokens there are
+
+
+def token_importance(tagger: Tagger | None = None) -> Weigh:
+    """Return a weighting that pays nouns and verbs in full and everything else a fifth.
+
+    The text of the span's tokens is split into words and marks, which the tagger sees in order, without the
+    rest of the sentence. A token weighs 1 if it holds a piece of a noun or a verb.
+
+    Args:
+        tagger: from n words to their n part-of-speech tags, Penn Treebank's (NN, VBD, ...) or Universal
+            Dependencies' (NOUN, VERB, ...). None takes nltk's English tagger.
+
+    Raises:
+        ConfigError: if no tagger is given and nltk or its data is not installed; when weighing, if the
+            tagger does not give one tag per word.
+
+    Example:
+        >>> weigh = token_importance(lambda words: ["DT", "NN"])
+        >>> weigh(["the", " ci", "ty"])
+        [0.2, 1.0, 1.0]
+    """
+    tag = tagger or _nltk_tagger()
+
+    def weigh(texts: list[str]) -> list[float]:
+        words = list(_WORD.finditer("".join(texts)))
+        tags = tag([word[0] for word in words])
+        if len(tags) != len(words):
+            raise ConfigError(f"the tagger gave {len(tags)} tags for {len(words)} words; give one tag per word")
+        content = [word.span() for word, name in zip(words, tags, strict=True) if name.startswith(_CONTENT)]
+        edges = pairwise(accumulate(map(len, texts), initial=0))
+        # A token without a text of its own shares the character before it.
+        return [1.0 if _meets(min(start, end - 1), end, content) else _REST for start, end in edges]
+
+    return weigh
+
+
+def _meets(start: int, end: int, ranges: list[tuple[int, int]]) -> bool:
+    """Tell whether [start, end) has a character in one of the ranges."""
+    return any(low < end and start < high for low, high in ranges)
+
+
+def _nltk_tagger() -> Tagger:
+    """Return nltk's English tagger, having tried it."""
+    try:
+        tag = import_module("nltk").pos_tag
+        tag(["word"])
+    except (ImportError, LookupError) as error:
+        raise ConfigError(
+            'weighting "token_importance" needs nltk and its English tagger: `pip install "text2grad[importance]"` and '
+            "`python -m nltk.downloader averaged_perceptron_tagger_eng`, or a tagger of your own: "
+            "weighting=token_importance(tagger)"
+        ) from error
+    return lambda words: [name for _, name in tag(words)]

@@ -1,0 +1,5 @@
+"""The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,197 @@
+"""`text2grad align`: critiques and a tokenizer -> a reward for every token, and a report on what was lost."""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, get_args
+
+from rich.console import Console
+
+from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
+from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
+from text2grad.experiments.reports import Gathered, Prices, print_report, write_reports
+from text2grad.feedback import WAY_OUT, Form, Match, read_judged
+
+NOT_ALL_ALIGNED = 3
+"""Exit status when some responses got no rewards, since the tokenizer cannot say their text."""
+
+_NO_SUCH_MODEL = "no such directory, and no model of that name in Hugging Face's local cache"
+_DEFAULTS = {
+    "--format": "jsonl",
+    "--match": "exact",
+    "--mode": "expand",
+    "--weighting": "uniform",
+    "--overlap": "cancel",
+    "--span-mass": "token",
+}
+
+DESCRIPTION = """\
+Turn critiques in words into one reward per token, for a policy's tokenizer, and report what the words lost on the way:
+quotes that the response does not contain, spans that no token fits, the share of tokens that learn anything.
+
+INPUT holds one JSON object per line:
+
+  {"prompt": "Where do you live?", "response": "I live in Lyon.",
+   "critique": {"feedback": "Lyon is not where she lives.", "poor_spans": ["Lyon"]}}
+
+"critique" may also be the text that a critic wrote, or have offsets: "spans": [[10, 14, "negative"]].
+The rollouts/*.jsonl of a run are such files, and so is the rewards.jsonl that this command writes."""
+
+EPILOG = """\
+examples:
+  text2grad align critiques.jsonl --tokenizer models/policy --out fidelity
+  text2grad align runs/stories/rollouts/00000.jsonl --tokenizer models/policy --mode contract
+  text2grad align feedback.json --format qa_feedback --tokenizer models/policy --out fidelity
+
+written to DIR, each file whole or not at all:
+  rewards.jsonl   per response: ids, offsets, delta, the spans as characters of the decoded text, quotes not found
+  report.json     the figures, of each INPUT, too, the settings, and the responses that have no rewards
+  report.html     the figures and the first responses with coloured tokens; open it in any browser
+  tables.txt      tokens and cost of annotation, fidelity and length of spans: tables 12, 14, 15, 18 of the paper
+  tables.png      the same as bars
+
+exit status:
+  0   every record has rewards, or was skipped as --skip-bad allows
+  2   nothing was written: a record, a file or a setting cannot be used
+  3   rewards were written, but some responses have none: their tokens decode to another text"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of a command line."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "align",
+        help="critiques + tokenizer -> a reward for every token, and a report on what was lost",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("input", metavar="INPUT", type=Path, nargs="+", help="responses with their critiques; a file for each task")
+    add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
+    add("--out", type=Path, metavar="DIR", help="where to write rewards and reports; without it, only print")
+    add("--limit", type=_at_least(1), metavar="N", help="read only the first N records of each INPUT")
+    _choice(parser, "--format", Form, "form of INPUT")
+    add("--skip-bad", action="store_true", help="count records that cannot be used instead of stopping at the first")
+    add("--show", type=_at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
+    how = parser.add_argument_group("how words become rewards")
+    _choice(how, "--match", Match, "how quotes are found: character by character, or forgiving case, white space, ...")
+    _choice(how, "--mode", Mode, "the tokens a span means: all it touches, those inside it, or none unless it fits")
+    _choice(how, "--weighting", WeightingName, "how a span weighs its tokens")
+    _choice(how, "--overlap", Overlap, "what a token in a positive and a negative span gets")
+    _choice(how, "--span-mass", SpanMass, "1 per token, 1 per span, or divided by the response's length")
+    cost = parser.add_argument_group(
+        "what annotation costs, in US dollars per million tokens (default: GPT-4o's prices)"
+    )
+    for name, default in (("read", Prices().read), ("written", Prices().written)):
+        cost.add_argument(f"--price-{name}", type=float, default=default, metavar="USD", help="(default: %(default)s)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; return the exit status.
+
+    Raises:
+        Text2GradError: if a record, a file, the tokenizer or a setting cannot be used; nothing is written then.
+    """
+    console = Console()
+    settings = AlignSettings(args.mode, args.weighting, args.overlap, args.span_mass)
+    tokenizer = load_tokenizer(args.tokenizer)
+    gathered = Gathered()
+    if args.out is None:
+        _gather(args, tokenizer, settings, gathered, None)
+    else:
+        with _writing(args.out) as file:
+            _gather(args, tokenizer, settings, gathered, file)
+        write_reports(args, settings, gathered)
+    print_report(console, args, gathered)
+    return NOT_ALL_ALIGNED if gathered.not_aligned else 0
+
+
+def load_tokenizer(path: str) -> Any:
+    """Return the tokenizer of a directory, or of a name in Hugging Face's local cache; nothing is downloaded.
+
+    Raises:
+        ConfigError: if transformers is not installed.
+        ModelError: if there is no tokenizer.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigError('tokenizers need transformers: pip install "text2grad[train]"') from error
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".") if Path(path).exists() else _NO_SUCH_MODEL
+        raise ModelError(
+            f"cannot load a tokenizer from {path}: {reason}. Give the directory of a model, with its tokenizer.json"
+        ) from error
+
+
+def _gather(
+    args: argparse.Namespace, tokenizer: Any, settings: AlignSettings, gathered: Gathered, file: IO[bytes] | None
+) -> None:
+    """Give every response of the input its rewards; write them where there is a file."""
+    settings = replace(settings, weighting=resolve(settings.weighting))  # a tagger is loaded once
+    on_bad = gathered.skip if args.skip_bad else None
+    read = partial(read_judged, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
+    for task, judged in ((path.stem, judged) for path in args.input for judged in read(path)):
+        try:
+            labelled = label_tokens(tokenizer, judged, settings)
+        except AlignmentError as error:
+            bad = DataError(f"{judged.where}: {str(error).rstrip('.')}. {WAY_OUT}")
+            if on_bad is None:
+                raise bad from error
+            on_bad(bad)
+            continue
+        gathered.take(task, tokenizer, judged, labelled)
+        if file and labelled:
+            file.write(json.dumps(labelled.as_record(), allow_nan=False).encode() + b"\n")
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[IO[bytes]]:
+    """Open the file of rewards, which is there whole at the end, or not at all."""
+    path = directory / "rewards.jsonl"
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file, _removed_on_error(temporary):
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    """Leave no half-written file behind."""
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _choice(parser: Any, name: str, values: Any, words: str) -> None:
+    """Add an option that has the values of a Literal."""
+    default = _DEFAULTS[name]
+    parser.add_argument(name, choices=get_args(values), default=default, help=f"{words} (default: %(default)s)")
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers from the command line."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return read

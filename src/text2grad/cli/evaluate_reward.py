@@ -1,0 +1,224 @@
+"""`text2grad evaluate-reward`: a critic beside annotations: precision, recall, spans, quotes and words."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from text2grad.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from text2grad.experiments.critic_quality import Evaluation, Measures, Pair, Units
+
+FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.png", "evaluation.html")
+
+DESCRIPTION = """\
+Measure a critic against annotations, which are taken as the truth: of the tokens it praises or blames, how many do the
+annotators too; which spans and quotes it hits; how its words compare; and what it loses on the way.
+
+ANNOTATIONS is a file that `text2grad import` or `text2grad annotate` wrote. The critic sees prompt and response alone.
+Its answers are on disk before they are used: an evaluation that was killed goes on, and does not ask again."""
+
+EPILOG = """\
+examples:
+  text2grad evaluate-reward held_out.jsonl --model runs/reward_model --out runs/evaluation
+  text2grad evaluate-reward held_out.jsonl --model runs/reward_model --no-constrain --out runs/evaluation-free
+  text2grad evaluate-reward held_out.jsonl --critic my_module:critic --tokenizer models/policy --out runs/mine
+  text2grad evaluate-reward held_out.jsonl --predictions theirs.jsonl --tokenizer words --no-words --out runs/theirs
+
+written to DIR:
+  evaluation.json     every rate with its 95 % interval, and the counts it is made of
+  predictions.jsonl   what the critic said; --predictions reads it
+  tables.txt          tables 1, 6, 7, 8, 15, 18 and 19 of the paper, as printed
+  evaluation.png      the main rates as bars with intervals
+  evaluation.html     the same, and responses with coloured spans: prediction beside truth
+  answers.jsonl       the critic's answers as they came; critic.json says whose they are
+
+docs/evaluate.md says what each number is."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "evaluate-reward",
+        help="a critic beside annotations: precision, recall, spans, words",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("annotations", metavar="ANNOTATIONS", type=Path, help="the truth: JSONL of annotations")
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--model", metavar="PATH", help="directory of a generative reward model, or of any language model")
+    who.add_argument("--critic", metavar="MODULE:NAME", help="a critic in Python")
+    who.add_argument("--predictions", metavar="FILE", type=Path, help="JSONL of critiques of the same responses")
+    add("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    add(
+        "--tokenizer",
+        metavar="PATH",
+        help="whose tokens are counted: the directory of a model, or `words` or `characters` "
+        "(default: the model's own; words for a critic without one)",
+    )
+    add("--limit", type=int, metavar="N", help="only the first N annotations")
+    add("--match", choices=("exact", "normalized"), default="exact", help="how quotes are found (default: %(default)s)")
+    add("--batch-size", type=int, default=16, metavar="N", help="responses asked about at a time (default: 16)")
+    add("--seed", type=int, default=0, help="of the resamples of the intervals")
+    add("--draws", type=int, default=2000, metavar="N", help="how many resamples (default: 2000)")
+    model = parser.add_argument_group("for --model")
+    model.add_argument("--no-constrain", action="store_true", help="let it write as it likes (docs/constrained.md)")
+    model.add_argument("--max-new-tokens", type=int, metavar="N", help="longest critique (default: as it was saved)")
+    model.add_argument("--votes", type=int, metavar="N", help="critiques drawn of each response (default: as saved)")
+    model.add_argument("--agreement", type=float, metavar="A", help="share of the votes that marks (default: as saved)")
+    words = parser.add_argument_group("words of critiques")
+    words.add_argument("--no-words", action="store_true", help="measure no ROUGE and BLEU")
+    words.add_argument("--bertscore", metavar="PATH", help="encoder for BERTScore, such as roberta-large's directory")
+    words.add_argument("--bertscore-layer", type=int, metavar="N", help="whose states are compared (default: the last)")
+    words.add_argument("--perplexity", metavar="PATH", help="causal language model for perplexity")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, ask the critic, measure, write.
+
+    Raises:
+        Text2GradError: if a file, a model or a setting cannot be used; the critic is asked nothing then.
+    """
+    from text2grad.experiments.critic_quality import evaluate, read_truth
+
+    for name in ("limit", "batch_size", "draws", "max_new_tokens", "votes"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} is at least 1, got {getattr(args, name)}")
+    if args.model is None and any((args.no_constrain, args.max_new_tokens, args.votes, args.agreement is not None)):
+        raise ConfigError(
+            "--no-constrain, --max-new-tokens, --votes and --agreement are about a --model; leave them out"
+        )
+    if args.bertscore is None and args.bertscore_layer is not None:
+        raise ConfigError("--bertscore-layer is about a --bertscore model; name one, or leave the layer out")
+    console = Console()
+    truth = read_truth(args.annotations, limit=args.limit)
+    measures = _measures(args)
+    pairs, units, critic, constrained = _pairs(args, truth, console)
+    found = evaluate(pairs, units, measures)
+    if not found.marked:
+        raise DataError(
+            f"no response of {args.annotations} is the same text in {units.name}; choose another --tokenizer, "
+            "or --tokenizer words"
+        )
+    _write(args, found, pairs, {"critic": critic, "constrained": constrained})
+    _print(console, args, found)
+    return 0
+
+
+def _measures(args: argparse.Namespace) -> "Measures":
+    """Return what is measured beside the spans; models are loaded before the critic is asked."""
+    from text2grad.experiments.critic_quality import Measures, wording
+
+    if not args.no_words:
+        wording.check_words()
+    encoder = wording.load_encoder(args.bertscore, args.bertscore_layer) if args.bertscore else None
+    reader = wording.load_reader(args.perplexity) if args.perplexity else None
+    return Measures(words=not args.no_words, encoder=encoder, reader=reader, draws=args.draws, seed=args.seed)
+
+
+def _pairs(
+    args: argparse.Namespace, truth: Sequence[Any], console: Console
+) -> tuple[list["Pair"], "Units", str, bool | None]:
+    """Return the critic's critiques beside the truth, their units, its name, and whether a model was constrained."""
+    from text2grad.experiments.critic_quality import check_identity, fingerprint, paired, predictions, read_predictions
+    from text2grad.feedback import load_critic
+
+    if args.predictions is not None:
+        pairs = read_predictions(args.predictions, truth, match=args.match, whole=args.limit is None)
+        units = _units(args, None)
+        check_identity(args.out, {"predictions": str(args.predictions)})
+        return pairs, units, args.predictions.name, None
+    critic: Any = _model(args) if args.model is not None else load_critic(args.critic)
+    units = _units(args, critic.tokenizer if args.model is not None else None)
+    identity = {"model": args.model, "critic": args.critic, "match": args.match}
+    if args.model is not None:
+        names = ("constrain", "max_new_tokens", "votes", "agreement")
+        directory = Path(args.model)
+        identity |= {
+            **{name: getattr(critic, name) for name in names},
+            "files": fingerprint(directory) if directory.is_dir() else None,
+        }
+    check_identity(args.out, identity)
+    answers = predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
+    constrained = None if args.model is None else critic.constrain
+    return paired(truth, list(_tracked(console, answers, len(truth)))), units, args.model or args.critic, constrained
+
+
+def _model(args: argparse.Namespace) -> Any:
+    """Return the generative reward model of a directory."""
+    from text2grad.errors import ModelError
+    from text2grad.reward_models import GenerativeRewardModel
+
+    if not Path(args.model).is_dir():
+        raise ModelError(f"--model {args.model}: no such directory. Name the one that a reward model was saved to")
+    settings = {"constrain": False} if args.no_constrain else {}
+    for name in ("max_new_tokens", "votes", "agreement"):
+        if (value := getattr(args, name)) is not None:
+            settings[name] = value
+    return GenerativeRewardModel.load(args.model, **settings)
+
+
+def _units(args: argparse.Namespace, own: Any) -> "Units":
+    """Return what precision and recall are counted in."""
+    from text2grad.cli.align import load_tokenizer
+    from text2grad.experiments.critic_quality import PATTERNS, Units
+
+    if args.tokenizer in PATTERNS or (args.tokenizer is None and own is None):
+        return Units(args.tokenizer or "words")
+    if args.tokenizer is None:
+        return Units(f"tokens of {args.model}", own)
+    return Units(f"tokens of {args.tokenizer}", load_tokenizer(args.tokenizer))
+
+
+def _tracked(console: Console, answers: Any, total: int) -> Any:
+    from rich.progress import track
+
+    return track(answers, "asking the critic", total, console=console, transient=True)
+
+
+def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
+    """Write the five files, each whole or not at all."""
+    import json
+
+    from text2grad.experiments.critic_quality import evaluation_page, evaluation_png, tables
+    from text2grad.experiments.reports import as_text
+    from text2grad.feedback import Annotation, write_annotations
+    from text2grad.files import write_atomically
+
+    picture = evaluation_png(found)
+    record = {"annotations": str(args.annotations), **whose}
+    page = evaluation_page(found, whose["critic"], args.annotations.name, picture)
+    files = {
+        "evaluation.json": json.dumps({**record, **found.as_json()}, indent=2, allow_nan=False).encode() + b"\n",
+        "tables.txt": as_text(tables(found)).encode("utf-8", "backslashreplace"),
+        "evaluation.png": picture,
+        "evaluation.html": page.encode(),
+    }
+    try:
+        write_annotations(
+            args.out / "predictions.jsonl", [Annotation(one.prompt, one.response, one.predicted) for one in pairs]
+        )
+        for name, data in files.items():
+            write_atomically(args.out / name, data)
+    except OSError as error:
+        raise DataError(f"cannot write to {args.out}: {error.strerror}") from error
+
+
+def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> None:
+    """Print the tables, and what was left out."""
+    from text2grad.experiments.critic_quality import NAMED, tables
+    from text2grad.experiments.reports import as_text, plain
+
+    console.print(plain(f"counted in {found.unit}; [low, high]: 95 % bootstrap intervals over responses\n"))
+    console.print(plain(as_text(tables(found)).rstrip()), soft_wrap=True)
+    if found.left_out:
+        named = ", ".join(found.left_out[:NAMED]) + (", …" if len(found.left_out) > NAMED else "")
+        said = f"\nleft out, since their tokens say another text: {len(found.left_out):,} ({named})"
+        console.print(plain(said, style="yellow"), soft_wrap=True)
+    console.print(plain(f"\nwritten: {args.out}/{', '.join(FILES)}"), soft_wrap=True)

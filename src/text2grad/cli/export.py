@@ -1,0 +1,51 @@
+"""`text2grad export`: annotations -> a folder that `datasets` loads and the Hugging Face hub shows."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from text2grad.errors import ConfigError
+from text2grad.experiments.reports import plain
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "export",
+        help="annotations -> a data set with a data card, on this machine or on the Hugging Face hub",
+        description="Write annotations as a data set: data/train.parquet and a data card (README.md) with the schema. "
+        "With --push it goes to the hub, with the token that `hf auth login` keeps.",
+        epilog="examples:\n"
+        "  text2grad export qa.jsonl mqm.jsonl --out dataset --name me/feedback --license apache-2.0\n"
+        "  text2grad export qa.jsonl --out dataset --name me/feedback --push --private",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("input", metavar="FILE", type=Path, nargs="+", help="annotations: JSONL that `text2grad import` wrote")
+    add("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
+    add("--name", default="me/annotations", metavar="OWNER/NAME", help="name on the hub (default: %(default)s)")
+    add("--license", default="unknown", help="as the hub abbreviates it (default: %(default)s)")
+    add("--push", action="store_true", help="upload the folder to the hub")
+    add("--private", action="store_true", help="make the repository private where it is new")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the folder, and push it where that is asked for.
+
+    Raises:
+        Text2GradError: if a file cannot be read or written, or the hub refuses.
+    """
+    from text2grad.feedback import push_folder, read_annotations, write_folder
+
+    if args.push and args.name.startswith("me/"):
+        raise ConfigError("--push needs --name OWNER/NAME, the repository on the hub")
+    annotations = [one for path in args.input for one in read_annotations(path)]
+    write_folder(args.out, annotations, repository=args.name, license=args.license)
+    console = Console()
+    console.print(plain(f"written: {args.out}, {len(annotations):,} annotations"), soft_wrap=True)
+    if args.push:
+        console.print(plain(f"pushed: {push_folder(args.out, args.name, private=args.private)}"), soft_wrap=True)
+    return 0

@@ -1,0 +1,152 @@
+"""`text2grad import`: feedback of any source -> annotations, with an account of what was kept and what was lost."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from text2grad.errors import ConfigError, DataError
+from text2grad.experiments.reports import plain, print_critique
+from text2grad.feedback import WAY_OUT, Annotation
+from text2grad.types import Example
+
+DESCRIPTION = """\
+Read feedback of any source and write it as annotations: one line of JSON per response, with its critique in words and
+the spans that the words are about. What has no feedback is written as examples, for a policy to answer.
+
+Nothing is lost in silence: what a source says that an annotation cannot is counted, with its reason."""
+
+EPILOG = """\
+examples:
+  text2grad import qa_feedback feedback.json --out qa.jsonl --missing-outcome -0.5
+  text2grad import mqm mqm_newstest2021_ende.tsv --out mqm.jsonl
+  text2grad import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
+  text2grad import ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out prompts.jsonl
+  text2grad import label_studio export.json --label Hallucination=negative --out team.parquet
+
+OUT is .jsonl or .parquet. Where a source has both, examples go beside it, to OUT.examples.jsonl.
+docs/feedback.md has a command for each source."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    from text2grad.feedback.sources import SOURCES
+
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "import",
+        help="feedback of any source -> annotations, and an account of what was lost",
+        description=DESCRIPTION,
+        epilog="formats:\n"
+        + "\n".join(f"  {name:14}{source.about}" for name, source in SOURCES.items())
+        + f"\n\n{EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("format", metavar="FORMAT", choices=SOURCES, help="one of the formats below")
+    add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
+    add("--out", type=Path, required=True, metavar="OUT", help="where to write: a .jsonl or .parquet file")
+    add("--column", action="append", default=[], metavar="OURS=THEIRS", help="the source's name of a column")
+    add("--label", action="append", default=[], metavar="NAME=MEANING", help="positive, negative or ignore")
+    add("--split", default="train", help="which part of a data set (default: %(default)s)")
+    add("--match", choices=("exact", "normalized"), default="exact", help="how quotes are found (default: %(default)s)")
+    add(
+        "--ground", choices=("diff", "words"), default="diff", help="mark what a refinement changed, or keep words only"
+    )
+    add(
+        "--missing-outcome",
+        type=float,
+        metavar="X",
+        help="outcome of each fault without a span, such as a missing fact",
+    )
+    add("--limit", type=int, metavar="N", help="read only the first N records")
+    add("--skip-bad", action="store_true", help="count records that cannot be used instead of stopping at the first")
+    add("--show", type=int, default=0, metavar="N", help="print the first N annotations with coloured spans")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the source, write what it holds, and print the account.
+
+    Raises:
+        Text2GradError: if the source, a record or a setting cannot be used; nothing is written then.
+    """
+    from text2grad.feedback import write_dataset, write_examples
+    from text2grad.feedback.sources import Account, Options, read_items
+
+    if args.out.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
+    options = Options(
+        _pairs("--column", args.column), _meanings(args.label), args.match, args.ground, args.missing_outcome
+    )
+    console, account = Console(), Account()
+    annotations: list[Annotation] = []
+    examples: list[Example] = []
+
+    def skip(error: DataError) -> None:
+        account.lose("records that cannot be used", str(error).removesuffix(f". {WAY_OUT}"))
+
+    on_bad = skip if args.skip_bad else None
+    for found in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
+        account.add(found)
+        made = found.item.made
+        if isinstance(made, Example):
+            examples.append(made)
+            continue
+        if len(annotations) < args.show:
+            print_critique(console, made.response, made.critique, title=found.where)
+        annotations.append(made)
+    written = []
+    if annotations:
+        write_dataset(args.out, annotations)
+        written.append(args.out)
+    if examples:
+        beside = args.out.with_suffix(".examples.jsonl") if annotations or args.out.suffix != ".jsonl" else args.out
+        write_examples(beside, examples)
+        written.append(beside)
+    if not written:
+        raise DataError(f"{args.path}: no record can be used; nothing was written")
+    _print_account(console, account)
+    console.print(plain(f"\nwritten: {', '.join(map(str, written))}"), soft_wrap=True)
+    return 0
+
+
+def _print_account(console: Console, account: Any) -> None:
+    """Print what was kept, and what was lost with its reasons."""
+    spans = sum(account.spans.values())
+    console.print(plain(f"annotations   {account.annotations:,}"))
+    console.print(plain(f"spans         {spans:,}" + "".join(f", {n:,} {label}" for label, n in account.spans.items())))
+    console.print(plain(f"examples      {account.examples:,}"))
+    for reason, count in account.losses.most_common():
+        console.print(plain(f"\n{count:,} × {reason}", style="yellow"), soft_wrap=True)
+        for example in account.shown[reason]:
+            console.print(plain(f"  {_line(example)}"), soft_wrap=True)
+        if count > len(account.shown[reason]):
+            console.print(plain(f"  and {count - len(account.shown[reason]):,} more"))
+
+
+def _line(text: str) -> str:
+    """Return a text on one line, cut where it is long."""
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else text[:198] + " …"
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    """Return OURS=THEIRS as a mapping."""
+    pairs = {}
+    for pair in given:
+        ours, sign, theirs = pair.partition("=")
+        if not (ours and sign and theirs):
+            raise ConfigError(f"{option} is given as NAME=VALUE, got {pair!r}")
+        pairs[ours] = theirs
+    return pairs
+
+
+def _meanings(given: list[str]) -> dict[str, Any]:
+    """Return NAME=MEANING as a mapping."""
+    from text2grad.errors import check_known
+
+    meanings = _pairs("--label", given)
+    for meaning in meanings.values():
+        check_known("--label", meaning, ("positive", "negative", "ignore"))
+    return meanings

@@ -1,0 +1,139 @@
+"""The sections of a recipe: every setting, its default, and in the text under it what it does."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from text2grad.config.section import Count, Fraction, Listed, NonNegative, Positive, Section
+from text2grad.types import Optimizer
+
+NOT_THE_POLICY = (
+    "top_p top_k min_p typical_p repetition_penalty no_repeat_ngram_size min_length min_new_tokens num_beams"
+)
+
+
+class ModelConfig(Section):
+    """The policy, its reference and its value function."""
+
+    path: str = ""
+    """Directory or hub name of a Hugging Face causal language model."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the weights; "auto" is that of the checkpoint."""
+    lora_r: Annotated[int, Field(ge=0)] = 0
+    """Rank of the policy's LoRA adapter; 0 trains all weights and keeps a frozen copy as reference."""
+    lora_alpha: Count = 32
+    """LoRA's alpha; the adapter's update is alpha / r · BA."""
+    lora_targets: str | Annotated[tuple[str, ...], Listed] = "all-linear"
+    """Modules to adapt."""
+    value: Literal["none", "trunk", "adapter", "model"] = "trunk"
+    """Where the value head reads: the policy's trunk, its own adapter, its own model, or no value function."""
+    detach_trunk: bool = True
+    """With value = "trunk": keep the value loss out of the policy's weights."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model. Leave it off unless you wrote that code."""
+
+
+class RolloutConfig(Section):
+    """How responses are sampled: from the policy itself, at a temperature."""
+
+    batch_size: Count = 64
+    """Responses per step, over all processes."""
+    max_new_tokens: Count = 128
+    """Length limit of a response, in tokens."""
+    temperature: Positive = 1.0
+    """Divides the logits here and in every pass of the update."""
+    eos_token_ids: Annotated[tuple[int, ...], Listed] = ()
+    """Ids that end a response; empty takes those of the tokenizer and the model's generation config."""
+    prompt_format: Literal["auto", "plain", "chat"] = "auto"
+    """"chat" applies the chat template, "plain" does not, "auto" does where there is one."""
+    rows_at_once: Count = 64
+    """Rows of one generate call: memory against speed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_temperature(cls, data: Any) -> Any:
+        for key in NOT_THE_POLICY.split():
+            if isinstance(data, Mapping) and key in data:
+                raise ValueError(
+                    f"{key} would sample from something other than the policy, and PPO's ratios would compare the "
+                    "wrong distributions; only temperature is possible in rollouts"
+                )
+        return data
+
+
+class PPOConfig(Section):
+    """The update (section 3.5, Algorithm 4)."""
+
+    gamma: Fraction = 1.0
+    """Discount γ: how far a token answers for what comes after it. The paper's 1; 0.5 is often better for spans."""
+    lam: Fraction = 0.95
+    """GAE's λ."""
+    clip_range: Positive = 0.2
+    """ε of the clipped surrogate."""
+    value_clip_range: NonNegative = 0.2
+    """Clip of the value loss, in units of reward; 0 leaves it unclipped."""
+    vf_coef: NonNegative = 0.1
+    """Weight of the value loss."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    epochs: Count = 4
+    """Passes over each batch of rollouts."""
+    minibatches: Count = 1
+    """Optimizer steps per pass."""
+    micro_batch_tokens: Count = 16_384
+    """Most tokens (padding included) of one forward and backward pass; changes memory, not results."""
+    whiten: Literal["none", "scale", "full"] = "full"
+    """Advantages: unit deviation over the global batch ("scale"), zero mean too ("full")."""
+    beta: NonNegative = 0.05
+    """KL coefficient β, reward per nat; the start value with a target."""
+    kl: Literal["k1", "full"] = "k1"
+    """KL in the reward: the sampled log-ratio, or exact over the vocabulary as in the paper."""
+    target_kl: Positive | None = None
+    """Steer β so that the KL per sequence (nats) stays near this; leave out to keep β fixed."""
+    kl_horizon: Count = 10_000
+    """Responses over which the controller of β acts."""
+    stop_kl: Positive | None = None
+    """Stop the passes over a batch when the KL from π_old, per token, exceeds 1.5 times this."""
+    max_ratio: Positive = 10.0
+    """Skip a minibatch, and count it, when its mean ratio exceeds this."""
+
+
+class OptimConfig(Section):
+    """AdamW for the policy, AdamW for the value function."""
+
+    lr: Positive = 1e-6
+    """Peak learning rate of the policy."""
+    value_lr: Positive = 1e-5
+    """Peak learning rate of the value function."""
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    """Decay to zero over the run."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps over which the learning rate rises."""
+    value_warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which only the value function learns."""
+    weight_decay: NonNegative = 0.0
+    """AdamW's weight decay, both optimizers."""
+    max_grad_norm: Positive = 1.0
+    """Gradient clipping, each optimizer on its own."""
+
+
+class SFTConfig(Section):
+    """Supervised fine-tuning of the policy on demonstrations: what everything else starts from."""
+
+    layers: Count = 2
+    """Transformer blocks of the small Llama that the quickstart makes."""
+    steps: Count = 800
+    """Optimizer steps."""
+    batch_size: Count = 32
+    """Demonstrations of a step."""
+    lr: Positive = 1e-5
+    """Peak learning rate."""
+    optimizer: Optimizer = "adamw"
+    """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
+    answer_only: bool = True
+    """Put the loss on the answer alone; an untrained model learns to read from the prompt too."""
+    after_reward_model: Annotated[int, Field(ge=0)] = 0
+    """Steps of fine-tuning on top of the reward model's weights, where the policy starts from those; 0: it does not."""

@@ -1,0 +1,153 @@
+"""Recipes: TOML in, frozen and checked settings out. Everything wrong is refused before a model loads.
+
+A recipe is a file of the sections in `sections.py`; `--set ppo.beta=0.1` overrides one value; `text2grad recipe` prints
+every setting with its documentation.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, model_validator
+
+from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
+from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
+from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
+from text2grad.config.run import DataConfig, RunConfig
+from text2grad.config.section import Section
+from text2grad.errors import ConfigError
+
+
+class Recipe(Section):
+    """A whole run."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    sft: SFTConfig = SFTConfig()
+    annotate: AnnotateConfig = AnnotateConfig()
+    reward_model: RewardModelConfig = RewardModelConfig()
+    critic: CriticConfig = CriticConfig()
+    server: ServerConfig = ServerConfig()
+    vllm: VLLMConfig = VLLMConfig()
+    refresh: RefreshConfig = RefreshConfig()
+    reward: RewardConfig = RewardConfig()
+    ppo: PPOConfig = PPOConfig()
+    optim: OptimConfig = OptimConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Recipe":
+        if self.model.value == "adapter" and not self.model.lora_r:
+            raise ValueError('model.value = "adapter" needs model.lora_r > 0')
+        if self.model.value == "adapter" and self.model.gradient_checkpointing:
+            raise ValueError(
+                'model.value = "adapter" and model.gradient_checkpointing do not go together: the recomputation would '
+                'run with the wrong adapter. Choose model.value = "trunk" or "model"'
+            )
+        if self.rollout.batch_size % self.ppo.minibatches:
+            raise ValueError(
+                f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of "
+                f"ppo.minibatches = {self.ppo.minibatches}"
+            )
+        learned = self.critic.model and not self.critic.use
+        if self.refresh.active and learned and self.critic.kind != "generative":
+            raise ValueError(
+                f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
+                '"generative", or leave refresh.steps and refresh.drift out'
+            )
+        if self.data.task and self.data.train:
+            raise ValueError("data.task and data.train are both set; choose one source of prompts")
+        return self
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and apply overrides.
+
+    Args:
+        path: a TOML file.
+        overrides: "section.key=value" strings; the value is read as TOML, or as a string where it is none.
+
+    Raises:
+        ConfigError: if the file cannot be read, a key is unknown or a value is refused.
+    """
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    for override in overrides:
+        _apply(data, override)
+    return make_recipe(data, where=str(path))
+
+
+def make_recipe(data: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
+    """Return a recipe from nested mappings.
+
+    Args:
+        data: sections of settings, as TOML gives them.
+        where: named in errors.
+
+    Raises:
+        ConfigError: if a key is unknown or a value is refused.
+    """
+    _refuse_unknown(data, where)
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{where}: {_explain(dict(item))}" for item in error.errors())) from error
+
+
+def _explain(item: dict[str, Any]) -> str:
+    section, *key = [str(part) for part in item["loc"]] or [""]
+    message = item["msg"].removeprefix("Value error, ")
+    if not key:
+        return f"[{section}] {message}" if section else message
+    return f"[{section}] {'.'.join(key)} = {item['input']!r}: {message}"
+
+
+def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
+    for section, values in data.items():
+        if section not in Recipe.model_fields:
+            raise ConfigError(f"{where}: {_unknown('section', section, list(Recipe.model_fields))}")
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{where}: [{section}] is a section of settings, got {values!r}")
+        known = list(type(Recipe.model_fields[section].default).model_fields)
+        for key in values:
+            if key not in known and not (section == "rollout" and key in NOT_THE_POLICY.split()):
+                raise ConfigError(f"{where}: [{section}] has no {_unknown('key', key, known)[3:]}")
+
+
+def _unknown(kind: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    guess = f' Did you mean "{near[0]}"?' if near else ""
+    return f'no {kind} "{name}".{guess} Known {kind}s: {", ".join(sorted(known))}'
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not equals or not dot or not key:
+        raise ConfigError(f'an override reads "section.key=value", got {override!r}')
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    settings = data.setdefault(section, {})
+    if isinstance(settings, dict):  # what else it is will be refused with the rest of the recipe
+        settings[key.strip()] = value
+
+
+def describe() -> str:
+    """Return a recipe of all sections, keys, defaults and their documentation; what is not set is commented out."""
+    lines = []
+    for section, field in Recipe.model_fields.items():
+        lines += ["", f"[{section}]  # {type(field.default).__doc__}"]
+        for key, setting in type(field.default).model_fields.items():
+            line = f"# {key} =" if setting.default is None else f"{key} = {json.dumps(setting.default)}"
+            lines.append(f"{line}  # {(setting.description or '').strip()}")
+    return "\n".join(lines[1:]) + "\n"

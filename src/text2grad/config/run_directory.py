@@ -1,0 +1,79 @@
+"""A run's directory: what it was started with, and how it is taken up again."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from text2grad.config.recipe import Recipe
+from text2grad.errors import CheckpointError, ConfigError
+from text2grad.files import to_json, write_atomically
+
+# Settings that may differ on resume, since they change memory, output or the end of a run but no step already made.
+FREE = {
+    ("rollout", "rows_at_once"),
+    ("ppo", "micro_batch_tokens"),
+    *(("run", key) for key in ("steps", "out", "save_every", "keep_checkpoints", "rollout_file_mb", "tracker")),
+}
+
+
+def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -> None:
+    """Make a run's directory and mark it with the recipe and what it runs on; one process does this for all.
+
+    Raises:
+        ConfigError: if it already holds a run and `resume` is False.
+        CheckpointError: if it holds a run of another recipe.
+    """
+    mark = directory / "run.json"
+    settings = recipe.model_dump(mode="json")
+    if mark.exists():
+        if not resume:
+            raise ConfigError(
+                f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
+                "--set run.out=DIR."
+            )
+        _refuse_other_recipe(json.loads(mark.read_bytes())["recipe"], settings, directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "checkpoints").mkdir(exist_ok=True)
+    write_atomically(
+        mark,
+        to_json(
+            {
+                "recipe": settings,
+                "text2grad": version("text2grad"),
+                "torch": torch.__version__,
+                "transformers": version("transformers"),
+                "commit": _commit(),
+                "threads": torch.get_num_threads(),
+                "processes": processes,
+            }
+        ),
+    )
+
+
+def _refuse_other_recipe(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:
+    changed = [
+        f"{section}.{key}: {before.get(section, {}).get(key)!r} → {value!r}"
+        for section, values in now.items()
+        for key, value in values.items()
+        if (section, key) not in FREE and before.get(section, {}).get(key) != value
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "
+            "settings it was started with, or choose another directory with --set run.out=DIR."
+        )
+
+
+def _commit() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10, cwd=Path.cwd()
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

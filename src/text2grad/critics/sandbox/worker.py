@@ -1,0 +1,214 @@
+"""One warm process of the sandbox, seen from the side that trusts it: how it is started, asked, and ended."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+Isolation = Literal["bwrap", "unshare", "process"]
+
+TMP_BYTES = 32 * 2**20  # what a program may write to /tmp, all files together
+START_S = 30.0  # for a worker to be ready
+PACKAGE = Path(__file__).parent / "inside"
+INSIDE = "/sandbox"  # where bubblewrap shows the sandbox's own modules, and what lies outside in /tmp is shown
+HELPERS = ("__init__.py", "job.py", "kernel.py", "server.py")
+START = "import sys, json; sys.path[:0] = [sys.argv[1]]; from inside.server import main; "
+START += "del sys.path[0]; main(json.loads(sys.argv[2]))"
+
+
+class StartError(Exception):
+    """A worker did not start; the text says why."""
+
+
+def python_path() -> str:
+    """Return the Python that a virtual environment was made from, without its links."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def pytest_site() -> str | None:
+    """Return the directory that pytest is imported from, or None where it is not installed."""
+    found = importlib.util.find_spec("pytest")
+    return None if found is None or found.origin is None else str(Path(found.origin).parents[1])
+
+
+def place_of(path: str) -> str:
+    """Return where a program sees a file: where it is, unless that is in /tmp, of which a program has its own."""
+    return INSIDE + path if Path(path).is_relative_to("/tmp") else path
+
+
+def shown() -> tuple[list[str], dict[str, str]]:
+    """Return what of the file system a program sees, each at `place_of` it: files and directories, and links."""
+    prefixes = {str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
+    prefixes.add(str(Path(python_path()).parent))
+    prefixes.add(pytest_site() or "/usr")
+    binds = ["/usr", *sorted(path for path in prefixes if not Path(path).is_relative_to("/usr"))]
+    binds = [path for path in binds if not any(other != path and Path(path).is_relative_to(other) for other in binds)]
+    links = {}
+    for library in ("/lib", "/lib32", "/lib64"):
+        if os.path.islink(library):
+            links[library] = os.readlink(library)
+        elif os.path.isdir(library):
+            binds.append(library)
+    extra = ("/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+    return binds + [path for path in extra if os.path.exists(path)], links
+
+
+def command(isolation: Isolation, directory: str) -> list[str]:
+    """Return the command that starts a worker; `directory` is an empty one of its own.
+
+    Raises:
+        StartError: if a program that the isolation needs is not installed.
+    """
+    binds, links = shown()
+    site, home, python = pytest_site(), str(PACKAGE.parent), python_path()
+    settings: dict[str, Any] = {"isolation": isolation, "site": site}
+    if isolation != "process":
+        settings["site"] = site and place_of(site)
+    if isolation == "bwrap":
+        prefix = [_find("bwrap"), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+        prefix += ["--unshare-cgroup-try", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]
+        prefix += ["--new-session", "--die-with-parent"]
+        for path in binds:
+            prefix += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, place_of(path)]
+        for path, target in links.items():
+            prefix += ["--symlink", target, path]
+        for name in HELPERS:
+            prefix += ["--ro-bind", str(PACKAGE / name), f"{INSIDE}/inside/{name}"]
+        prefix += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", "--"]
+        home, python = INSIDE, place_of(python)
+    elif isolation == "unshare":
+        prefix = [_find("unshare"), "--user", "--map-root-user", "--mount", "--net", "--ipc", "--uts", "--cgroup"]
+        prefix += ["--pid", "--fork", "--kill-child", "--"]
+        if place_of(python) != python:
+            raise StartError(f"Python itself lies in /tmp, {python}, where programs have a directory of their own")
+        places = {path: place_of(path) for path in binds}
+        settings["root"] = {"new": directory, "binds": places, "links": links, "tmp_bytes": TMP_BYTES}
+    else:
+        prefix = []
+    return [*prefix, python, "-s", "-S", "-P", "-c", START, home, json.dumps(settings)]
+
+
+def _find(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise StartError(f"there is no program {program}")
+    return path
+
+
+class Worker:
+    """A warm process and the pipes to it. Serves one program at a time."""
+
+    def __init__(self, isolation: Isolation) -> None:
+        """Start the process, without waiting for it; `wait` does.
+
+        Raises:
+            StartError: if it cannot be started at all.
+        """
+        self.isolation = isolation
+        self.deadline = time.monotonic() + START_S
+        self._inbox = b""
+        self._directory = tempfile.mkdtemp(prefix="text2grad-sandbox-")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        try:
+            # A fixed seed of hashes: sets come in one order, so that a program is judged alike every time.
+            self._process = subprocess.Popen(
+                command(isolation, self._directory),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                cwd=self._directory,
+                env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "MALLOC_ARENA_MAX": "1"},
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            self._remove()
+            raise StartError(f"{error}") from error
+        except StartError:
+            self._remove()
+            raise
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the worker has something to say."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def ask(self, program: str, tests: str, *, timeout_s: float, memory_mb: int) -> bool:
+        """Send a program and its tests; False if the worker is gone and has not begun with them."""
+        limits = {"timeout_s": timeout_s, "memory_mb": memory_mb}
+        try:
+            self._send({"program": program, **limits})
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):  # it died with the program in its hands, which its end will tell
+            self._send(tests)
+        return True
+
+    def _send(self, message: dict[str, Any] | str) -> None:
+        assert self._process.stdin is not None
+        data = json.dumps(message).encode("ascii")
+        rest = memoryview(len(data).to_bytes(4, "big") + data)
+        while rest:
+            rest = rest[os.write(self._process.stdin.fileno(), rest) :]
+
+    def read(self) -> dict[str, Any] | None:
+        """Read what has come, and return the message if it is whole by now.
+
+        Raises:
+            EOFError: if the worker has ended, or said something that it never says.
+        """
+        data = os.read(self.fileno(), 65536)
+        self._inbox += data  # at most some 60 kB: an output is bounded where it is made
+        size = 4 + int.from_bytes(self._inbox[:4], "big")
+        if not data or len(self._inbox) > size > 4:
+            raise EOFError
+        if len(self._inbox) < max(size, 5):
+            return None
+        message: dict[str, Any] = json.loads(self._inbox[4:])
+        self._inbox = b""
+        return message
+
+    def wait(self) -> None:
+        """Wait until the worker is ready.
+
+        Raises:
+            StartError: if it ended instead, with what it wrote to its standard error.
+        """
+        try:
+            ready = None
+            while ready is None:
+                left = self.deadline - time.monotonic()
+                if not select.select([self], [], [], max(left, 0))[0]:
+                    raise StartError(f"it was not ready after {START_S:.0f} s")
+                ready = self.read()
+        except EOFError:
+            self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode("utf-8", "replace").strip()
+            raise StartError(said[-1000:] or f"it ended with exit status {self._process.returncode}") from None
+
+    def end(self) -> None:
+        """Kill the worker and whatever runs in it, and remove its directory."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        self._errors.close()
+        try:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        except RecursionError:  # a program made directories in directories, some hundreds deep
+            subprocess.run(["rm", "-rf", "--", self._directory], check=False, stderr=subprocess.DEVNULL)

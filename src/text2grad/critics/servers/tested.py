@@ -1,0 +1,31 @@
+"""Unit tests run beside the responses that are judged."""
+
+from collections.abc import Sequence
+
+from text2grad.critics.programs.program_text import program_in
+from text2grad.critics.sandbox.sandbox import Sandbox
+from text2grad.critics.servers.judging import Item
+from text2grad.critics.servers.store import Store, hash_of
+from text2grad.critics.servers.templates import outcome_in_words
+
+TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256
+
+
+def tested(items: Sequence[Item], store: Store) -> list[Item]:
+    """Return the items with what their tests say; tests that ran before are not run again."""
+    programs = [program_in(item.response).text for item in items]
+    keys = [hash_of(program, item.example.tests) for program, item in zip(programs, items, strict=True)]
+    jobs = {
+        key: (program, tests)
+        for key, program, item in zip(keys, programs, items, strict=True)
+        if (tests := item.example.tests) and store.outcome(key) is None
+    }
+    new = list(jobs.items())
+    if new:
+        with Sandbox() as sandbox:
+            for start in range(0, len(new), JOBS_AT_ONCE):
+                chunk = new[start : start + JOBS_AT_ONCE]
+                outcomes = sandbox.run_many([job for _, job in chunk], timeout_s=TEST_TIMEOUT_S)
+                said = [outcome_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
+                store.keep_outcome(dict(zip([key for key, _ in chunk], said, strict=True)))
+    return [item._replace(tests=store.outcome(key)) for key, item in zip(keys, items, strict=True)]

@@ -1,0 +1,13 @@
+from .annotation_items import items_of as items_of
+from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
+from .jobs import Job as Job, run_jobs as run_jobs
+from .methods import (
+    COMPARED as COMPARED,
+    METHODS as METHODS,
+    NEEDS as NEEDS,
+    method_job as method_job,
+    settings as settings,
+    steps_made as steps_made,
+)
+from .pipeline import Pipeline as Pipeline
+from .recipe_run import learned_critic as learned_critic, main_metric as main_metric, run_recipe as run_recipe

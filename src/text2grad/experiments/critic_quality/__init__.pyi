@@ -1,0 +1,20 @@
+from .agreement import agreement as agreement
+from .evaluation import (
+    NAMED as NAMED,
+    Evaluation as Evaluation,
+    Measures as Measures,
+    evaluate as evaluate,
+    tables as tables,
+)
+from .intervals import Ratio as Ratio, estimate as estimate
+from .pairs import Pair as Pair, paired as paired, read_predictions as read_predictions, read_truth as read_truth
+from .pictures import evaluation_page as evaluation_page, evaluation_png as evaluation_png
+from .predicting import check_identity as check_identity, fingerprint as fingerprint, predictions as predictions
+from .study import (
+    QUESTIONS as QUESTIONS,
+    draw as draw,
+    read_sheets as read_sheets,
+    sheet_csv as sheet_csv,
+    sheet_html as sheet_html,
+)
+from .units import PATTERNS as PATTERNS, Units as Units

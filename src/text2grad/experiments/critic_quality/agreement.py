@@ -1,0 +1,98 @@
+"""What several raters say of the same items -> how often they call them right, and how far they agree (table 16).
+
+correct      share of all ratings that say "correct", with a bootstrap interval over items
+majority     share of items that more than half of their raters call correct
+agreement    mean over items of the share of pairs of raters who say the same
+kappa        Fleiss' kappa (1971) over the items that every rater rated
+alpha        Krippendorff's alpha for categories, over all ratings, by the package `krippendorff`
+
+Kappa and alpha are None where nothing could be told from chance: all ratings alike, or no item rated twice.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from text2grad.errors import ConfigError
+from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate
+
+Ratings = Sequence[Sequence[bool | None]]
+"""Of each rater one rating per item; None where there is none."""
+
+
+class Agreement(NamedTuple):
+    """The numbers of the module's docstring, and what they are of."""
+
+    items: int
+    raters: int
+    ratings: int
+    correct: Estimate | None
+    majority: float | None
+    agreement: float | None
+    kappa: float | None
+    alpha: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return them ready for JSON."""
+        return {**self._asdict(), "correct": self.correct._asdict() if self.correct else None}
+
+
+def agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
+    """Return what some raters come to.
+
+    Args:
+        ratings: of each rater a rating per item, in the same order.
+        seed: of the interval.
+
+    Raises:
+        ConfigError: if `krippendorff` is not installed.
+    """
+    by_item = [[one for one in item if one is not None] for item in zip(*ratings, strict=True)]
+    counts = np.array([[sum(item), len(item) - sum(item)] for item in by_item], dtype=float).reshape(-1, 2)
+    rows = [{"right": right, "all": right + wrong} for right, wrong in counts.tolist()]
+    rated, several = counts[counts.sum(1) > 0], counts[counts.sum(1) > 1]
+    return Agreement(
+        items=len(by_item),
+        raters=len(ratings),
+        ratings=int(counts.sum()),
+        correct=estimate(rows, {"correct": Ratio(("right",), ("all",))}, seed=seed).get("correct"),
+        majority=float((rated[:, 0] > rated[:, 1]).mean()) if len(rated) else None,
+        agreement=float(_pairs_alike(several).mean()) if len(several) else None,
+        kappa=fleiss_kappa(counts[counts.sum(1) == len(ratings)]) if len(ratings) > 1 else None,
+        alpha=_alpha(ratings) if len(several) else None,
+    )
+
+
+def fleiss_kappa(counts: Any) -> float | None:
+    """Return Fleiss' kappa, (P − P_e) / (1 − P_e), or None where P_e is 1 or there is no item.
+
+    Args:
+        counts: how many raters chose each category of each item [items, categories]; as many raters for every item.
+
+    Example:
+        >>> fleiss_kappa(np.array([[2.0, 0.0], [1.0, 1.0]]))  # P = (1 + 0) / 2, P_e = (3/4)² + (1/4)² = 5/8
+        -0.3333333333333333
+    """
+    if not len(counts):
+        return None
+    observed = float(_pairs_alike(counts).mean())
+    expected = float(((counts.sum(0) / counts.sum()) ** 2).sum())
+    return None if expected == 1.0 else (observed - expected) / (1 - expected)
+
+
+def _pairs_alike(counts: Any) -> Any:
+    """Return of each item the share of pairs of raters who agree [items]."""
+    raters = counts.sum(1)
+    return (counts * (counts - 1)).sum(1) / (raters * (raters - 1))
+
+
+def _alpha(ratings: Ratings) -> float | None:
+    try:
+        import krippendorff
+    except ImportError as error:
+        raise ConfigError('agreement needs the package krippendorff: pip install "text2grad[eval]"') from error
+    data = np.array([[np.nan if one is None else float(one) for one in rater] for rater in ratings])
+    if len(np.unique(data[~np.isnan(data)])) < 2:
+        return None
+    return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))

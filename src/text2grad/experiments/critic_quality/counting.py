@@ -1,0 +1,123 @@
+"""One marked response -> counts, and the rates that are made of them.
+
+precision, recall, f1     of units, by label (table 1); a rate of nothing is left out
+exact, partial            true spans that a span of the same label marks unit by unit; that only overlap one (table 6)
+oui                       overlap unit index: over the true spans that are overlapped at all, the mean of their best
+                          |A ∩ B| / |A ∪ B| in units. The paper names the index and gives no formula; this is what its
+                          published code computes as mean IoU
+quote_exact               of the critic's quotes, those that are an annotated piece of the same label, character by
+                          character; quote_overlap_90: that share 90 % of the longer one's visible characters (table 7)
+failure, unmatched        critiques that could not be read; quotes that are not in the response (table 15)
+accuracy                  of the critic's spans, those of whose units at least half bear the same label in truth, by
+                          quartile of span length (table 19)
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from text2grad.experiments.critic_quality.intervals import Ratio
+from text2grad.experiments.critic_quality.units import Marked, Marks
+from text2grad.reward_models import Quality, compare
+from text2grad.types import LABELS, Label, Span
+
+LEAST_OVERLAP = 0.9
+BUCKETS = ("0 to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
+Quartiles = Mapping[Label, Sequence[float]]
+
+
+def token_counts(marked: Marked) -> dict[str, float]:
+    """Return the counts of `quality.compare` for one response."""
+    return compare([marked.predicted.delta], [marked.true.delta], [marked.pair.predicted])._asdict()
+
+
+def span_counts(marked: Marked) -> Counter[str]:
+    """Return how the true spans are hit, by label; spans that mark no unit are left out."""
+    counts: Counter[str] = Counter()
+    for label in LABELS:
+        true, predicted = (_unit_sets(marks, label) for marks in (marked.true, marked.predicted))
+        best = [max((len(one & other) / len(one | other) for other in predicted), default=0.0) for one in true]
+        counts[f"true_spans/{label}"] += len(true)
+        counts[f"spans/{label}"] += len(predicted)
+        counts[f"exact/{label}"] += sum(iou == 1.0 for iou in best)
+        counts[f"partial/{label}"] += sum(0.0 < iou < 1.0 for iou in best)
+        counts[f"iou/{label}"] += sum(best)  # type: ignore[assignment]
+    return counts
+
+
+def quote_counts(marked: Marked) -> Counter[str]:
+    """Return how many of the critic's quotes are pieces that the annotator marks, in characters."""
+    counts: Counter[str] = Counter(quotes_lost=len(marked.pair.predicted.unmatched))
+    for span in marked.predicted.spans:
+        true = [one for one in marked.true.spans if one.label == span.label]
+        best = max((_overlap(span, one, marked.text) for one in true), default=0.0)
+        counts[f"quotes/{span.label}"] += 1
+        counts[f"quotes_exact/{span.label}"] += any((one.start, one.end) == (span.start, span.end) for one in true)
+        counts[f"quotes_overlap/{span.label}"] += best >= LEAST_OVERLAP
+    return counts
+
+
+def length_counts(marked: Marked, quartiles: Quartiles) -> Counter[str]:
+    """Return the critic's spans and how many of them are right, by quartile of length."""
+    counts: Counter[str] = Counter()
+    signs = {"positive": 1.0, "negative": -1.0}
+    for span, units in zip(marked.predicted.spans, marked.predicted.units, strict=True):
+        if units:
+            bucket = BUCKETS[int(np.searchsorted(quartiles[span.label], len(units)))]
+            right = sum(marked.true.delta[unit] == signs[span.label] for unit in units)
+            counts[f"of/{span.label}/{bucket}"] += 1
+            counts[f"right/{span.label}/{bucket}"] += 2 * right >= len(units)
+    return counts
+
+
+def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
+    """Return how many units the spans have, by label."""
+    return {label: [len(units) for one in marks for units in _unit_sets(one, label)] for label in LABELS}
+
+
+def ratios() -> dict[str, Ratio]:
+    """Return the rates that are made of the counts, by name."""
+    found: dict[str, Ratio] = {}
+    for label, mark in (("positive", "praised"), ("negative", "blamed")):
+        both = f"{mark}_both"
+        found[f"precision/{label}"] = Ratio((both,), (mark,))
+        found[f"recall/{label}"] = Ratio((both,), (f"{mark}_true",))
+        found[f"f1/{label}"] = Ratio((both, both), (mark, f"{mark}_true"))
+    for label in LABELS:
+        found[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
+        found[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))
+        found[f"oui/{label}"] = Ratio((f"iou/{label}",), (f"exact/{label}", f"partial/{label}"))
+        found[f"quote_exact/{label}"] = Ratio((f"quotes_exact/{label}",), (f"quotes/{label}",))
+        found[f"quote_overlap_90/{label}"] = Ratio((f"quotes_overlap/{label}",), (f"quotes/{label}",))
+        for bucket in BUCKETS:
+            found[f"accuracy/{label}/{bucket}"] = Ratio((f"right/{label}/{bucket}",), (f"of/{label}/{bucket}",))
+    quotes = tuple(f"quotes/{label}" for label in LABELS)
+    for kind in ("exact", "overlap"):
+        name = "quote_exact" if kind == "exact" else "quote_overlap_90"
+        found[f"{name}/all"] = Ratio(tuple(f"quotes_{kind}/{label}" for label in LABELS), (*quotes, "quotes_lost"))
+    found["failure_rate"] = Ratio(("failed",), ("responses",))
+    found["unmatched_rate"] = Ratio(("unmatched",), ("quotes",))
+    found["gap"] = Ratio(("surplus",), ("responses",))
+    return found
+
+
+def total(rows: Sequence[Mapping[str, float]]) -> Quality:
+    """Return the token counts of some responses together."""
+    return Quality(*(sum(row[name] for row in rows) for name in Quality._fields))  # type: ignore[arg-type]
+
+
+def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:
+    pairs = zip(marks.spans, marks.units, strict=True)
+    return [frozenset(units) for span, units in pairs if span.label == label and units]
+
+
+def _overlap(one: Span, other: Span, text: str) -> float:
+    """Return how many visible characters two spans share, as a share of the longer one's."""
+    start, end = max(one.start, other.start), min(one.end, other.end)
+    longer = max(_visible(text[one.start : one.end]), _visible(text[other.start : other.end]))
+    return _visible(text[start:end]) / longer if longer else 0.0
+
+
+def _visible(text: str) -> int:
+    return sum(not character.isspace() for character in text)

@@ -1,0 +1,237 @@
+"""Pairs -> everything that is measured of a critic, as JSON and as the tables of the paper."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from text2grad.experiments.critic_quality import counting, wording
+from text2grad.experiments.critic_quality.intervals import DRAWS, LEVEL, Estimate, Ratio, estimate
+from text2grad.experiments.critic_quality.pairs import Pair
+from text2grad.experiments.critic_quality.units import Marked, Units, mark
+from text2grad.experiments.reports.annotation_tables import quartiles
+from text2grad.experiments.reports.html import Table
+from text2grad.types import LABELS, Status
+
+NONE = "–"
+NAMED = 20
+"""So many responses that could not be cut into units are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is measured beside the spans.
+
+    Attributes:
+        words: ROUGE and BLEU.
+        encoder: the model of BERTScore, if any.
+        reader: the model of perplexity, if any.
+        draws: resamples of the intervals.
+        seed: of the resamples.
+    """
+
+    words: bool = True
+    encoder: wording.Encoder | None = None
+    reader: wording.Reader | None = None
+    draws: int = DRAWS
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What was measured.
+
+    Attributes:
+        unit: what tokens are here.
+        marked: the responses.
+        left_out: where the responses stand whose tokens say another text; they are in none of the numbers.
+        metrics: rates with intervals, by the names that `counting` and `wording` explain.
+        counts: the sums that the rates are made of.
+        bleu: over all critiques; None where it was not measured.
+        span_units: quartiles of the units per span, of "predicted" and "true", by label (table 18).
+        statuses: critiques by how they were read, of "predicted" and "true".
+        worded: responses whose annotator has words.
+        settings: draws, level and seed of the intervals.
+    """
+
+    unit: str
+    marked: Sequence[Marked]
+    left_out: Sequence[str]
+    metrics: Mapping[str, Estimate]
+    counts: Mapping[str, float]
+    bleu: float | None
+    span_units: Mapping[str, Mapping[str, Sequence[float] | None]]
+    statuses: Mapping[str, Mapping[str, int]]
+    worded: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but the responses, ready for JSON."""
+        return {
+            "unit": self.unit,
+            "responses": len(self.marked),
+            "left_out": len(self.left_out),
+            "first_left_out": list(self.left_out[:NAMED]),
+            "intervals": dict(self.settings),
+            "metrics": {name: one._asdict() for name, one in self.metrics.items()},
+            "bleu": self.bleu,
+            "responses_with_words": self.worded,
+            "units_per_span": {who: dict(by) for who, by in self.span_units.items()},
+            "statuses": {who: dict(by) for who, by in self.statuses.items()},
+            "counts": dict(self.counts),
+        }
+
+
+def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = None) -> Evaluation:
+    """Return what is measured of a critic.
+
+    Args:
+        pairs: its critiques beside the annotator's.
+        units: what precision and recall are counted in.
+        measures: what else, and how.
+    """
+    how = measures or Measures()
+    cut = [(pair, mark(pair, units)) for pair in pairs]
+    marked = [one for _, one in cut if one is not None]
+    sizes = {who: counting.lengths([getattr(one, who) for one in marked]) for who in ("predicted", "true")}
+    quarters = {label: quartiles(sizes["predicted"][label]) or [0.0] * 3 for label in LABELS}
+    rows: list[dict[str, float]] = [
+        {
+            **counting.token_counts(one),
+            **counting.span_counts(one),
+            **counting.quote_counts(one),
+            **counting.length_counts(one, quarters),
+        }
+        for one in marked
+    ]
+    kept = [one.pair for one in marked]
+    for extra in _word_rows(kept, how):
+        for row, counts in zip(rows, extra, strict=True):
+            row.update(counts)
+    sums: Counter[str] = Counter()
+    for row in rows:
+        sums.update(row)
+    return Evaluation(
+        unit=units.name,
+        marked=marked,
+        left_out=[pair.where for pair, one in cut if one is None],
+        metrics=estimate(rows, _ratios(how), draws=how.draws, seed=how.seed),
+        counts=dict(sums),
+        bleu=wording.bleu(kept) if how.words else None,
+        span_units={who: {label: quartiles(by[label]) for label in LABELS} for who, by in sizes.items()},
+        statuses={who: _statuses(kept, who) for who in ("predicted", "true")},
+        worded=len(wording.with_words(kept)),
+        settings={"draws": how.draws, "level": LEVEL, "seed": how.seed},
+    )
+
+
+def _ratios(how: Measures) -> dict[str, Ratio]:
+    words = wording.word_ratios(words=how.words, bert=how.encoder is not None, perplexity=how.reader is not None)
+    return counting.ratios() | words
+
+
+def _word_rows(pairs: Sequence[Pair], how: Measures) -> list[list[dict[str, float]]]:
+    """Return the counts of words, each kind with one row per response."""
+    found = [wording.word_counts(pairs)] if how.words else []
+    if how.encoder is not None:
+        found.append(wording.bertscore_counts(pairs, how.encoder))
+    if how.reader is not None:
+        for who in ("predicted", "true"):
+            texts = [getattr(pair, who).feedback for pair in pairs]
+            found.append(wording.perplexity_counts(texts, how.reader, who))
+    return found
+
+
+def _statuses(pairs: Sequence[Pair], who: str) -> dict[str, int]:
+    counts = Counter(getattr(pair, who).status for pair in pairs)
+    return {status: counts[status] for status in get_args(Status)}
+
+
+def tables(found: Evaluation) -> list[Table]:
+    """Return the tables of the paper; an interval stands in brackets after each rate."""
+    shown = [_token_table(found), _span_table(found), _quote_table(found), _fidelity_table(found)]
+    return [*shown, _length_table(found), *_word_tables(found)]
+
+
+def _token_table(found: Evaluation) -> Table:
+    rows = [
+        (label, *(_rate(found, f"{name}/{label}") for name in ("precision", "recall", "f1")), *_marked(found, label))
+        for label in LABELS
+    ]
+    columns = ("label", "precision", "recall", "F1", "marked by critic", "marked in truth", "by both")
+    return Table(f"{found.unit}: precision and recall (table 1 of the paper)", columns, rows)
+
+
+def _marked(found: Evaluation, label: str) -> list[str]:
+    mark = "praised" if label == "positive" else "blamed"
+    return [f"{found.counts.get(name, 0):,.0f}" for name in (mark, f"{mark}_true", f"{mark}_both")]
+
+
+def _span_table(found: Evaluation) -> Table:
+    rows = [
+        (
+            label,
+            *(f"{found.counts.get(f'{name}/{label}', 0):,.0f}" for name in ("true_spans", "spans", "exact", "partial")),
+            *(_rate(found, f"{name}/{label}") for name in ("exact", "partial", "oui")),
+        )
+        for label in LABELS
+    ]
+    columns = ("label", "true", "predicted", "exact", "partial", "exact rate", "partial rate", "OUI")
+    return Table(f"Spans, matched in {found.unit} (table 6)", columns, rows)
+
+
+def _quote_table(found: Evaluation) -> Table:
+    quotes: dict[str, float] = {label: found.counts.get(f"quotes/{label}", 0) for label in LABELS}
+    number = {**quotes, "all": sum(quotes.values()) + found.counts.get("quotes_lost", 0)}
+    rows = [
+        (label, f"{count:,.0f}", _rate(found, f"quote_exact/{label}"), _rate(found, f"quote_overlap_90/{label}"))
+        for label, count in number.items()
+    ]
+    columns = ("label", "quotes", "exact match", "at least 90 % overlap")
+    return Table("Quotes, in characters; all: with those not found in the response (table 7)", columns, rows)
+
+
+def _fidelity_table(found: Evaluation) -> Table:
+    read = found.statuses["predicted"]
+    row = (
+        f"{len(found.marked):,}",
+        *(f"{read[status]:,}" for status in get_args(Status)),
+        _rate(found, "failure_rate"),
+        f"{found.counts.get('quotes', 0):,.0f}",
+        _rate(found, "unmatched_rate"),
+    )
+    return Table(
+        "Critiques that were read, and quotes that were found (table 15)",
+        ("responses", *get_args(Status), "failure rate", "quotes", "not found"),
+        [row],
+    )
+
+
+def _length_table(found: Evaluation) -> Table:
+    rows = []
+    for label in LABELS:
+        quarters = found.span_units["predicted"][label]
+        accuracies = (_rate(found, f"accuracy/{label}/{bucket}") for bucket in counting.BUCKETS)
+        rows.append((label, *(f"{q:g}" for q in quarters or ()), *([NONE] * (0 if quarters else 3)), *accuracies))
+    columns = ("label", "Q1", "Q2", "Q3", *counting.BUCKETS)
+    return Table(f"Predicted spans: length in {found.unit}, accuracy by length (tables 18, 19)", columns, rows)
+
+
+def _word_tables(found: Evaluation) -> list[Table]:
+    """Return the table of words, where something was measured of them."""
+    names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bertscore": "BERTScore"}
+    names |= {"perplexity/predicted": "perplexity", "perplexity/true": "perplexity of truth"}
+    cells = {title: _rate(found, name) for name, title in names.items() if name in found.metrics}
+    if found.bleu is not None:
+        cells["BLEU"] = f"{found.bleu:.3f}"
+    caption = f"Words of {found.worded:,} critiques beside the annotator's (table 8)"
+    return [Table(caption, tuple(cells), [tuple(cells.values())])] if cells else []
+
+
+def _rate(found: Evaluation, name: str) -> str:
+    """Return a rate with its interval; a dash of nothing."""
+    if name not in found.metrics:
+        return NONE
+    value, low, high = found.metrics[name]
+    digits = 3 if value < 10 else 1
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -1,0 +1,150 @@
+"""An evaluation as bars with intervals, and as one page that needs nothing else: prediction beside truth."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from text2grad.experiments.critic_quality.counting import BUCKETS
+from text2grad.experiments.critic_quality.evaluation import NONE, Evaluation, tables
+from text2grad.experiments.critic_quality.intervals import Estimate
+from text2grad.experiments.critic_quality.units import Marked, Marks
+from text2grad.experiments.reports.html import rollouts_page
+from text2grad.experiments.reports.plots import COLOURS, GRID, INK, to_png
+from text2grad.feedback import critique_record
+from text2grad.types import LABELS, Critique
+
+WORST, FIRST = 10, 20
+"""So many responses are shown: those that differ most, then the first ones."""
+
+_COLOURS = {"positive": COLOURS[0], "negative": COLOURS[2]}
+
+Bars = Sequence[tuple[str, Estimate | None]]
+
+
+def evaluation_png(found: Evaluation) -> bytes:
+    """Return rates by label with their intervals as a PNG file; a rate of nothing has no bar."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    panels = {
+        f"{found.unit.split()[0]}: found, and right": ("precision", "recall", "f1"),
+        "true spans, and quotes": ("exact", "partial", "oui", "quote_exact", "quote_overlap_90"),
+        "accuracy by span length": tuple(f"accuracy/{{}}/{bucket}" for bucket in BUCKETS),
+    }
+    words = [name for name in ("rouge1", "rouge2", "rougeL", "bertscore") if name in found.metrics]
+    figure = Figure(figsize=(13 + 3 * bool(words), 3.8), dpi=110, layout="constrained", facecolor="white")
+    axes = figure.subplots(1, len(panels) + bool(words), squeeze=False)[0]
+    for axis, (title, names) in zip(axes, panels.items(), strict=False):
+        by_label: dict[str, Bars] = {
+            label: [
+                (
+                    name.rpartition("/")[2] if "{}" in name else name.replace("_", " "),
+                    found.metrics.get(_of(name, label)),
+                )
+                for name in names
+            ]
+            for label in LABELS
+        }
+        _bars(axis, by_label, title)
+    if words:
+        _bars(axes[-1], {"critiques": [(name, found.metrics[name]) for name in words]}, "words")
+    keys = [Patch(color=colour, label=label) for label, colour in _COLOURS.items()]
+    axes[0].legend(
+        handles=keys, frameon=False, labelcolor=INK, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2
+    )
+    return to_png(figure)
+
+
+def _of(name: str, label: str) -> str:
+    return name.format(label) if "{}" in name else f"{name}/{label}"
+
+
+def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
+    """Draw bars with intervals, one colour for each group."""
+    width = 0.8 / len(groups)
+    for k, (label, bars) in enumerate(groups.items()):
+        for place, (_, one) in enumerate(bars):
+            at = place + (k - (len(groups) - 1) / 2) * width
+            if one is None:
+                axis.text(at, 0.01, NONE, ha="center", color=INK)
+                continue
+            error = [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]]
+            axis.bar(at, one.value, width * 0.92, color=_COLOURS.get(label, COLOURS[5]))
+            axis.errorbar(at, one.value, yerr=error, color=INK, linewidth=1, capsize=2)
+    names = [name for name, _ in next(iter(groups.values()))]
+    tilted = {"rotation": 20, "ha": "right"} if len(names) > 3 else {}
+    axis.set_xticks(range(len(names)), names, fontsize=9, **tilted)
+    axis.set_xlim(-0.5, len(names) - 0.5)
+    axis.set_ylim(0, 1)
+    axis.set_title(title, loc="left", fontsize=10.5, color=INK)
+    axis.grid(axis="y", color=GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(colors=INK)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+
+
+def evaluation_page(found: Evaluation, critic: str, annotations: str, picture: bytes) -> str:
+    """Return the page.
+
+    Args:
+        found: what was measured.
+        critic: its name.
+        annotations: the name of the file of the truth.
+        picture: from `evaluation_png`.
+    """
+    order = sorted(found.marked, key=_disagreement, reverse=True)
+    worst = [one for one in order[:WORST] if _disagreement(one)]
+    rest = [one for one in found.marked if one not in worst][:FIRST]
+    noun = found.unit.split()[0].removesuffix("s")  # token, word, character
+    groups = {"Where they differ most": worst, "Others, in the order of the file": rest}
+    intro = (
+        f"What {critic} says of {len(found.marked):,} responses, beside the annotations of {annotations}. "
+        f"Counted in {found.unit}. In brackets: 95 % bootstrap intervals over responses."
+    )
+    return rollouts_page(
+        "A critic beside its annotators",
+        intro=intro,
+        summary=_summary(found),
+        groups=[(name, [_record(one, critic, noun) for one in some]) for name, some in groups.items() if some],
+        images=[("Rates by label, with 95 % intervals over responses", picture)],
+        tables=tables(found),
+    )
+
+
+def _disagreement(one: Marked) -> float:
+    """Return the sum over units of |δ predicted − δ true|."""
+    return sum(abs(a - b) for a, b in zip(one.predicted.delta, one.true.delta, strict=True))
+
+
+def _summary(found: Evaluation) -> list[tuple[str, str]]:
+    names = {
+        "precision/positive": "precision, positive",
+        "recall/positive": "recall, positive",
+        "precision/negative": "precision, negative",
+        "recall/negative": "recall, negative",
+        "failure_rate": "critiques not read",
+        "unmatched_rate": "quotes not found",
+    }
+    rows = [(title, found.metrics.get(name)) for name, title in names.items()]
+    left_out = [("left out, other text", f"{len(found.left_out):,}")] if found.left_out else []
+    return [
+        *((title, f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})" if one else NONE) for title, one in rows),
+        *left_out,
+    ]
+
+
+def _record(one: Marked, critic: str, noun: str) -> dict[str, Any]:
+    """Return a response as the page has it, the annotator's marks beside the critic's."""
+    return {
+        **{"prompt": one.pair.prompt, "record": one.pair.where},
+        **_side(one, one.predicted, one.pair.predicted, critic, noun),
+        "beside": _side(one, one.true, one.pair.true, "Annotation", noun),
+    }
+
+
+def _side(one: Marked, marks: Marks, critique: Critique, by: str, noun: str) -> dict[str, Any]:
+    offsets = [list(pair) for pair in one.offsets]
+    return {
+        **{"by": by, "unit": noun, "response": one.text, "critique": critique_record(critique)},
+        **{"offsets": offsets, "delta": list(marks.delta)},
+    }

@@ -1,0 +1,171 @@
+"""Critiques -> a sheet that people rate, and sheets -> their ratings: the human study of appendix M.
+
+A sheet is a CSV file for any spreadsheet, an item a row, with two questions to answer by yes or no: is the critique
+right about the response, and are its spans the right pieces? What models wrote cannot act as a formula: a cell that
+begins like one gets an apostrophe before it. Beside the sheet is a page to read, with coloured spans.
+"""
+
+import csv
+import io
+import random
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.errors import DataError
+from text2grad.experiments.reports.html import rollouts_page
+from text2grad.feedback import Judged, critique_record
+from text2grad.types import LABELS
+
+QUESTIONS = {
+    "critique_correct": "Do the words rightly say what is strong and what is weak about the response?",
+    "spans_correct": "Are the quoted pieces rightly chosen, good and poor, and borne out by the words?",
+}
+TEXTS = ("prompt", "response", "critique", "positive_quotes", "negative_quotes")
+COLUMNS = ("item", *TEXTS, *QUESTIONS, "notes")
+YES, NO = frozenset({"yes", "y", "1", "true", "correct"}), frozenset({"no", "n", "0", "false", "incorrect"})
+MAX_CELL = 30_000  # characters; spreadsheets cut cells at 32,767
+CUT = " [cut: the whole text is in sheet.html]"
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+
+
+class Item(NamedTuple):
+    """What is rated: a response and a critique of it, under a name that no other has."""
+
+    id: str
+    judged: Judged
+
+
+class Sheet(NamedTuple):
+    """What one rater said: of each item, by its name, an answer to each question; None where there is none."""
+
+    rater: str
+    answers: dict[str, dict[str, bool | None]]
+
+
+def draw(judged: Sequence[Judged], number: int, *, seed: int) -> list[Item]:
+    """Return critiques drawn at random, in random order; those that could not be read are never drawn.
+
+    Args:
+        judged: responses with their critiques.
+        number: how many at most.
+        seed: of the draw.
+    """
+    able = [one for one in judged if not one.critique.failed]
+    drawn = random.Random(seed).sample(able, min(number, len(able)))
+    return [Item(f"{n}-{_hash(one)}", one) for n, one in enumerate(drawn, start=1)]
+
+
+def _hash(judged: Judged) -> str:
+    parts = (judged.prompt, judged.response, repr(critique_record(judged.critique)))
+    return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def sheet_csv(items: Sequence[Item]) -> bytes:
+    """Return the sheet: UTF-8 with the mark by which spreadsheets know it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    for item in items:
+        critique, response = item.judged.critique, item.judged.response
+        quotes = {
+            label: "\n".join(f"• {response[span.start : span.end]}" for span in critique.spans if span.label == label)
+            for label in LABELS
+        }
+        texts = (item.judged.prompt, response, critique.feedback, *(quotes[label] for label in LABELS))
+        blank = dict.fromkeys((*QUESTIONS, "notes"), "")
+        writer.writerow({"item": item.id, **dict(zip(TEXTS, map(cell, texts), strict=True)), **blank})
+    return text.getvalue().encode("utf-8-sig", "replace")
+
+
+def cell(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula, and none cuts.
+
+    Example:
+        >>> cell("=HYPERLINK(1)"), cell("1 + 1"), cell("  -2")
+        ("'=HYPERLINK(1)", '1 + 1', "'  -2")
+    """
+    text = text.replace("\0", "\ufffd")
+    text = text if len(text) <= MAX_CELL else text[:MAX_CELL] + CUT
+    return f"'{text}" if text.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
+
+
+def sheet_html(items: Sequence[Item], name: str) -> str:
+    """Return the page to read beside the sheet.
+
+    Args:
+        items: what is rated.
+        name: where the critiques are from.
+    """
+    questions = "\n\n".join(f"{key}: {question}" for key, question in QUESTIONS.items())
+    return rollouts_page(
+        "Rating sheet",
+        [_record(item) for item in items],
+        intro=f"{len(items):,} critiques from {name}. Read each one here, and answer yes or no in the sheet, "
+        f"sheet.csv.\n\n{questions}",
+    )
+
+
+def _record(item: Item) -> dict[str, Any]:
+    """Return an item as the page has it: its pieces are those that spans begin and end."""
+    response, critique = item.judged.response, item.judged.critique
+    ends = {0, len(response), *(end for span in critique.spans for end in (span.start, span.end))}
+    offsets = list(pairwise(sorted(ends)))
+    signs = {"positive": 1.0, "negative": -1.0}
+    deltas = [
+        float(sum({signs[span.label] for span in critique.spans if span.start <= start and end <= span.end}))
+        for start, end in offsets
+    ]
+    shown = {"prompt": item.judged.prompt, "response": response, "critique": critique_record(critique)}
+    return {"item": item.id, "unit": "piece", **shown, "offsets": offsets, "delta": deltas}
+
+
+def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
+    """Return what raters said, in files of the same items.
+
+    Raises:
+        DataError: if a file is no sheet, holds an answer that is neither yes nor no, or has other items than the first.
+    """
+    sheets = [_read_sheet(path) for path in paths]
+    for path, sheet in zip(paths, sheets, strict=True):
+        differing = sheets[0].answers.keys() ^ sheet.answers.keys()
+        if differing:
+            raise DataError(
+                f"{path} has other items than {paths[0]}, {min(differing)} among them: they are sheets of two studies, "
+                "or rows are missing. Import sheets of one study together, each with all its rows"
+            )
+    return sheets
+
+
+def _read_sheet(path: Path) -> Sheet:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f'{path} is not UTF-8; save the sheet as "CSV UTF-8" from the spreadsheet') from error
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)  # spreadsheets write what their language is used to
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    missing = [name for name in ("item", *QUESTIONS) if name not in (rows.fieldnames or ())]
+    if missing:
+        raise DataError(f"{path} is no rating sheet: it has no column {missing[0]!r}. Give what `study export` wrote")
+    answers: dict[str, dict[str, bool | None]] = {}
+    for number, row in enumerate(rows, start=2):
+        item = (row["item"] or "").strip()
+        if item:  # spreadsheets save empty rows, too
+            if item in answers:
+                raise DataError(f"{path}: row {number} is item {item} for the second time. Keep one of the two rows")
+            answers[item] = {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
+    if not answers:
+        raise DataError(f"{path} has no items; give a sheet with rows")
+    return Sheet(path.stem, answers)
+
+
+def _answer(text: str | None, where: str) -> bool | None:
+    word = (text or "").strip().casefold()
+    if word and word not in YES | NO:
+        raise DataError(f"{where}: the answer is yes or no, or empty for none, got {word[:40]!r}. Mend the cell")
+    return word in YES if word else None

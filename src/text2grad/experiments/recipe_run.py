@@ -1,0 +1,153 @@
+"""A recipe from beginning to end: evaluate, train, evaluate, report."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from text2grad.align import response_deltas
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError
+from text2grad.experiments.evaluate_policy import Sampling, evaluate
+from text2grad.feedback import Critic, ask, load_critic, read_examples
+from text2grad.files import to_json, write_atomically
+from text2grad.models import load_tokenizer
+from text2grad.reward_models import LOCAL, judge, load_generative, load_learned, shares_base
+from text2grad.rl import Text2GradTrainer, prepare_policy, response_records
+from text2grad.tasks import BuiltIn, built_in
+from text2grad.types import Example
+
+SHOWN = 12  # held-out responses kept whole, with the critic's words, for the report
+EVALUATIONS = "evaluations"
+
+
+def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:
+    """Train by a recipe and evaluate on held-out examples before, between and after where the task has them.
+
+    Args:
+        recipe: the settings.
+        model: the policy; None loads `model.path`.
+        tokenizer: its tokenizer; None loads it from `model.path`.
+        resume: go on with the run in `run.out`.
+
+    Returns:
+        The directory of the trained policy.
+    """
+    task = built_in(recipe.data.task) if recipe.data.task else None
+    if task is not None:
+        examples = task.train(recipe.data.examples, recipe.run.seed)
+    else:
+        examples = read_examples(str(recipe.data.train))
+    settings = recipe.model
+    shared = model is None and shares_base(recipe)
+    if shared:
+        torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
+        model = prepare_policy(settings.path, recipe)
+    critic, annotator = _critics(recipe, task, model if shared else None)
+    tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
+    trainer = Text2GradTrainer(
+        model or settings.path, critic, tokenizer, examples, recipe, annotator=annotator, resume=resume
+    )
+    if isinstance(critic, LOCAL):
+        critic.model.to(trainer.accelerator.device)
+    if task is None or not recipe.data.eval_examples:
+        return trainer.train()
+
+    evaluator = _Evaluator(trainer, task, task.held_out(recipe.data.eval_examples, recipe.data.eval_seed), annotator)
+    evaluator(trainer)
+    return trainer.train(after_step=evaluator)
+
+
+def _critics(recipe: Recipe, task: BuiltIn | None, policy: Any = None) -> tuple[Critic, Critic | None]:
+    """Return the critic of the loop, and the annotator that knows better where that critic was learned.
+
+    A policy is given where the critic is to be an adapter on its base.
+    """
+    settings = recipe.critic
+    named, own = recipe.refresh.annotator, task.critic() if task else None
+    annotator = load_critic(named) if named else own
+    if settings.use:
+        return load_critic(settings.use), annotator
+    if not settings.model:
+        if own is None:
+            raise ConfigError("nobody judges the responses; set [critic] use or model")
+        return own, annotator
+    return load_learned(recipe, policy=policy), annotator
+
+
+def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
+    """Return a run's learned critic as it was at a checkpoint, or None where its critic was none of that kind."""
+    current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
+    if current:  # only a generative one is ever trained again, whoever gave it to the loop
+        return load_generative(recipe, str(directory / "critic" / current))
+    return None if recipe.critic.use or not recipe.critic.model else load_learned(recipe)
+
+
+class _Evaluator:
+    """Evaluates a run at its first and last step, and every `data.eval_every` steps between.
+
+    At the first and the last it also asks the annotator how good a learned critic is on these very responses.
+    """
+
+    def __init__(
+        self, trainer: Text2GradTrainer, task: BuiltIn, examples: Sequence[Example], annotator: Critic | None
+    ) -> None:
+        self.task, self.examples, self.critic, self.annotator = task, examples, trainer.critic, annotator
+        self.directory = trainer.directory / EVALUATIONS
+        self.directory.mkdir(exist_ok=True)
+
+    def __call__(self, trainer: Text2GradTrainer) -> None:
+        every, step = trainer.recipe.data.eval_every, trainer.step
+        path = self.directory / f"{step:06d}.json"
+        due = step in (0, trainer.recipe.run.steps) or (every and step % every == 0)
+        if due and not path.exists():
+            found = self._evaluate(trainer)
+            if trainer.accelerator.is_main_process:
+                write_atomically(path, to_json(found))
+            trainer.accelerator.log({f"eval/{k}": v for k, v in found["metrics"].items()}, step=step)
+
+    def _evaluate(self, trainer: Text2GradTrainer) -> dict[str, Any]:
+        rollout = trainer.recipe.rollout
+        sampling = Sampling(
+            rollout.max_new_tokens, rollout.temperature, trainer.eos_ids, trainer.pad_id, rollout.rows_at_once
+        )
+        found = evaluate(
+            trainer.model,
+            trainer.reference,
+            trainer.tokenizer,
+            self.examples,
+            self.task.score,
+            sampling,
+            prompt_format=rollout.prompt_format,
+            seed=trainer.recipe.run.seed,
+        )
+        ends = trainer.step in (0, trainer.recipe.run.steps)
+        annotator = self.annotator if ends and self.critic is not self.annotator else None
+        shown = found.rollouts[:SHOWN] if annotator is None else found.rollouts
+        critiques = ask(
+            self.critic,
+            [r.example for r in shown],
+            [r.response for r in shown],
+            match=trainer.recipe.critic.match,
+        )
+        deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.recipe.reward)
+        quality = {}
+        if annotator is not None:
+            quality = judge(
+                annotator,
+                trainer.tokenizer,
+                shown,
+                deltas,
+                critiques,
+                trainer.recipe.reward,
+                match=trainer.recipe.critic.match,
+            ).metrics()
+        records = response_records(trainer.step, shown[:SHOWN], critiques[:SHOWN], deltas[:SHOWN], offsets[:SHOWN], {})
+        return {"step": trainer.step, "metrics": found.metrics, "critic": quality, "records": records}
+
+
+def main_metric(recipe: Recipe) -> str:
+    """Return the name of the task's main metric, or "" where the run has no built-in task."""
+    return built_in(recipe.data.task).metric if recipe.data.task else ""

@@ -1,0 +1,142 @@
+"""What `text2grad align` gathers, writes and prints: the reports on what words lost on the way to tokens."""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from text2grad.align import AlignSettings, Fidelity, Labelled, Tally
+from text2grad.errors import DataError
+from text2grad.experiments.reports import html
+from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, tables_png
+from text2grad.experiments.reports.terminal import plain, print_critique
+from text2grad.feedback import WAY_OUT, Judged
+from text2grad.files import write_atomically
+
+HTML_RESPONSES = 50
+NAMED_PROBLEMS = 20
+FILES = ("rewards.jsonl", "report.json", "report.html", "tables.txt", "tables.png")
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the reports are made of."""
+
+    tally: Tally = field(default_factory=Tally)
+    tasks: dict[str, Counts] = field(default_factory=dict)
+    shown: list[Labelled] = field(default_factory=list)
+    not_aligned: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def skip(self, error: DataError) -> None:
+        """Count a record that cannot be used."""
+        self.tally.skip()
+        self.skipped.append(str(error).removesuffix(f". {WAY_OUT}"))
+
+    def take(self, task: str, tokenizer: Any, judged: Judged, labelled: Labelled | None) -> None:
+        """Count a response."""
+        if labelled is None:
+            self.tally.leave_out()
+            self.not_aligned.append(judged.where)
+            return
+        self.tally.add(labelled)
+        self.tasks.setdefault(task, Counts()).add(tokenizer, labelled)
+        if len(self.shown) < HTML_RESPONSES:
+            self.shown.append(labelled)
+
+
+def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: Gathered) -> None:
+    """Write report.json, report.html, tables.txt and tables.png.
+
+    Raises:
+        DataError: if one of them cannot be written.
+    """
+    prices = Prices(args.price_read, args.price_written)
+    inputs = [str(path) for path in args.input]
+    report = {
+        "input": inputs[0] if len(inputs) == 1 else inputs,
+        "tokenizer": args.tokenizer,
+        "settings": {"match": args.match, **asdict(settings)},
+        **gathered.tally.report().as_json(),
+        "prices_usd_per_million_tokens": asdict(prices),
+        "tasks": {name: counts.as_json(prices) for name, counts in gathered.tasks.items()},
+        "without_rewards": gathered.not_aligned,
+        "skipped_records": gathered.skipped,
+    }
+    tables, picture = paper_tables(gathered.tasks, prices), tables_png(gathered.tasks, prices)
+    files = {
+        "report.json": (json.dumps(report, indent=2) + "\n").encode(),
+        "report.html": _page(args, settings, gathered, tables, picture).encode(),
+        "tables.txt": as_text(tables).encode("utf-8", "backslashreplace"),
+        "tables.png": picture,
+    }
+    for name, data in files.items():
+        try:
+            write_atomically(args.out / name, data)
+        except OSError as error:
+            raise DataError(f"cannot write {args.out / name}: {error.strerror}") from error
+
+
+def print_report(console: Console, args: argparse.Namespace, gathered: Gathered) -> None:
+    """Print some responses, the figures, and what was left out."""
+    for labelled in gathered.shown[: args.show]:
+        critique = replace(labelled.judged.critique, spans=labelled.spans)
+        print_critique(console, labelled.text, critique, title=labelled.judged.where)
+    console.print(_table(gathered.tally.report(), f"{_names(args)} → {args.tokenizer.rpartition('/')[2]}"))
+    tables = paper_tables(gathered.tasks, Prices(args.price_read, args.price_written))
+    console.print(plain("\n" + as_text(tables).rstrip()), soft_wrap=True)
+    _print_problems(console, "no rewards, since the tokens decode to another text:", gathered.not_aligned)
+    _print_problems(console, "skipped:", gathered.skipped)
+    flagged = [" ".join(span.split()) for counts in gathered.tasks.values() for span in counts.flagged]
+    _print_problems(console, "spans that the critique's words do not speak of, the first:", flagged[: args.show])
+    if args.out is not None:
+        console.print(plain(f"\nwritten: {args.out}/{', '.join(FILES)}"), soft_wrap=True)
+
+
+def _names(args: argparse.Namespace) -> str:
+    return ", ".join(path.name for path in args.input)
+
+
+def _page(
+    args: argparse.Namespace, settings: AlignSettings, gathered: Gathered, tables: list[html.Table], picture: bytes
+) -> str:
+    """Return report.html."""
+    shown, fidelity = gathered.shown, gathered.tally.report()
+    how = {"match": args.match, **asdict(settings)}
+    intro = (
+        f"What the critiques of {_names(args)} say of each token of {args.tokenizer.rpartition('/')[2]}.\n\n"
+        + " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in how.items())
+    )
+    heading = "Responses" if len(shown) == fidelity.aligned else "First responses"
+    return html.rollouts_page(
+        "From words to tokens",
+        intro=intro,
+        summary=fidelity.rows(),
+        groups=[(heading, [labelled.as_record() for labelled in shown])],
+        images=[("Tokens written, shares, and tokens per span, by task", picture)],
+        tables=tables,
+    )
+
+
+def _table(fidelity: Fidelity, title: str) -> Table:
+    """Return the figures as a table."""
+    table = Table.grid(padding=(0, 3))
+    table.add_row(plain(title, style="bold"))
+    for name, value in fidelity.rows():
+        table.add_row(Text(name, style="dim"), Text(value))
+    return table
+
+
+def _print_problems(console: Console, heading: str, problems: list[str]) -> None:
+    """Print the first problems of a kind, and how many more there are."""
+    if not problems:
+        return
+    console.print(plain(f"\n{heading}", style="yellow"))
+    for problem in problems[:NAMED_PROBLEMS]:
+        console.print(plain(f"  {problem}"), soft_wrap=True)
+    if len(problems) > NAMED_PROBLEMS:
+        console.print(f"  and {len(problems) - NAMED_PROBLEMS:,} more")

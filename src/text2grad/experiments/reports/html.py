@@ -1,0 +1,294 @@
+"""Responses with their tokens coloured by reward -> one HTML file that needs nothing else.
+
+In: the records that a run writes (`metrics.response_records`), or that `text2grad align` makes. Out: a page for desktop
+and phone, light and dark, without network: the style, the script and the pictures are inside. Everything that a model,
+a critic or a person wrote is escaped, and a content security policy lets no other style or script run.
+
+A token's colour is its δ: positive teal with a straight underline, negative vermilion with a wavy one, in four
+strengths. Its numbers show where the pointer, a finger or the arrow keys are.
+"""
+
+import math
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from html import escape as escape_html
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+Record = Mapping[str, Any]
+Groups = Sequence[tuple[str, Sequence[Record]]]
+
+COLUMNS = {"delta": "δ", "reward": "reward", "kl": "KL", "value": "value", "advantage": "advantage"}
+"""Numbers per token that a record may have, and what the page calls them."""
+
+GLOSSARY = {
+    "delta": "what the critic's words say of the token",
+    "reward": "δ in the recipe's scale, and the outcome on the last token",
+    "kl": "distance from the start model, nats",
+    "value": "what the value function expected from here on",
+    "advantage": "how much better than expected: what moves the policy",
+}
+_UNSAYABLE = re.compile("[\0\ud800-\udfff]")
+_LONG_PROMPT = 280  # characters; longer ones are folded
+
+
+class Table(NamedTuple):
+    """A table of the page: its caption, the names of its columns, and its rows."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def rollouts_page(
+    title: str,
+    records: Sequence[Record] = (),
+    *,
+    intro: str = "",
+    summary: Sequence[tuple[str, str]] = (),
+    groups: Groups = (),
+    images: Sequence[tuple[str, bytes]] = (),
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (),
+) -> str:
+    """Return a page of responses with coloured tokens.
+
+    Args:
+        title: the page's name.
+        records: responses shown without a heading. A record has "prompt", "response", "critique" and "offsets", and
+            the numbers per token of `COLUMNS`; of these only "response" is needed. "beside" is another record of
+            the same response, shown in a second column; "by" says whose marks a record has, "unit" what its pieces are.
+        intro: a paragraph under the title; blank lines begin a new one.
+        summary: figures of the whole page, as (name, value); brackets at a value's end are set small.
+        groups: further responses, as (heading, records): before and after, say.
+        images: PNG files, as (caption, bytes).
+        tables: as (caption, names of columns, rows); see `Table`.
+
+    Example:
+        >>> record = {"response": "Hi there", "offsets": [[0, 2], [2, 8]], "delta": [0.0, -1.0]}
+        >>> '<span class="t n4" data-v="-1"> there</span>' in rollouts_page("One answer", [record])
+        True
+    """
+    everything = [record for _, group in groups for record in group] + list(records)
+    columns = [column for column in COLUMNS if any(column in record for record in everything)]
+    named = [(f"group-{n}", name) for n, (name, _) in enumerate(groups, start=1)]
+    parts = [
+        _header(title, intro, summary, named),
+        _gallery(images, tables),
+        _legend(columns),
+        *(_group("", records, columns, 0) if records else ()),
+        *(part for n, (name, group) in enumerate(groups, start=1) for part in _group(name, group, columns, n)),
+    ]
+    return _document(title, "".join(parts))
+
+
+def response_html(record: Record, columns: Sequence[str]) -> str:
+    """Return a response as HTML whose text is the response, each character once, with one element per token.
+
+    A token without characters of its own (an end-of-sequence, the later bytes of an emoji) is an empty element.
+
+    Args:
+        record: with "response", "offsets" and numbers per token; without offsets there are no tokens.
+        columns: the numbers to attach to each token.
+    """
+    text, offsets = record["response"], record.get("offsets", ())
+    deltas = record.get("delta", [0.0] * len(offsets))
+    html, done = [], 0
+    for t, (start, end) in enumerate(offsets):
+        html.append(escape(text[done:start]))
+        own = text[max(start, done) : end]
+        done = max(done, end)
+        look = strength(deltas[t]) + _kind(own, shares=start < end)
+        values = " ".join(f"{record[column][t]:.4g}" if column in record else "-" for column in columns)
+        html.append(f'<span class="t{look}" data-v="{escape(values)}">{escape(own)}</span>')
+    return "".join(html) + escape(text[done:])
+
+
+def _kind(own: str, *, shares: bool) -> str:
+    """Return the style class of a token that shows nothing by itself: a line break, a part of a character, no text."""
+    if own:
+        return "" if own.strip("\r\n") else " newline"
+    return " shared" if shares else " none"
+
+
+def strength(delta: float) -> str:
+    """Return the style class of a reward: `p1` to `p4` for a positive one, `n1` to `n4`, nothing for 0.
+
+    Example:
+        >>> strength(0.3), strength(-1.0), strength(0.0)
+        (' p2', ' n4', '')
+    """
+    level = min(4, math.ceil(abs(delta) * 4))
+    return f" {'p' if delta > 0 else 'n'}{level}" if level else ""
+
+
+def escape(text: str) -> str:
+    """Return text that HTML shows as it is, between tags and in attributes.
+
+    Carriage returns survive; NUL, which HTML has no way to say, becomes U+FFFD, and so does half a surrogate pair.
+    """
+    return escape_html(_UNSAYABLE.sub("\ufffd", text), quote=True).replace("\r", "&#13;")
+
+
+def _document(title: str, body: str) -> str:
+    """Return the whole page around its body."""
+    page = files("text2grad.experiments.reports").joinpath("page")
+    style, script = (page.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n"
+        f'<div id="tip" role="status" hidden></div>\n<script>{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def _hash(content: str) -> str:
+    """Return how a content security policy names an inline style or script."""
+    return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
+
+
+def _header(title: str, intro: str, summary: Sequence[tuple[str, str]], named: Sequence[tuple[str, str]]) -> str:
+    """Return the title, the introduction and the figures of the whole page."""
+    paragraphs = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in intro.split("\n\n") if paragraph.strip())
+    tiles = "".join(_tile(name, value) for name, value in summary)
+    figures = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
+    return (
+        '<header><div class="bar"><p class="brand"><i></i><i></i><i></i>text2grad</p>'
+        f"{_links(named)}</div>"
+        f'<h1>{escape(title)}</h1><div class="intro">{paragraphs}</div>'
+        f"{figures}</header>\n"
+    )
+
+
+def _tile(name: str, value: str) -> str:
+    """Return one figure; what its value says in brackets is set small."""
+    number, _, detail = value.removesuffix(")").partition(" (")
+    small = f"<small>{escape(detail)}</small>" if detail else ""
+    return f"<div><dt>{escape(name)}</dt><dd>{escape(number)}{small}</dd></div>"
+
+
+def _legend(columns: Sequence[str]) -> str:
+    """Return the key to the colours, and the choice of the number that they show."""
+    if not columns:
+        return ""
+    buttons = "".join(
+        f'<button type="button" data-column="{n}" aria-pressed="{str(n == 0).lower()}">{COLUMNS[column]}</button>'
+        for n, column in enumerate(columns)
+    )
+    names = " ".join(COLUMNS[column] for column in columns)
+    glossary = "".join(f"<div><dt>{COLUMNS[column]}</dt><dd>{GLOSSARY[column]}</dd></div>" for column in columns)
+    return (
+        f'<section class="legend" data-names="{names}" aria-label="Legend"><p class="key">'
+        '<span><span class="t n4">negative</span> <span class="t n2">weaker</span></span>'
+        '<span><span class="t p4">positive</span> <span class="t p2">weaker</span></span>'
+        '<span class="how">Point at a token, tap it, or use the arrow keys.</span></p>'
+        f'<div class="by"{"" if len(columns) > 1 else " hidden"} role="group" aria-label="Colour tokens by">'
+        f"<span>Colour by</span>{buttons}</div>"
+        f"<details><summary>What the numbers mean</summary><dl>{glossary}</dl></details></section>\n"
+    )
+
+
+def _links(named: Sequence[tuple[str, str]]) -> str:
+    """Return links to the groups, where there are several."""
+    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named)
+    return f'<nav aria-label="Groups">{links}</nav>' if len(named) > 1 else ""
+
+
+def _gallery(images: Iterable[tuple[str, bytes]], tables: Iterable[tuple[str, Any, Any]]) -> str:
+    """Return the pictures and the tables."""
+    shown = "".join(
+        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{b64encode(data).decode("ascii")}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
+        for caption, data in images
+    )
+    shown += "".join(_table(Table(*table)) for table in tables)
+    return f'<section class="evidence">{shown}</section>\n' if shown else ""
+
+
+def _table(table: Table) -> str:
+    """Return one table."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    return (
+        f'<div class="table" tabindex="0" role="region" aria-label="{escape(table.caption)}"><table>'
+        f"<caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>\n"
+    )
+
+
+def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
+    """Yield the responses of one group."""
+    yield f'<section class="group" id="group-{number}">'
+    if heading:
+        yield f"<h2>{escape(heading)} <small>{_count(len(records), 'response')}</small></h2>\n"
+    for record in records:
+        yield _card(record, columns)
+    yield "</section>\n"
+
+
+def _card(record: Record, columns: Sequence[str]) -> str:
+    """Return one response with its prompt and its critique; what stands "beside" it goes into a second column."""
+    beside = record.get("beside")
+    if beside is None:
+        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div></article>\n'
+    both = "".join(f"<div>{_answer(one, columns)}</div>" for one in (record, beside))
+    return f'<article>{_prompt(record)}<div class="pair both">{both}</div></article>\n'
+
+
+def _answer(record: Record, columns: Sequence[str]) -> str:
+    """Return one response and its critique."""
+    parts = _count(len(record.get("offsets", ())), record.get("unit", "token"))
+    label = f"Response, {parts}; arrow keys move between them"
+    by = f'<p class="where as-is">{escape(record["by"])}</p>' if "by" in record else ""
+    return (
+        f'<div class="answer">{by}<div class="text" dir="auto" tabindex="0" role="group" aria-label="{label}">'
+        f"{response_html(record, columns)}</div>{_facts(record)}</div>{_critique(record)}"
+    )
+
+
+def _prompt(record: Record) -> str:
+    """Return where the response comes from, and its prompt, folded where it is long."""
+    prompt = record.get("prompt", "")
+    where = [f"{name} {record[name]}" for name in ("step", "record", "item") if name in record]
+    place = f'<p class="where">{escape(" · ".join([*where, "prompt"] if prompt else where))}</p>'
+    if len(prompt) <= _LONG_PROMPT and prompt.count("\n") < 6:
+        return f'{place}<p class="prompt" dir="auto">{escape(prompt)}</p>'
+    return f'{place}<details class="prompt"><summary dir="auto"><span>{escape(prompt)}</span></summary></details>'
+
+
+def _facts(record: Record) -> str:
+    """Return what the tokens of a response add up to."""
+    delta = record.get("delta", ())
+    facts = [
+        _count(len(delta), record.get("unit", "token")),
+        f"{sum(x > 0 for x in delta)} positive",
+        f"{sum(x < 0 for x in delta)} negative",
+        *(f"Σ {COLUMNS[name]} {sum(record[name]):.2f}" for name in ("reward", "kl") if name in record),
+        *(["cut by the length limit"] if record.get("truncated") else []),
+    ]
+    return f'<p class="facts">{"".join(f"<span>{escape(fact)}</span>" for fact in facts)}</p>' if delta else ""
+
+
+def _critique(record: Record) -> str:
+    """Return the critique in words, how it was read, and the quotes that were not found."""
+    critique = record.get("critique")
+    if not critique:
+        return ""
+    status, outcome = critique.get("status", "ok"), critique.get("outcome")
+    notes = [f'<span class="status">{escape(status)}</span>'] if status != "ok" else []
+    notes += [f'<span class="outcome">outcome {outcome:+.3g}</span>'] if outcome is not None else []
+    quotes = "".join(f"<li>{escape(quote)}</li>" for quote in critique.get("unmatched", ()))
+    missing = f'<div class="missing"><h4>Not found in the response</h4><ul>{quotes}</ul></div>' if quotes else ""
+    lines = "".join(f'<p dir="auto">{escape(line)}</p>' for line in critique.get("feedback", "").split("\n"))
+    return f"<aside><h3>Critique{''.join(notes)}</h3><blockquote>{lines}</blockquote>{missing}</aside>"
+
+
+def _count(number: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,133 @@
+"""Finished runs become a table, a picture, a page and a file of numbers.
+
+results.json    {"runs": {name: {"before": {...}, "after": {...}, "steps": n, "seconds": {...}, "out": dir}}}
+curves.png      held-out metric, reward, faults and KL over the steps
+report.html     responses to held-out prompts before and after, with the critic's words and every token's δ
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from text2grad.errors import DataError
+from text2grad.experiments.reports.html import rollouts_page
+from text2grad.experiments.reports.plots import RunCurves, curves_png
+from text2grad.files import to_json, write_atomically
+
+SHOWN_ROLLOUTS = 6  # of the first and of the last step
+
+
+class Run(NamedTuple):
+    """A run read back from its directory."""
+
+    name: str
+    directory: Path
+    metrics: list[dict[str, float]]
+    evaluations: list[dict[str, Any]]
+
+
+def read_run(directory: Path, name: str = "") -> Run:
+    """Read a run's metrics and evaluations.
+
+    Raises:
+        DataError: if the directory holds no run that has made a step, or one that was killed while it wrote.
+    """
+    path = directory / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    try:
+        metrics = [json.loads(line) for line in lines]
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is damaged ({error}); go on with the run by --resume, which mends it") from error
+    if not metrics:
+        raise DataError(f"{directory} holds no run that has made a step: there is nothing in {path.name}")
+    evaluations = [json.loads(file.read_bytes()) for file in sorted((directory / "evaluations").glob("*.json"))]
+    return Run(name or directory.name, directory, metrics, evaluations)
+
+
+def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str, intro: str = "") -> dict[str, Any]:
+    """Write results.json, curves.png and report.html, and return the results.
+
+    Args:
+        runs: at least one; the first is the one whose responses are shown.
+        out: directory of the three files.
+        metric: the task's main metric, drawn first.
+        title: of the page.
+        intro: a paragraph in plain words, made from the numbers.
+    """
+    results = {"runs": {run.name: _results(run) for run in runs}}
+    picture = curves_png([_curves(run, metric) for run in runs], metric=metric)
+    columns, rows = table(results)
+    page = rollouts_page(
+        title,
+        intro=intro,
+        groups=groups(runs[0]),
+        images=[("Each step's mean over its rollouts; thick lines are smoothed.", picture)],
+        tables=[("Held-out examples, sampled at the training temperature", columns, rows)] if rows else [],
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "results.json", to_json(results))
+    write_atomically(out / "curves.png", picture)
+    write_atomically(out / "report.html", page.encode())
+    return results
+
+
+def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of before/after numbers: one row for the start, one for the end of each run."""
+    runs = {name: run for name, run in results["runs"].items() if run["after"]}
+    if not runs:
+        return [], []
+    first = next(iter(runs.values()))
+    names = list(first["after"])
+    rows = [["start", *(_number(first["before"].get(name)) for name in names)]]
+    rows += [[label, *(_number(run["after"].get(name)) for name in names)] for label, run in runs.items()]
+    return ["", *(name.replace("_", " ") for name in names)], rows
+
+
+def print_table(console: Console, results: Mapping[str, Any], title: str) -> None:
+    """Print the before/after table to a terminal."""
+    columns, rows = table(results)
+    if not rows:
+        return
+    drawn = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+    for number, column in enumerate(columns):
+        drawn.add_column(column, justify="right" if number else "left")
+    for number, row in enumerate(rows):
+        drawn.add_row(*row, style="bold" if number == 1 else "")
+    console.print(drawn)
+
+
+def _results(run: Run) -> dict[str, Any]:
+    seconds = {key: sum(line[key] for line in run.metrics) for key in run.metrics[0] if key.startswith("seconds/")}
+    return {
+        "before": run.evaluations[0]["metrics"] if run.evaluations else {},
+        "after": run.evaluations[-1]["metrics"] if run.evaluations else {},
+        "steps": len(run.metrics),
+        "seconds": {key.removeprefix("seconds/"): round(value, 2) for key, value in seconds.items()},
+        "out": str(run.directory),
+    }
+
+
+def _curves(run: Run, metric: str) -> RunCurves:
+    points = [(one["step"], one["metrics"][metric]) for one in run.evaluations if metric in one["metrics"]]
+    return RunCurves(run.name, run.metrics, points if len(points) > 1 else ())
+
+
+def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return what is shown: held-out prompts before and after, then rollouts of the run with all their numbers."""
+    found = []
+    if len(run.evaluations) > 1:
+        first, last = run.evaluations[0], run.evaluations[-1]
+        found = [("Before training", first["records"]), (f"After {last['step']} steps", last["records"])]
+    files = sorted((run.directory / "rollouts").glob("*.jsonl"))
+    first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
+    last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
+    found += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
+    return [*found, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4f}" if abs(value) < 1 else f"{value:.1f}"

@@ -1,0 +1,45 @@
+from .annotations import (
+    Annotation as Annotation,
+    annotate as annotate,
+    annotation_record as annotation_record,
+    read_annotations as read_annotations,
+    write_annotations as write_annotations,
+)
+from .critic import Critic as Critic, ask as ask, load_critic as load_critic
+from .critique_text import (
+    MAX_CHARS as MAX_CHARS,
+    is_finite as is_finite,
+    is_json as is_json,
+    parse_critique as parse_critique,
+)
+from .examples import read_examples as read_examples
+from .export import (
+    push_folder as push_folder,
+    write_dataset as write_dataset,
+    write_examples as write_examples,
+    write_folder as write_folder,
+)
+from .lenient_json import (
+    CutObject as CutObject,
+    Reading as Reading,
+    printable as printable,
+    read_objects as read_objects,
+)
+from .preferences import (
+    Preference as Preference,
+    read_preferences as read_preferences,
+    split_by_prompt as split_by_prompt,
+)
+from .record_files import WAY_OUT as WAY_OUT
+from .records import Form as Form, Judged as Judged, critique_record as critique_record, read_judged as read_judged
+from .sources import read_source as read_source
+from .spans import (
+    Match as Match,
+    Occurrences as Occurrences,
+    count_places as count_places,
+    critique_from_text as critique_from_text,
+    inside_word as inside_word,
+    locate_spans as locate_spans,
+)
+from .votes import check_votes as check_votes, vote as vote
+from .word_overlap import is_supported as is_supported, unsupported as unsupported

@@ -1,0 +1,97 @@
+"""A critic is anything that maps (examples, responses) to critiques: a function, a program, a model, people.
+
+The loop calls `ask` and never learns which it has. A critic may return `Critique` objects with character offsets, or
+the text of a critique (JSON with quotes), which is then read and its quotes located.
+"""
+
+import importlib
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback.spans import Match, critique_from_text
+from text2grad.types import Critique, Example, Span
+
+
+@runtime_checkable
+class Critic(Protocol):
+    """What judges responses in words and quotes."""
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str], /) -> Sequence[Critique | str]:
+        """Return one critique per response, in order."""
+        ...
+
+
+def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match) -> list[Critique]:
+    """Return the critic's critiques, checked against the responses they are about.
+
+    A critique whose spans leave the response, or whose outcome is no finite number, is no error but an outcome: it
+    counts as `unparsable` and gives δ = 0.
+
+    Args:
+        critic: the critic.
+        examples: the task instances.
+        responses: one per example.
+        match: how quotes of critiques in text form are found, "exact" or "normalized".
+
+    Raises:
+        CriticError: if the critic raises, or breaks its contract in number or type.
+    """
+    name = getattr(critic, "__name__", type(critic).__name__)
+    try:
+        answers = critic(examples, responses)
+    except Exception as error:
+        raise CriticError(
+            f"critic {name} raised {type(error).__name__} on a batch of {len(responses)} responses: {error}. Every "
+            "finished step is saved; mend the critic and go on with --resume."
+        ) from error
+    if not isinstance(answers, Sequence) or isinstance(answers, str):
+        raise CriticError(f"critic {name} returned a {type(answers).__name__}; a list of critiques is needed")
+    if len(answers) != len(responses):
+        raise CriticError(
+            f"critic {name} returned {len(answers)} critiques for {len(responses)} responses; one each is needed"
+        )
+    return [
+        _checked(answer, response, match=match, name=name) for answer, response in zip(answers, responses, strict=True)
+    ]
+
+
+def _checked(answer: object, response: str, *, match: Match, name: str) -> Critique:
+    if isinstance(answer, str):
+        return critique_from_text(answer, response, match=match)
+    if not isinstance(answer, Critique):
+        raise CriticError(
+            f"critic {name} returned a {type(answer).__name__}; a text2grad.Critique or a critique's text is needed"
+        )
+    if any(span.end > len(response) for span in answer.spans) or not math.isfinite(answer.outcome or 0.0):
+        return Critique(answer.feedback, status="unparsable")
+    spans = tuple(Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # numpy's numbers, say
+    return replace(answer, spans=spans, outcome=None if answer.outcome is None else float(answer.outcome))
+
+
+def load_critic(path: str) -> Critic:
+    """Return the critic that `module:name` names; a class is called without arguments first.
+
+    Raises:
+        ConfigError: if there is no such module or name, or it cannot be made or called.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute or module_name.startswith("."):
+        raise ConfigError(f'a critic is given as "module:name", got {path!r}')
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"critic {path!r} cannot be loaded: {error}") from error
+    try:
+        found = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise ConfigError(f"critic {path!r} is a class that cannot be called without arguments: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"critic {path!r} is a {type(found).__name__}, which cannot be called")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,299 @@
+r"""A critic's words -> feedback, good quotes, poor quotes.
+
+In: the text z = [c; A(y)] that a critic wrote (arXiv 2505.22338, section 3.4), of any shape or length.
+Out: `ParsedCritique`. Nothing that a critic writes raises; what cannot be read has status `unparsable`.
+
+Read is the first object in the text that has a key for spans, else the first that has another known key.
+Letter case in keys does not matter, nor do spaces, hyphens and underscores.
+
+feedback     textual_feedback, code_feedback, text_feedback, feedback, critique
+positive     good_spans, positive_spans, positive, good, good_code, correct_code
+negative     poor_spans, bad_spans, negative_spans, negative, poor, bad, wrong_code, wrong
+both         spans, span_map, labels: quotes with their labels
+suggestions  improvement_code, improvements, suggestions: no spans, as in the published code
+outcome      outcome, or else score
+
+An object all of whose values are labels is the map A(y): s_k -> label itself. Quotes may come as a list, one
+text, [quote, reason] pairs, {"span": quote, "reason": ...} objects, or {quote: reason}. Feedback that is not
+in the object is the text before it, or else the text after it.
+
+The end of a quote is never guessed: a quote that the text's end cut off is dropped. A critique cut before
+any spans or outcome is `unparsable`, though its words are kept: a run whose critic always stops there must
+see that it learns nothing.
+"""
+
+import json
+import math
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from text2grad.errors import CriticError
+from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, printable, read_objects, unescape
+from text2grad.types import Label, Status
+
+MAX_CHARS = 100_000
+"""A longer text is not read but `unparsable`: twenty times the longest critique that the paper asks for."""
+
+MAX_REPAIR_CHARS = 8_000
+"""A longer text is not given to json_repair, whose time grows with the square of the length (1 s here)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCritique:
+    """What a critic wrote, before its quotes are looked up in the response.
+
+    Attributes:
+        feedback: the critique c in words; the whole text where nothing could be read.
+        positive: quotes called good, as written, in order; blank ones are left out.
+        negative: quotes called poor, likewise.
+        status: `ok` for JSON, whatever stands around it; `repaired` for anything else that could be read.
+        suggestions: better text that the critic proposes; it is no part of the response and gets no reward.
+        outcome: the critic's number for the whole response, finite, as written; None where it gave none.
+    """
+
+    feedback: str
+    positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
+    status: Status = "ok"
+    suggestions: tuple[str, ...] = ()
+    outcome: float | None = None
+
+
+def parse_critique(text: str) -> ParsedCritique:
+    """Read a critique as a model wrote it.
+
+    Args:
+        text: anything: JSON, JSON in prose or fences, Python literals, a critique that was cut short.
+
+    Raises:
+        CriticError: if it is no text at all; whatever the text says, nothing else is raised.
+
+    Example:
+        >>> parsed = parse_critique("Wrong year. ```{'good_spans': ('in Paris',), 'poor_spans': ['19")
+        >>> parsed.feedback, parsed.positive, parsed.negative, parsed.status
+        ('Wrong year.', ('in Paris',), (), 'repaired')
+    """
+    if not isinstance(text, str):
+        raise CriticError(f"a critique is text (str), got {type(text).__name__}; decode bytes first")
+    text = printable(text)
+    if len(text) <= MAX_CHARS:
+        verdict = _THINKING.sub("", text)  # drafts in it are no verdict
+        for read in (read_objects, _with_stray_quotes, _escaped_twice, _by_library):
+            reading = _choose(read(verdict))
+            if reading is not None:
+                return _interpret(reading, verdict)
+    return ParsedCritique(text.strip(), status="unparsable")
+
+
+def _escaped_twice(text: str) -> Iterator[Reading]:
+    r"""The object of a text that is itself an escaped string: `{\"good_spans\": ...`."""
+    match = _ESCAPED_OBJECT.search(text)
+    for reading in read_objects(unescape(text[match.start() :])) if match else ():
+        yield Reading(reading.value, match.start() if match else 0, len(text))
+
+
+def _by_library(text: str) -> Iterator[Reading]:
+    """What json_repair makes of the first object of a text. An end mark tells what the text cut off."""
+    start = text.find("{")
+    if start < 0 or len(text) > MAX_REPAIR_CHARS:
+        return
+    import json_repair  # 40 ms to import, and seldom needed
+
+    try:
+        value = json_repair.loads(text[start:] + _END_MARK)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return  # it is made for JSON, and fails in many ways on what is not
+    found = _marked_cut(value)
+    for item in found if isinstance(found, list) else [found]:
+        if isinstance(item, dict):
+            yield Reading(item, start, len(text))
+
+
+def _choose(readings: Iterator[Reading]) -> Reading | None:
+    """The first object, or object inside it, that has spans; else the first that has any known key."""
+    second: Reading | None = None
+    for outer in readings:
+        for item in _objects(outer.value):
+            parts = _parts(item)
+            reading = Reading(item, outer.start, outer.end)
+            if not _SPAN_PARTS.isdisjoint(parts):
+                return reading
+            second = second or (reading if parts else None)
+    return second
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield an object and those inside it, breadth first."""
+    waiting = deque([value])
+    while waiting:
+        item = waiting.popleft()
+        if isinstance(item, dict):
+            yield item
+        if isinstance(item, dict | list):
+            waiting.extend(item.values() if isinstance(item, dict) else item)
+
+
+def _parts(item: dict[str, Any]) -> dict[str, list[Any]]:
+    """Group the values of an object by the part of a critique that their keys name."""
+    parts: dict[str, list[Any]] = {}
+    for key, value in item.items():
+        part = _PARTS.get("_".join(_KEY_WORD.findall(key.casefold())))
+        inner = _parts(value) if part == "spans" and isinstance(value, dict) else {}
+        if "positive" in inner or "negative" in inner:  # {"spans": {"good": [...], "poor": [...]}}
+            for inner_part, values in inner.items():
+                parts.setdefault(inner_part, []).extend(values)
+        elif part and (part == "feedback" or not isinstance(value, Cut)):
+            parts.setdefault(part, []).append(value)
+    return parts or ({"spans": [item]} if _is_label_map(item) else {})
+
+
+def _is_label_map(item: dict[str, Any]) -> bool:
+    """True for {quote: label}: there are values, and all are labels as far as they were not cut."""
+    labels = [value for value in item.values() if not isinstance(value, Cut)]
+    return bool(labels) and all(_word(value) in _LABELS for value in labels)
+
+
+def _interpret(reading: Reading, text: str) -> ParsedCritique:
+    """Turn an object with known keys, and the text around it, into a critique."""
+    parts = _parts(reading.value)
+    feedback = next(filter(str.strip, map(_words, parts.get("feedback", ()))), "") or _prose(reading, text)
+    numbers = (*parts.get("outcome", ()), *parts.get("score", ()))
+    outcome = next((float(number) for number in numbers if is_finite(number)), None)
+    if isinstance(reading.value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
+        return ParsedCritique(feedback, status="unparsable")
+
+    def listed(part: str) -> tuple[str, ...]:
+        named = [pair for value in parts.get(part, ()) for pair in _quotes(value, part)]
+        mixed = [pair for value in parts.get("spans", ()) for pair in _quotes(value, None)]
+        return tuple(quote for quote, label in named + mixed if label == part and quote.strip())
+
+    return ParsedCritique(
+        feedback=feedback,
+        positive=listed("positive"),
+        negative=listed("negative"),
+        status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
+        suggestions=listed("suggestions"),
+        outcome=outcome,
+    )
+
+
+def _words(value: Any) -> str:
+    """Feedback as one text; several texts are joined by line breaks."""
+    if isinstance(value, list):
+        return "\n".join(item for item in value if isinstance(item, str))
+    return str(value) if isinstance(value, str) else ""
+
+
+def _prose(reading: Reading, text: str) -> str:
+    """The text before an object, else the text after it, without the fence; empty where it has no word."""
+    before = _FENCE_BEFORE.sub("", text[: reading.start]).strip()
+    after = text[reading.end :].strip().removeprefix("```").strip()
+    return next((prose for prose in (before, after) if any(map(str.isalnum, prose))), "")
+
+
+def _quotes(value: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
+    """Yield the quotes in the value of a key, each with the key's label, or with its own where that is None."""
+    if isinstance(value, list):
+        for entry in value:
+            yield from _entry(entry, label)
+    elif isinstance(value, dict) and _quote_key(value) is None:
+        if label is None or not isinstance(value, CutObject):  # cut, it may still turn out {"reason": ...}
+            yield from ((quote, label or _label([said])) for quote, said in value.items())
+    elif _word(value) not in _NOTHING or isinstance(value, dict):
+        yield from _entry(value, label)
+
+
+def _entry(entry: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
+    """Yield the quote of one entry, if it has one: a text, a pair's first, an object's span or only key."""
+    said: list[Any] = []
+    if isinstance(entry, list):
+        entry, said = (entry[0], entry[1:]) if entry else (None, [])
+    elif isinstance(entry, dict) and (key := _quote_key(entry)):
+        entry, said = entry[key], [item for name, item in entry.items() if name.casefold() in _LABEL_KEYS]
+    elif isinstance(entry, dict) and len(entry) == 1 and not isinstance(entry, CutObject):
+        entry, said = next(iter(entry.items()))[0], list(entry.values())
+    if isinstance(entry, str) and not isinstance(entry, Cut):
+        yield entry, label or _label(said)
+
+
+def _label(values: list[Any]) -> Label | None:
+    """The first label among values, as a word or as a number's sign; None for neutral and for none."""
+    for value in values:
+        if is_finite(value) and value != 0:
+            return "positive" if value > 0 else "negative"
+        if label := _LABELS.get(_word(value)):
+            return label
+    return None
+
+
+def _word(value: Any) -> str:
+    """A whole text in one letter case, to be looked up; empty for anything else."""
+    return value.strip().casefold() if isinstance(value, str) and not isinstance(value, Cut) else ""
+
+
+def _quote_key(item: dict[str, Any]) -> str | None:
+    """The key under which an object holds its quote."""
+    return next((key for key in item if key.casefold() in _QUOTE_KEYS), None)
+
+
+def is_finite(value: Any) -> bool:
+    """True for a number that can be a reward."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_json(text: str) -> bool:
+    """True where a text is JSON by the letter of RFC 8259, which knows no NaN."""
+    try:
+        json.loads(text, parse_constant=int)  # int("NaN") is a ValueError
+    except ValueError:
+        return False
+    return True
+
+
+def _marked_cut(value: Any, depth: int = 0) -> Any:
+    """Turn texts that hold the end mark into `Cut`s, and the objects that hold those into `CutObject`s."""
+    if isinstance(value, str):
+        head, mark, _ = printable(value).partition(_END_MARK)
+        return Cut(head) if mark else head
+    if depth < MAX_DEPTH and isinstance(value, list):
+        return [_marked_cut(item, depth + 1) for item in value]
+    if depth < MAX_DEPTH and isinstance(value, dict):
+        pairs = {printable(k): _marked_cut(v, depth + 1) for k, v in value.items() if _END_MARK not in k}
+        complete = len(pairs) == len(value) and not any(isinstance(v, Cut | CutObject) for v in pairs.values())
+        return pairs if complete else CutObject(pairs)
+    return value if isinstance(value, int | float) else None
+
+
+_with_stray_quotes = partial(read_objects, lenient_ends=True)
+_END_MARK = "\ue0ff\ue0fe"  # private use: no critic writes it
+_ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
+_THINKING = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_FENCE_BEFORE = re.compile(r"```\w*+\s*+\Z")
+_KEY_WORD = re.compile(r"[^\W_]++")
+
+_PARTS = {
+    key: part
+    for part, keys in {
+        "feedback": "textual_feedback code_feedback text_feedback feedback critique",
+        "positive": "good_spans positive_spans positive good good_code correct_code",
+        "negative": "poor_spans bad_spans negative_spans negative poor bad wrong_code wrong",
+        "spans": "spans span_map labels",
+        "suggestions": "improvement_code improvements suggestions",
+        "outcome": "outcome",
+        "score": "score",
+    }.items()
+    for key in keys.split()
+}
+_SPAN_PARTS = {"positive", "negative", "spans"}
+_LABEL_KEYS = ("label", "sentiment", "polarity", "score")
+_QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
+_NOTHING = {"", "none", "null", "n/a", "nothing"}
+_LABELS: Mapping[str, Label | None] = {
+    **dict.fromkeys(("positive", "good", "+1", "+"), "positive"),
+    **dict.fromkeys(("negative", "poor", "bad", "wrong", "-1", "-"), "negative"),
+    **dict.fromkeys(("neutral", "0"), None),
+}

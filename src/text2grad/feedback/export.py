@@ -1,0 +1,210 @@
+"""Annotations -> files that `datasets` loads, and a folder with a data card that the Hugging Face hub shows.
+
+One record per response, in JSONL and in Parquet alike, as `SCHEMA` says. `text2grad import table` and `text2grad align`
+read them back.
+"""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback.annotations import Annotation, annotation_record, write_annotations
+from text2grad.files import write_atomically, write_records
+from text2grad.types import LABELS, Example
+
+SCHEMA = (
+    ("prompt", "string", "what was asked"),
+    ("response", "string", "what was answered, and what the spans count characters of"),
+    ("critique.feedback", "string", "the critique in words"),
+    (
+        "critique.spans",
+        "list of start: int64, end: int64, label: string",
+        'characters [start, end), "positive" or "negative"',
+    ),
+    ("critique.outcome", "float64", "a judgement of the whole response, placed on its last token; null says nothing"),
+    ("critique.status", "string", "ok, repaired, unparsable or timed_out; the last two give δ = 0"),
+    ("critique.unmatched", "list of string", "quotes of the critic that the response does not contain"),
+)
+"""Field, type and meaning: what an exported record holds."""
+
+DATA_FILE = "data/train.parquet"
+
+_CARD = """---
+license: {license}
+pretty_name: {pretty_name}
+tags:
+- text2grad
+- span-feedback
+- critique
+size_categories:
+- {size}
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: {file}
+---
+
+# {name}
+
+Responses with feedback in words and the places that it is about, for
+[Text2Grad](https://arxiv.org/abs/2505.22338): {annotations:,} responses, {positive:,} positive and {negative:,}
+negative spans. {without:,} responses have words and no span.
+
+| field | type | meaning |
+|---|---|---|
+{schema}
+
+```python
+from datasets import load_dataset
+
+annotations = load_dataset("{repository}", split="train")
+```
+
+```bash
+text2grad import table {repository} --out annotations.jsonl   # with every span checked against its response
+```
+"""
+
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+
+
+def write_dataset(path: Path, annotations: Sequence[Annotation]) -> None:
+    """Write annotations as JSONL or Parquet, by the file's name, whole or not at all.
+
+    Raises:
+        ConfigError: if the name says neither, or pyarrow is missing.
+        DataError: if the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".jsonl":
+            write_annotations(path, annotations)
+        elif path.suffix == ".parquet":
+            write_atomically(path, _parquet(annotations))
+        else:
+            raise ConfigError(f"annotations are written to a .jsonl or a .parquet file, got {path}")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_examples(path: Path, examples: Sequence[Example]) -> None:
+    """Write examples as JSONL, which `[data] train` in a recipe reads, whole or not at all.
+
+    Raises:
+        DataError: if the file cannot be written, or an example's meta is no JSON.
+    """
+    records = [
+        {"prompt": one.prompt, "reference": one.reference, "tests": one.tests, "meta": one.meta} for one in examples
+    ]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_records(path, records)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from error
+    except (TypeError, ValueError) as error:
+        raise DataError(f"cannot write {path}: {error}") from error
+
+
+def write_folder(
+    directory: Path, annotations: Sequence[Annotation], *, repository: str, license: str = "unknown"
+) -> None:
+    """Write the folder of a data set: a data card (README.md) and the annotations as Parquet.
+
+    Args:
+        directory: made if it is not there.
+        annotations: what the data set holds.
+        repository: OWNER/NAME on the hub; the card says how to load it.
+        license: as the hub abbreviates it, "apache-2.0", say.
+
+    Raises:
+        ConfigError: if pyarrow is missing.
+        DataError: if it cannot be written.
+    """
+    write_dataset(directory / DATA_FILE, annotations)
+    write_atomically(directory / "README.md", data_card(annotations, repository, license).encode())
+
+
+def push_folder(
+    directory: Path, repository: str, *, private: bool = False, kind: Literal["dataset", "model"] = "dataset"
+) -> str:
+    """Upload a folder to the Hugging Face hub as a data set, or as a model; return its address.
+
+    The token is huggingface_hub's own (`hf auth login`, or HF_TOKEN); it is neither read nor written here.
+
+    Raises:
+        ConfigError: if huggingface_hub is missing.
+        DataError: if the hub refuses or cannot be reached.
+    """
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError as error:
+        raise ConfigError('the hub needs huggingface_hub: pip install "text2grad[train]"') from error
+    api = HfApi()
+    # Its bases are OSError and the base of all errors of the HTTP library, which differs by huggingface_hub's version.
+    failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, ValueError)
+    try:
+        address = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repository, repo_type=kind, folder_path=directory)
+    except failures as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise DataError(f"cannot push {directory} to {repository}: {why}. The folder is complete; try again") from error
+    return str(address)
+
+
+def data_card(annotations: Sequence[Annotation], repository: str, license: str) -> str:
+    """Return the data card: counts, the schema, and how to load it."""
+    labels = Counter(span.label for one in annotations for span in one.critique.spans)
+    number = len(annotations)
+    return _CARD.format(
+        license=json.dumps(license),
+        pretty_name=json.dumps(repository.rpartition("/")[2]),
+        size=next((size for bound, size in _SIZES if number < bound), "n>1M"),
+        file=DATA_FILE,
+        name=repository.rpartition("/")[2],
+        annotations=number,
+        **{label: labels[label] for label in LABELS},
+        without=sum(not one.critique.spans for one in annotations),
+        schema="\n".join(map(_card_row, SCHEMA)),
+        repository=repository,
+    )
+
+
+def _card_row(row: tuple[str, str, str]) -> str:
+    return f"| `{row[0]}` | {row[1]} | {row[2]} |"
+
+
+def _parquet(annotations: Sequence[Annotation]) -> bytes:
+    """Return annotations as a Parquet file."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ConfigError('Parquet files need pyarrow: pip install "text2grad[train]"') from error
+    buffer = io.BytesIO()
+    try:
+        table = pa.Table.from_pylist([annotation_record(one) for one in annotations], schema=_schema(pa))
+        pq.write_table(table, buffer)
+    except UnicodeEncodeError as error:
+        raise DataError(f"Parquet holds valid Unicode only: {error}. Write a .jsonl file, which escapes it") from error
+    return buffer.getvalue()
+
+
+def _schema(pa: Any) -> Any:
+    """Return the schema as pyarrow has it."""
+    span = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("label", pa.string())])
+    critique = pa.struct(
+        [
+            ("feedback", pa.string()),
+            ("spans", pa.list_(span)),
+            ("outcome", pa.float64()),
+            ("status", pa.string()),
+            ("unmatched", pa.list_(pa.string())),
+        ]
+    )
+    return pa.schema([("prompt", pa.string()), ("response", pa.string()), ("critique", critique)])

@@ -1,0 +1,147 @@
+r"""Feedback of people: Fine-Grained RLHF, MQM, ILF.
+
+qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1"; what is missing stays in words.
+mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("source", "target", "ratings": {rater:
+              [{"side", "start", "end", "category", "severity"}]}) or as the published table, where <v>…</v> marks the
+              error and each row is one. One annotation per rater; what is marked in the source has no span.
+ilf           Imitation learning from language feedback on code (arXiv 2303.16749): words about a program, and the
+              program as the same person mended it, which shows the places.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from text2grad.feedback.annotations import Annotation
+from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
+from text2grad.feedback.records import judged_record
+from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critique, quoted, unjudged
+from text2grad.feedback.sources.changes import changed_spans
+from text2grad.types import Critique, Span
+
+_SIDES = ("source", "target")
+_SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
+_MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
+
+
+def read_qa_feedback(row: Row) -> Iterator[Item]:
+    """Yield the human feedback on one answer."""
+    judged = judged_record(row.number, row.where, row.record, "qa_feedback", row.options.match)
+    feedback = row.record["feedback"]
+    missing = [Loss(NO_PLACE, entry["error type"]) for entry in feedback["missing-info"]]
+    merged = len(feedback["errors"]) - len(judged.critique.spans)
+    doubled = [Loss("marked twice at the same place: one span, both in words")] * merged
+    yield Item(Annotation(judged.prompt, judged.response, judged.critique), (*missing, *doubled), len(missing))
+
+
+def read_mqm(row: Row) -> Iterator[Item]:
+    """Yield what each rater says of one translation."""
+    source, target = row.text("source"), row.text("target")
+    ratings = row.get("ratings")
+    if not isinstance(ratings, dict) or not all(isinstance(errors, list) for errors in ratings.values()):
+        raise row.bad(f'"{row.name("ratings")}" must map each rater to a list of errors')
+    if not ratings:
+        yield unjudged(source, target)
+    for errors in ratings.values():
+        lines, spans, losses = [], [], []
+        for error in errors:
+            line, span = _translation_error(row, error, source, target)
+            lines.append(line)
+            if span is None:
+                losses.append(Loss(NO_PLACE, line))
+            elif span in spans:
+                losses.append(Loss("marked twice at the same place: one span, both in words", line))
+            else:
+                spans.append(span)
+        missing = sum(loss.reason == NO_PLACE for loss in losses)
+        yield Item(Annotation(source, target, critique(lines, spans)), tuple(losses), missing)
+
+
+def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:
+    """Return an error in words, and its place in the target; None where it has none there."""
+    if not isinstance(error, dict) or error.get("side") not in ("source", "target"):
+        raise row.bad('an error is an object with a "side", which is "source" or "target"')
+    kind = f"{error.get('category') or 'Error'} ({error.get('severity') or 'no severity'})"
+    if error.get("start") is None:
+        return kind, None
+    of_source = error["side"] == "source"
+    text = source if of_source else target
+    place = row.span(error["start"], error.get("end"), "negative", text)
+    quote = quoted(text[place.start : place.end])
+    return (f"{kind}, of the source: {quote}", None) if of_source else (f"{kind}: {quote}", place)
+
+
+def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield one record per segment and rater, where a table has one row per error; pass other records on."""
+    for (is_row, *_), group in groupby(entries, key=_segment_key):
+        if not is_row:
+            yield from group
+            continue
+        rows = list(group)
+        yield rows[0]._replace(record=_segment(rows))
+
+
+def _segment_key(entry: Entry) -> tuple[object, ...]:
+    """Return what the rows of one segment and rater have in common; True comes first for rows."""
+    if not isinstance(entry.record, dict) or "rater" not in entry.record:
+        return (False,)
+    return (True, *(entry.record.get(key) for key in _SEGMENT))
+
+
+def _segment(rows: list[Entry]) -> Object:
+    """Return the rows of one segment and rater as one record."""
+    errors: list[Object] = []
+    first = {side: _unmarked(rows[0], side)[0] for side in _SIDES}
+    for row in rows:
+        kind = {key: row.record.get(key) for key in ("category", "severity")}
+        places: list[Object] = []
+        for side in _SIDES:
+            text, marked = _unmarked(row, side)
+            if text != first[side]:
+                raise bad_record(row.where, f'"{side}" is another text than in the row before, for the same segment')
+            places += [{"side": side, "start": start, "end": end} for start, end in marked]
+        if not places and str(kind["severity"]).lower() not in ("no-error", "no error"):
+            places = [{"side": "target"}]
+        errors += [{**kind, **place} for place in places]
+    return {**first, "ratings": {rows[0].record["rater"]: errors}}
+
+
+def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text without its marks, and where they stood."""
+    if not isinstance(row.record.get(side), str):
+        raise bad_record(row.where, f'"{side}" must be a text; the record has {keys_of(row.record)}')
+    text, places = "", []
+    for before, marked in _MARKED.findall(row.record[side]):
+        text += before + marked
+        places += [(len(text) - len(marked), len(text))] if marked else []
+    return text, places
+
+
+def read_ilf(row: Row) -> Iterator[Item]:
+    """Yield one person's words about a program."""
+    prompt, whole = row.text("prompt"), row.text("original_model_completion")
+    better = row.words("unedited_annotator_completion") or (row.words("completion") and prompt + row.text("completion"))
+    head = prompt if whole.startswith(prompt) else ""
+    yield grounded(row, (prompt, whole.removeprefix(prompt)), row.text("Feedback").strip(), better, head)
+
+
+def grounded(row: Row, asked: tuple[str, str], said: str, better: str, head: str = "") -> Item:
+    """Return words as an annotation, with the places that a better response changed where there is one.
+
+    Args:
+        row: where the words are from.
+        asked: prompt and response.
+        said: the words.
+        better: the better response, "" where there is none.
+        head: what `better` and the response both go on from.
+    """
+    prompt, response = asked
+    if not better or row.options.ground == "words":
+        return Item(Annotation(prompt, response, Critique(said)), (Loss(WORDS_ONLY),))
+    changes = changed_spans(head + response, better)
+    at = len(head)
+    spans = tuple(Span(max(s.start - at, 0), s.end - at, "negative") for s in changes.spans if s.end > at)
+    losses = [Loss("text that the better response adds: it has no place in this one")] * changes.added
+    losses += [Loss("changes of the prompt's own text: no span")] * (len(changes.spans) - len(spans))
+    losses += [] if spans else [Loss(WORDS_ONLY)]
+    return Item(Annotation(prompt, response, Critique(said, spans)), tuple(losses), changes.added)

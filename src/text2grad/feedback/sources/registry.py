@@ -1,0 +1,159 @@
+"""The sources by name, and how one is read."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from text2grad.errors import ConfigError, DataError, check_known
+from text2grad.feedback.annotations import Annotation
+from text2grad.feedback.critique_text import is_finite
+from text2grad.feedback.record_files import json_object, read_entries
+from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
+from text2grad.feedback.sources.people import gather_mqm, read_ilf, read_mqm, read_qa_feedback
+from text2grad.feedback.sources.published import read_kodcode, read_slf5k, read_ultrafeedback
+from text2grad.feedback.sources.table import COLUMNS, read_table
+from text2grad.feedback.sources.tools import read_argilla, read_label_studio
+from text2grad.types import Critique, Example
+
+SOURCES: dict[str, Source] = {
+    "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS),
+    "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
+    "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
+    "ilf": Source("ILF for code: words about a program, grounded by its refinement", read_ilf),
+    "slf5k": Source("SLF5K: posts, summaries, feedback in words", read_slf5k),
+    "ultrafeedback": Source("UltraFeedback: binarized pairs, or critiques of completions", read_ultrafeedback),
+    "kodcode": Source("KodCode: problems, solutions, tests", read_kodcode),
+    "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
+    "argilla": Source("Argilla 2, exported by records.to_json()", read_argilla, ("prompt", "response"), labels=True),
+}
+"""Readers by the names that `text2grad import` knows."""
+
+EXAMPLES_OF_LOSS = 3
+
+
+class Found(NamedTuple):
+    """An item, and the place of the record that it comes from."""
+
+    where: str
+    item: Item
+
+
+def read_source(
+    path: str | Path,
+    *,
+    format: str = "table",
+    columns: Mapping[str, str] | None = None,
+    labels: Mapping[str, Meaning] | None = None,
+    split: str = "train",
+) -> list[Annotation | Example]:
+    """Return the annotations of a source, and examples where it has no feedback.
+
+    Args:
+        path: a file, a directory, or the name of a data set on the Hugging Face hub.
+        format: a name of `SOURCES`.
+        columns: our name of a column -> the source's.
+        labels: a label of an annotation tool -> "positive", "negative" or "ignore".
+        split: which part of a data set.
+
+    Raises:
+        DataError: if it cannot be read, or a record cannot be used. `read_items` can skip such records, and tells
+            what each record lost.
+        ConfigError: if a setting has no such value.
+    """
+    options = Options(columns or {}, labels or {})
+    return [found.item.made for found in read_items(path, format, options, split=split)]
+
+
+def read_items(
+    path: str | Path,
+    format: str,
+    options: Options | None = None,
+    *,
+    split: str = "train",
+    limit: int | None = None,
+    on_bad: Callable[[DataError], None] | None = None,
+) -> Iterator[Found]:
+    """Yield what the records of a source hold, with what is lost of each.
+
+    Args:
+        path: a file, a directory, or the name of a data set on the Hugging Face hub.
+        format: a name of `SOURCES`.
+        options: how it is read.
+        split: which part of a data set.
+        limit: read at most so many records.
+        on_bad: is given the error of each record that cannot be used; without it the first one is raised.
+
+    Raises:
+        DataError: if it cannot be read or has no records, or one of them cannot be used.
+        ConfigError: if a setting has no such value.
+    """
+    check_known("format", format, tuple(SOURCES))
+    source, options = SOURCES[format], options or Options()
+    _check(format, source, options)
+    entries = read_entries(path, split=split)
+    number = 0
+    for number, where, record in islice(source.gather(entries) if source.gather else entries, limit):
+        try:
+            found = list(source.read(Row(number, where, json_object(record, where), options)))
+        except DataError as error:
+            if on_bad is None:
+                raise
+            on_bad(error)
+            continue
+        yield from (Found(where, _charged(item, options.missing_outcome)) for item in found)
+    if not number:
+        raise DataError(f"{path} has no records")
+
+
+def _check(format: str, source: Source, options: Options) -> None:
+    """Refuse settings that this source does not have."""
+    for name in options.columns:
+        if not source.columns:
+            raise ConfigError(f'format "{format}" has columns of its own and takes no column mapping, got {name!r}')
+        check_known("column", name, source.columns)
+    if options.labels and not source.labels:
+        raise ConfigError(f'format "{format}" has no labels to give a meaning to, got {next(iter(options.labels))!r}')
+    if options.missing_outcome is not None and not is_finite(options.missing_outcome):
+        raise ConfigError(f"missing_outcome must be a finite number, got {options.missing_outcome!r}")
+
+
+def _charged(item: Item, missing_outcome: float | None) -> Item:
+    """Return an item whose faults without a span count in the outcome."""
+    made = item.made
+    if missing_outcome is None or not item.missing or not isinstance(made, Annotation):
+        return item
+    judged = made.critique
+    outcome = (judged.outcome or 0.0) + missing_outcome * item.missing
+    charged = Critique(judged.feedback, judged.spans, outcome, judged.status, judged.unmatched)
+    return item._replace(made=made._replace(critique=charged))
+
+
+@dataclass(slots=True)
+class Account:
+    """What was kept of a source and what was lost, with the first losses of each kind."""
+
+    annotations: int = 0
+    examples: int = 0
+    spans: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    shown: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, found: Found) -> None:
+        """Count an item."""
+        if isinstance(found.item.made, Annotation):
+            self.annotations += 1
+            self.spans.update(span.label for span in found.item.made.critique.spans)
+        else:
+            self.examples += 1
+        for reason, detail in found.item.losses:
+            self.lose(reason, f"{found.where}: {detail}" if detail else found.where)
+
+    def lose(self, reason: str, example: str) -> None:
+        """Count a loss."""
+        self.losses[reason] += 1
+        first = self.shown.setdefault(reason, [])
+        if len(first) < EXAMPLES_OF_LOSS:
+            first.append(example)

@@ -1,0 +1,244 @@
+"""Exports of annotation tools: Label Studio and Argilla.
+
+label_studio  "Export → JSON": tasks with "data" and "annotations". Regions of `Labels` over the response become
+              spans, by what the labels mean; notes on regions, `TextArea`s and `Choices` are the words. One annotation
+              per annotator.
+argilla       Argilla 2: `dataset.records.to_datasets()`, or `.to_json(...)`, which does not say what was submitted.
+              Answers to a span question become spans, texts the words, one annotation per user.
+
+What a label means is told (`labels`), or plain from its name: good, positive, correct, …; poor, negative, error, ….
+What a model guessed and what a person did not submit are losses.
+
+Label Studio counts code points, as Python does; older versions counted UTF-16 units, as browsers do. The text that it
+quotes tells which. It quotes what the screen shows: a line break is a backslash and an n, several spaces are one.
+Argilla's page counts UTF-16 units and its Python client code points, and neither quotes: where the two differ, a span's
+place is not known.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from text2grad.feedback.annotations import Annotation
+from text2grad.feedback.record_files import Object, shown
+from text2grad.feedback.sources.base import Item, Loss, Meaning, Row, critique, quoted, unjudged
+from text2grad.types import Span
+
+PLAIN_LABELS: dict[str, Meaning] = {
+    **dict.fromkeys(("good", "positive", "correct", "right", "+"), "positive"),
+    **dict.fromkeys(("poor", "bad", "negative", "wrong", "incorrect", "error", "-"), "negative"),
+}
+IGNORED = "labels that are told to be ignored"
+SKIPPED = "annotations that their annotator skipped"
+UNSUBMITTED = "answers that nobody submitted: drafts, or discarded"
+GUESSED = "guesses of a model: not what a person said"
+UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say: Argilla does not tell their place"
+
+
+def read_label_studio(row: Row) -> Iterator[Item]:
+    """Yield each annotator's regions and words on one task."""
+    data = row.record.get("data")
+    if not isinstance(data, dict):
+        raise row.bad('a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV')
+    task = Row(row.number, row.where, data, row.options)
+    response, prompt = task.first("response", "text"), task.words("prompt")
+    annotations = _objects(row, row.listed("annotations"))
+    kept = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
+    unused = [Loss(SKIPPED)] * (len(annotations) - len(kept))
+    unused += [Loss(UNSUBMITTED)] * len(row.record.get("drafts") or [])
+    unused += [Loss(GUESSED)] * len(row.record.get("predictions") or [])
+    if not kept:
+        yield unjudged(prompt, response, *unused)
+    for annotation in kept:
+        lines, spans, losses = _regions(row, _objects(row, annotation.get("result") or []), data, response)
+        yield Item(Annotation(prompt, response, critique(lines, spans)), (*unused, *losses))
+        unused = []
+
+
+def _objects(row: Row, values: list[Any]) -> list[Object]:
+    """Return a list of JSON objects, or refuse it."""
+    for value in values:
+        if not isinstance(value, dict):
+            raise row.bad(f"annotations, results and answers are objects, got {shown(value)}")
+    return values
+
+
+def _regions(row: Row, results: list[Object], data: Object, response: str) -> tuple[list[str], list[Span], list[Loss]]:
+    """Return what one annotator marked, and wrote on what is marked and on the whole."""
+    lines: list[str] = []
+    spans: list[Span] = []
+    losses = [loss for result in results if (loss := _loss(result, data, response))]
+    regions = [one for one in results if one.get("type") == "labels" and not _loss(one, data, response)]
+    marks = {region.get("id") for region in regions} - {None}
+    notes: dict[Any, list[str]] = {}
+    for result in results:
+        notes.setdefault(result.get("id"), []).extend(_words(result))
+    for region in regions:
+        span = _place(row, region["value"], response)
+        said = notes[region.get("id")] if region.get("id") in marks else []
+        note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
+        for label in region["value"]["labels"]:
+            line, meaning = marked(label, response[span.start : span.end], note), label_meaning(row, label)
+            if meaning == "ignore":
+                losses.append(Loss(IGNORED, line))
+                continue
+            spans.append(Span(span.start, span.end, meaning))
+            lines.append(line)
+    return lines + [text for name, said in notes.items() if name not in marks for text in said], spans, losses
+
+
+def _loss(result: Object, data: Object, response: str) -> Loss | None:
+    """Return why a result is neither a region of the response nor words, None where it is one of them."""
+    kind, value = result.get("type"), result.get("value") or {}
+    if kind in ("textarea", "choices"):
+        return None
+    if kind != "labels":
+        return Loss("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}")
+    shown_there = data.get(str(result.get("to_name")))
+    if isinstance(shown_there, str) and shown_there != response:
+        return Loss("regions of another text than the response", f"{result['to_name']}: {shown(value.get('text'))}")
+    return None if value.get("labels") else Loss("regions without a label", shown(value.get("text")))
+
+
+def _words(result: Object) -> list[str]:
+    """Return what was written in a text area, or chosen."""
+    value = result.get("value") or {}
+    if result.get("type") == "choices":
+        return [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
+    return _texts(value.get("text")) if result.get("type") == "textarea" else []
+
+
+def _texts(value: Any) -> list[str]:
+    """Return texts that come as one or as a list."""
+    return [value] if isinstance(value, str) else [text for text in value or [] if isinstance(text, str)]
+
+
+def _place(row: Row, value: Object, response: str) -> Span:
+    """Return the place of a region, checked against the text that the export quotes."""
+    start: Any = value.get("start")
+    end: Any = value.get("end")
+    quote = value.get("text")
+    if not isinstance(quote, str) or not _is_place(start, end):
+        return row.span(start, end, "negative", response)
+    for same in (str, _without_space):
+        for first, last in _readings(response, start, end):
+            if same(response[first:last]) == same(quote):
+                return row.span(first, last, "negative", response)
+    raise row.bad(f"region [{shown(start)}, {shown(end)}] quotes {shown(quote)}, which is not what stands there")
+
+
+def _is_place(start: Any, end: Any) -> bool:
+    return type(start) is type(end) is int and 0 <= start <= end
+
+
+def _readings(response: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Return a place that is given in code points or in UTF-16 units, as code points, by both readings."""
+    units = response.encode("utf-16-le", "surrogatepass")
+    first, last = (len(units[: 2 * place].decode("utf-16-le", "surrogatepass")) for place in (start, end))
+    return [(start, end), (first, last)]
+
+
+def _without_space(text: str) -> str:
+    """Return a text without space, a line break as Label Studio quotes it included."""
+    return "".join(text.replace("\\n", "").split())
+
+
+class _Answer(NamedTuple):
+    """What a user of Argilla answered to a question."""
+
+    user: Any
+    question: str
+    value: Any
+
+
+def read_argilla(row: Row) -> Iterator[Item]:
+    """Yield each user's answers on one record."""
+    fields, answers, unused = _nested(row) if "fields" in row.record else _flat(row)
+    texts = Row(row.number, row.where, fields, row.options)
+    response, prompt = texts.first("response", "text"), texts.words("prompt")
+    users = list(dict.fromkeys(answer.user for answer in answers))
+    if not users:
+        yield unjudged(prompt, response, *unused)
+    for user in users:
+        lines, spans, losses = _answers(row, [answer for answer in answers if answer.user == user], response)
+        yield Item(Annotation(prompt, response, critique(lines, spans)), (*unused, *losses))
+        unused = []
+
+
+def _nested(row: Row) -> tuple[Object, list[_Answer], list[Loss]]:
+    """Return fields, answers and losses of a record that `records.to_json()` wrote."""
+    fields, responses = row.record["fields"], row.record.get("responses")
+    if not isinstance(fields, dict) or not isinstance(responses, dict | None):
+        raise row.bad('"fields" and "responses" must be objects, as records.to_json() writes them')
+    answers = [
+        _Answer(given.get("user_id"), question, given.get("value"))
+        for question, all_given in (responses or {}).items()
+        for given in _objects(row, all_given)
+    ]
+    return fields, answers, [Loss(GUESSED, question) for question in row.record.get("suggestions") or {}]
+
+
+def _flat(row: Row) -> tuple[Object, list[_Answer], list[Loss]]:
+    """Return fields, answers and losses of a record of `records.to_datasets()`."""
+    record, answers = row.record, []
+    losses = [Loss(GUESSED, name) for name in record if name.endswith(".suggestion") and record[name] is not None]
+    names = [name for name in record if name.endswith(".responses")]
+    if not names:
+        raise row.bad(
+            'a record of Argilla 2 has "fields" and "responses", or columns like "span.responses"; export with '
+            "records.to_datasets() or records.to_json()"
+        )
+    for name in names:
+        values, users, statuses = (record.get(name + part) or [] for part in ("", ".users", ".status"))
+        if not len(values) == len(users) == len(statuses):
+            raise row.bad(f"{quoted(name)} has {len(values)} answers of {len(users)} users, {len(statuses)} statuses")
+        for value, user, status in zip(values, users, statuses, strict=True):
+            if status in ("draft", "discarded"):
+                losses.append(Loss(UNSUBMITTED, f"{status}: {shown(value)}"))
+            else:
+                answers.append(_Answer(user, name.removesuffix(".responses"), value))
+    return record, answers, losses
+
+
+def _answers(row: Row, answers: list[_Answer], response: str) -> tuple[list[str], list[Span], list[Loss]]:
+    """Return what one user marked and wrote."""
+    lines: list[str] = []
+    spans: list[Span] = []
+    losses: list[Loss] = []
+    for _, question, value in answers:
+        if isinstance(value, str):
+            lines.append(value.strip())
+        elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
+            for entry in value:
+                label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
+                meaning = label_meaning(row, label)
+                if meaning == "ignore":
+                    losses.append(Loss(IGNORED, label))
+                elif _is_place(start, end) and len(set(_readings(response, start, end))) > 1:
+                    losses.append(Loss(UNCLEAR, f"{label} [{start}, {end}]"))
+                else:
+                    spans.append(row.span(start, end, meaning, response))
+                    lines.append(marked(label, response[start:end], ""))
+        else:
+            losses.append(Loss("answers that are neither spans nor words", f"{question}: {shown(value)}"))
+    return lines, spans, losses
+
+
+def label_meaning(row: Row, label: str) -> Meaning:
+    """Return what a label means, told or plain from its name."""
+    told = row.options.labels.get(label) or PLAIN_LABELS.get(label.strip().lower())
+    if told is None:
+        raise row.bad(
+            f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "
+            "or =ignore"
+        )
+    return told
+
+
+def marked(label: str, text: str, note: str) -> str:
+    """Return a mark in words.
+
+    Example:
+        >>> marked("Error", "Lyon", "She lives in Nice.")
+        'Error: "Lyon" – She lives in Nice.'
+    """
+    return f"{label}: {quoted(text)}" + (f" – {note}" if note else "")

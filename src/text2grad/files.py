@@ -1,0 +1,72 @@
+"""Files and directories that appear whole or not at all, and strict JSON."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole, or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write records as lines of JSON, all of them or none."""
+    write_atomically(path, b"".join(to_json(record) + b"\n" for record in records))
+
+
+def to_json(value: Any) -> bytes:
+    """Return strict JSON in UTF-8; text that is no valid Unicode is escaped."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+@contextmanager
+def published(final: Path) -> Iterator[Path]:
+    """Yield where to make a directory; it gets its name once it is whole and on disk, or goes if that fails."""
+    temporary = final.with_name(f".{final.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        yield temporary
+        _publish(temporary, final)
+    except Exception:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _publish(temporary: Path, final: Path) -> None:
+    flush(temporary)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    _flush_directory(final.parent)
+
+
+def flush(directory: Path) -> None:
+    """Flush every file below a directory to disk."""
+    for root, _, files in os.walk(directory):
+        for name in files:
+            descriptor = os.open(Path(root) / name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        _flush_directory(Path(root))
+
+
+def _flush_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

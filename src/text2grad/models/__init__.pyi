@@ -1,0 +1,53 @@
+from .adapters import (
+    CRITIC_ADAPTER as CRITIC_ADAPTER,
+    POLICY_ADAPTER as POLICY_ADAPTER,
+    adapter_active as adapter_active,
+    adapter_parameters as adapter_parameters,
+    enable_checkpointing as enable_checkpointing,
+    half_precision as half_precision,
+    is_peft as is_peft,
+    load_lora as load_lora,
+    policy_only as policy_only,
+    with_lora as with_lora,
+)
+from .batch import TokenBatch as TokenBatch, collate as collate
+from .fine_tuning import (
+    NO_LOSS as NO_LOSS,
+    FineTuning as FineTuning,
+    as_it_was as as_it_was,
+    fine_tune as fine_tune,
+    optimizers as optimizers,
+    recomputing as recomputing,
+    supervised_row as supervised_row,
+    train_quietly as train_quietly,
+    training_arguments as training_arguments,
+)
+from .policy import (
+    PolicyWithValue as PolicyWithValue,
+    Reference as Reference,
+    Scores as Scores,
+    check_model as check_model,
+)
+from .pretrained import (
+    ADAPTER_CONFIG as ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS as ADAPTER_WEIGHTS,
+    base_named_by as base_named_by,
+    context_of as context_of,
+    load_model as load_model,
+    load_policy as load_policy,
+    load_tokenizer as load_tokenizer,
+)
+from .prompts import (
+    encode_prompts as encode_prompts,
+    fitting_prompts as fitting_prompts,
+    padding_id as padding_id,
+    stop_ids as stop_ids,
+)
+from .randomness import (
+    batch_indices as batch_indices,
+    random_states as random_states,
+    restore_random_states as restore_random_states,
+    sample_inverse_cdf as sample_inverse_cdf,
+    step_uniforms as step_uniforms,
+)
+from .sampling import decode_greedily as decode_greedily, make_rollouts as make_rollouts, sample as sample

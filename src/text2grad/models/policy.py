@@ -1,0 +1,264 @@
+"""Policy, value function and reference; `response_logprobs` is the one place where a token meets its predictor.
+
+    policy      any Hugging Face causal language model, in full or as a LoRA adapter
+    value       V_ψ(x, y_<t): a linear head that starts at zero, on the policy's trunk ("trunk"), on its own adapter of
+                the same base ("adapter"), or on its own model ("model"); "none" leaves V = 0
+    reference   the base with adapters off, or a frozen copy where there are no adapters
+
+Hidden states are cut to the response positions before the output layer, and log-probs come from them in tiles
+(`logprobs`), so no [B, T, V] tensor exists. After this module everything is response-aligned and nobody shifts again.
+Shapes: B responses, S all tokens, T response tokens, N response tokens of the batch packed, H hidden size.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from text2grad.errors import ConfigError, ModelError
+from text2grad.models.adapters import (
+    VALUE_ADAPTER,
+    adapter_active,
+    adapter_parameters,
+    adapters_off,
+    base_of,
+    disable_dropout,
+    half_precision,
+    is_peft,
+)
+from text2grad.models.batch import TokenBatch
+from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
+
+ValueMode = Literal["none", "trunk", "adapter", "model"]
+
+
+class Passes(NamedTuple):
+    """One differentiable pass: each [B, T] fp32, zero outside the mask."""
+
+    logp: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+class Scores(NamedTuple):
+    """What a rollout is judged by, without gradient: each [B, T] fp32, zero outside the mask; bootstrap is [B]."""
+
+    logp: Tensor
+    logp_ref: Tensor
+    kl: Tensor  # exact KL(π ‖ π_ref) per token in nats, or k1 = log π − log π_ref
+    entropy: Tensor
+    values: Tensor
+    bootstrap: Tensor  # V after the last token of a truncated response, 0 for one that ended
+
+    @classmethod
+    def zeros(cls, shape: torch.Size, device: torch.device) -> "Scores":
+        """Return scores of zero for [B, T] tokens."""
+        logp, logp_ref, kl, entropy, values = torch.zeros(5, *shape, device=device)
+        return cls(logp, logp_ref, kl, entropy, values, torch.zeros(shape[0], device=device))
+
+
+def head_of(model: Any) -> Head:
+    """Return the output layer of a causal language model, with the scale and cap its config asks for.
+
+    Raises:
+        ModelError: if there is no linear output layer, or an adapter sits on it.
+    """
+    base = base_of(model)
+    layer, config = base.get_output_embeddings(), base.config.get_text_config()
+    if not isinstance(getattr(layer, "weight", None), Tensor):
+        raise ModelError(f"{type(base).__name__} has no linear output layer; log-probs need one")
+    if hasattr(layer, "lora_A"):
+        raise ModelError(
+            f"{type(base).__name__} has a LoRA adapter on its output layer. Leave it out of target_modules "
+            '(target_modules="all-linear" does), or train it in full with modules_to_save.'
+        )
+    scale = getattr(config, "logit_scale", None) or 1.0
+    scale /= getattr(config, "logits_scaling", None) or 1.0
+    cap = getattr(config, "final_logit_softcapping", None)
+    return Head(layer.weight, getattr(layer, "bias", None), float(scale), cap)
+
+
+def last_hidden(model: Any, ids: Tensor) -> Tensor:
+    """Return the trunk's last hidden states, [B, S, H].
+
+    No attention mask is passed: with right padding, causal attention keeps padding out of every real position, and the
+    attention kernels take their fast causal path.
+    """
+    trunk = base_of(model).get_decoder()
+    return trunk(input_ids=ids, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
+
+
+def response_logprobs(
+    model: Any, batch: TokenBatch, *, temperature: float = 1.0, with_entropy: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log π(y_t | x, y_<t), its entropy and the trunk's features: the one place that shifts.
+
+    Args:
+        model: a causal language model.
+        batch: right-padded rollouts.
+        temperature: that of the rollout.
+        with_entropy: compute the entropy too; zeros otherwise.
+
+    Returns:
+        logp [B, T] and entropy [B, T] in nats, zero outside the mask, and the hidden states [B, S, H].
+    """
+    hidden = last_hidden(model, batch.ids)
+    packed = _at_predictors(hidden, batch)  # [N, H]
+    targets = batch.response_ids[batch.response_mask]  # [N]
+    stats = token_logprobs(packed, head_of(model), targets, temperature=temperature, with_entropy=with_entropy)
+    return _unpack(stats.logp, batch), _unpack(stats.entropy, batch), hidden
+
+
+def _at_predictors(hidden: Tensor, batch: TokenBatch) -> Tensor:
+    """Return the hidden states that predict the response tokens, packed, [N, H]."""
+    rows, _ = batch.response_mask.nonzero(as_tuple=True)
+    return hidden[rows, batch.predictor_positions()[batch.response_mask]]
+
+
+def _unpack(packed: Tensor, batch: TokenBatch) -> Tensor:
+    """Return [N] as [B, T], zero outside the mask."""
+    full = torch.zeros(batch.response_mask.shape, dtype=packed.dtype, device=packed.device)
+    return full.masked_scatter(batch.response_mask, packed)
+
+
+class PolicyWithValue(nn.Module):
+    """The trainable part of a run: the policy, and the value function in one of its four forms."""
+
+    def __init__(self, policy: Any, *, value: ValueMode = "trunk", detach_trunk: bool = True) -> None:
+        """Take a policy and give it a value function.
+
+        Args:
+            policy: a causal language model, or one with a peft adapter.
+            value: where the value head reads its features.
+            detach_trunk: with value="trunk", keep the value loss out of the policy's weights.
+
+        Raises:
+            ConfigError: if value="adapter" is asked of a model without adapters.
+        """
+        super().__init__()
+        if value == "adapter" and VALUE_ADAPTER not in getattr(policy, "peft_config", {}):
+            raise ConfigError(
+                'value="adapter" needs a LoRA policy with a second adapter named "value": set [model] lora_r, or '
+                'choose value="trunk" or "model"'
+            )
+        disable_dropout(policy)
+        self.policy = policy
+        self.value_mode = value
+        self.detach_trunk = detach_trunk
+        self.value_trunk = copy.deepcopy(base_of(policy).get_decoder()) if value == "model" else None
+        if self.value_trunk is not None:
+            self.value_trunk.requires_grad_(True)
+        width = head_of(policy).weight.shape[1]
+        self.value_head = None if value == "none" else nn.Linear(width, 1, device=policy.device)
+        if self.value_head is not None:
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+
+    def value_parameters(self) -> list[nn.Parameter]:
+        """Return the trainable parameters ψ of the value function, the policy's own left out."""
+        named = {} if self.value_head is None else dict(self.value_head.named_parameters(prefix="head"))
+        if self.value_trunk is not None:
+            named |= dict(self.value_trunk.named_parameters(prefix="trunk"))
+        if self.value_mode == "adapter":
+            named |= adapter_parameters(self.policy, VALUE_ADAPTER)
+        return [p for p in named.values() if p.requires_grad]
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """Return the trainable parameters θ of the policy."""
+        own = {id(p) for p in self.value_parameters()}
+        return [p for p in self.policy.parameters() if p.requires_grad and id(p) not in own]
+
+    def forward(self, batch: TokenBatch, *, temperature: float = 1.0, with_entropy: bool = False) -> Passes:
+        """Return log-probs, entropy and values at every response token, differentiable."""
+        logp, entropy, hidden = response_logprobs(
+            self.policy, batch, temperature=temperature, with_entropy=with_entropy
+        )
+        return Passes(logp, entropy, self._values(batch, hidden)[0])
+
+    def _values(self, batch: TokenBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return V before each response token, [B, T], and V after the last one, [B]."""
+        if self.value_head is None:
+            empty = torch.zeros(batch.response_mask.shape, device=batch.ids.device)
+            return empty, empty.new_zeros(len(empty))
+        if self.value_mode == "adapter":
+            with adapter_active(self.policy, VALUE_ADAPTER):
+                hidden = last_hidden(self.policy, batch.ids)
+        elif self.value_trunk is not None:
+            hidden = self.value_trunk(input_ids=batch.ids, use_cache=False).last_hidden_state
+        elif self.detach_trunk:
+            hidden = hidden.detach()
+        before = self.value_head(_at_predictors(hidden, batch).float())[:, 0]
+        rows = torch.arange(len(batch.ids), device=batch.ids.device)
+        after = self.value_head(hidden[rows, batch.last_positions()].float())[:, 0]
+        return _unpack(before, batch), after
+
+    @torch.no_grad()
+    def score(
+        self, batch: TokenBatch, reference: "Reference", *, temperature: float, kl: Literal["k1", "full"]
+    ) -> Scores:
+        """Return log-probs of policy and reference, their KL, entropy, values and the bootstrap, without gradient.
+
+        Args:
+            batch: right-padded rollouts.
+            reference: the frozen start.
+            temperature: that of the rollout.
+            kl: "k1", the sampled log-ratio; "full", exact over the vocabulary.
+        """
+        hidden = last_hidden(self.policy, batch.ids)
+        values, after = self._values(batch, hidden)
+        targets = batch.response_ids[batch.response_mask]
+        mine, head = _at_predictors(hidden, batch), head_of(self.policy)
+        del hidden
+        with reference.active(self.policy) as reference_model:
+            other = _at_predictors(last_hidden(reference_model, batch.ids), batch)
+            other_head = head_of(reference_model)
+        if kl == "full":
+            pair = pair_logprobs(mine, head, other, other_head, targets, temperature=temperature)
+        else:
+            pair = sampled_pair(mine, head, other, other_head, targets, temperature=temperature)
+        logp, logp_ref, per_token, entropy = (_unpack(x, batch) for x in pair)
+        return Scores(logp, logp_ref, per_token, entropy, values, after * batch.truncated)
+
+
+class Reference:
+    """The frozen start π_ref: the policy's base with adapters off, or a copy of the policy taken now."""
+
+    def __init__(self, policy: Any) -> None:
+        """Take a copy of the policy's weights where there are no adapters to switch off."""
+        self.model = None if is_peft(policy) else copy.deepcopy(policy).requires_grad_(False).eval()
+
+    @contextmanager
+    def active(self, policy: Any) -> Iterator[Any]:
+        """Yield the model that plays the reference."""
+        if self.model is not None:
+            yield self.model
+        else:
+            with adapters_off(policy):
+                yield policy
+
+
+@torch.no_grad()
+def check_model(policy: Any) -> None:
+    """Refuse a model whose own logits differ from what the tiles compute.
+
+    Raises:
+        ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that the model
+            does something after its trunk that `head_of` does not know.
+    """
+    was_training = policy.training
+    policy.eval()
+    vocab = head_of(policy).weight.shape[0]
+    ids = torch.arange(1, 9, device=policy.device)[None] % vocab
+    own = policy(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+    own = own.gather(1, ids[0, 1:, None])[:, 0]
+    ours = token_logprobs(last_hidden(policy, ids)[0, :-1], head_of(policy), ids[0, 1:]).logp
+    policy.train(was_training)
+    worst = float((own - ours).abs().max())
+    if not worst < (0.1 if half_precision(policy) else 1e-3):
+        raise ModelError(
+            f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
+            "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
+        )

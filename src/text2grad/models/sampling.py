@@ -1,0 +1,150 @@
+"""Prompts → responses, drawn from π_old itself: temperature and nothing else.
+
+PPO's ratio π_θ/π_old is only right when π_old is the distribution that was sampled from. Top-p, top-k, repetition
+penalties, minimum lengths and beams all sample from something else, so there is no way to ask for them here.
+
+One uniform number per row and step is turned into a token by the inverse CDF (`torch.multinomial` draws one per
+vocabulary entry). The numbers depend on the seed and the step alone, never on what ran before: that is what makes a
+resumed run equal to one that was never stopped, and a response independent of how many processes share the work.
+
+Shapes: B rows, V vocabulary, T new tokens.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from text2grad.models.batch import left_padded
+from text2grad.models.randomness import sample_inverse_cdf
+from text2grad.models.shared_prefix import prefill
+from text2grad.types import Example, Rollout
+
+
+@torch.no_grad()
+def sample(
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    uniforms: Tensor,
+    *,
+    eos_ids: Sequence[int],
+    pad_id: int,
+    temperature: float = 1.0,
+    rows_at_once: int = 64,
+) -> list[tuple[int, ...]]:
+    """Return one response per prompt, end-of-sequence included where it was sampled.
+
+    Args:
+        model: the policy; its own generation config is set aside for the call.
+        prompt_ids: token ids of each prompt.
+        uniforms: [B, T]; T is the most tokens a response may have.
+        eos_ids: ids that end a response.
+        pad_id: fills the left of short prompts.
+        temperature: divides the logits; above 0.
+        rows_at_once: rows of one generate call; changes memory, not results.
+    """
+    responses: list[tuple[int, ...]] = []
+    for start in range(0, len(prompt_ids), rows_at_once):
+        chunk = prompt_ids[start : start + rows_at_once]
+        drawn = uniforms[start : start + rows_at_once].to(model.device)
+        draw = _InverseCdfProcessor(drawn, temperature, max(map(len, chunk)))
+        responses += _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, processors=[draw])
+    return responses
+
+
+@torch.no_grad()
+def decode_greedily(
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    eos_ids: Sequence[int],
+    pad_id: int,
+    processors: Sequence[Any] = (),
+    groups: Sequence[Hashable] = (),
+) -> list[tuple[int, ...]]:
+    """Return the most likely continuation of each prompt, token by token, end-of-sequence included; one batch.
+
+    The processors may change the scores, in the manner of transformers. What the prompts of a group begin with alike is
+    read once (`shared_prefix`); that saves time, and changes results by rounding alone.
+    """
+    return _generate(model, prompt_ids, max_new_tokens, eos_ids, pad_id, processors, groups)
+
+
+def _generate(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    eos_ids: Sequence[int],
+    pad_id: int,
+    processors: Sequence[Any],
+    groups: Sequence[Hashable] = (),
+) -> list[tuple[int, ...]]:
+    """Decode one batch by transformers' own generate, which the processors may steer."""
+    from transformers import LogitsProcessorList
+
+    with _plain_generation(model, eos_ids, pad_id):
+        shared = prefill(model, prompts, groups, pad_id) if groups else None
+        ids, attention_mask, cache = shared or (*left_padded(prompts, pad_id, model.device), None)
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=attention_mask,
+            past_key_values=cache,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            logits_processor=LogitsProcessorList(list(processors)),
+        )
+    return [_until_stop(row, eos_ids) for row in output[:, ids.shape[1] :].tolist()]
+
+
+def make_rollouts(
+    tokenizer: Any,
+    examples: Sequence[Example],
+    prompt_ids: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    eos_ids: Sequence[int],
+) -> list[Rollout]:
+    """Return rollouts with their decoded text; one that does not end in an end-of-sequence was cut."""
+    texts = tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
+    return [
+        Rollout(example, tuple(prompt), tuple(ids), text, truncated=not ids or ids[-1] not in eos_ids)
+        for example, prompt, ids, text in zip(examples, prompt_ids, responses, texts, strict=True)
+    ]
+
+
+class _InverseCdfProcessor:
+    """Draw each row's next token and leave generate's argmax no choice."""
+
+    def __init__(self, uniforms: Tensor, temperature: float, prompt_width: int) -> None:
+        self.uniforms, self.temperature, self.prompt_width = uniforms, temperature, prompt_width
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        uniform = self.uniforms[:, input_ids.shape[1] - self.prompt_width]
+        choice = sample_inverse_cdf(scores / self.temperature, uniform)
+        return torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
+
+
+def _until_stop(ids: list[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
+    for position, token in enumerate(ids):
+        if token in eos_ids:
+            return tuple(ids[: position + 1])
+    return tuple(ids)
+
+
+@contextmanager
+def _plain_generation(model: Any, eos_ids: Sequence[int], pad_id: int) -> Iterator[None]:
+    """Set the model's own generation config aside: it may hold a top_p, a penalty, a minimum length."""
+    from transformers import GenerationConfig
+
+    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    before, was_training = owner.generation_config, model.training
+    plain = {"eos_token_id": list(eos_ids), "pad_token_id": pad_id, "use_cache": True}
+    owner.generation_config = GenerationConfig(**plain)  # type: ignore[no-untyped-call]
+    model.eval()
+    try:
+        yield
+    finally:
+        owner.generation_config = before
+        model.train(was_training)

@@ -1,0 +1,98 @@
+"""What rows of a batch begin with alike is read once: votes on one response, or responses to one long prompt.
+
+Each group's common beginning goes through the model as one row; its keys and values are then handed to the rows of the
+group, which go on from there. The ends of the rows are aligned as ever, so padding stands between the two parts:
+
+    [padding, beginning of the group][padding, rest of the row] → new tokens
+
+That is no place for padding where attention counts distances in slots, so models with sliding windows, recurrent layers
+or more than text read every row whole.
+
+Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest rest.
+"""
+
+from collections.abc import Hashable, Sequence
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from text2grad.models.batch import left_padded
+
+
+class Prefilled(NamedTuple):
+    """A batch whose beginnings were read.
+
+    Attributes:
+        ids: [B, P + R], padded as above.
+        attention_mask: [B, P + R], 0 on padding.
+        cache: keys and values of the first P slots of every row.
+    """
+
+    ids: Tensor
+    attention_mask: Tensor
+    cache: Any
+
+
+@torch.no_grad()
+def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable], pad_id: int) -> Prefilled | None:
+    """Read the common beginning of each group once; None where nothing is saved by it, or the model is of another kind.
+
+    Args:
+        model: a Hugging Face causal language model.
+        rows: token ids, at least one each.
+        groups: of the rows; those of one group begin alike as far as their ids say.
+        pad_id: fills padding.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for number, group in enumerate(groups):
+        members.setdefault(group, []).append(number)
+    numbers = {group: number for number, group in enumerate(members)}
+    heads = [_beginning([rows[number] for number in own]) for own in members.values()]
+    rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
+    width, head, rest = (max(map(len, part)) for part in (rows, heads, rests))
+    cache = _empty_cache(model) if len(heads) * head + len(rows) * rest < len(rows) * width else None
+    if cache is None:
+        return None
+    ids, mask = left_padded(heads, pad_id, model.device)
+    _read(model, ids, mask, cache)
+    own = torch.tensor([numbers[group] for group in groups], device=model.device)
+    cache.batch_select_indices(own)
+    rest_ids, rest_mask = left_padded(rests, pad_id, model.device)
+    return Prefilled(torch.cat([ids[own], rest_ids], 1), torch.cat([mask[own], rest_mask], 1), cache)
+
+
+def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return what rows begin with alike, short of the last token of the shortest: generate needs one to go on from."""
+    lists = [list(row) for row in rows]
+    first, last = min(lists), max(lists)  # in the order of words in a dictionary: all others lie between
+    alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return first[: min(alike, *(len(row) - 1 for row in rows))]
+
+
+def _empty_cache(model: Any) -> Any:
+    """Return a cache whose every layer keeps every slot; None for models with others."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    config = model.config
+    if config.get_text_config() is not config or not model._supports_default_dynamic_cache():
+        return None
+    cache = DynamicCache(config=config)
+    return cache if all(type(layer) is DynamicLayer for layer in cache.layers) else None
+
+
+def _read(model: Any, ids: Tensor, attention_mask: Tensor, cache: Any) -> None:
+    """Fill the cache."""
+    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    known = signature(owner.forward).parameters
+    positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
+    more = {"position_ids": positions, "logits_to_keep": 1}
+    model(
+        input_ids=ids,
+        attention_mask=attention_mask,
+        past_key_values=cache,
+        use_cache=True,
+        **{name: value for name, value in more.items() if name in known},
+    )

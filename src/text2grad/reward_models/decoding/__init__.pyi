@@ -1,0 +1,2 @@
+from .grammar import critique_grammar as critique_grammar
+from .quotable import QuoteLimits as QuoteLimits

@@ -1,0 +1,80 @@
+r"""The critique of one response as a grammar for a server: Lark, as llguidance reads it within vLLM and SGLang.
+
+The same language as `constrained.py` accepts, but for what a grammar cannot count: a quote may be listed more often
+than it occurs, and in both lists. Of tokens it counts those of the words alone: lists without a limit may be cut off.
+"""
+
+import json
+from itertools import pairwise
+
+from text2grad.errors import ConfigError
+from text2grad.feedback import inside_word
+from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR
+
+# One character as JSON spells it, first white space as Python knows it, then everything else.
+_SPACE = r"(?:[ \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|\\[tnfr]|\\u00(?:0b|1[c-f]))"
+_WORD = (
+    r"(?:[^\"\\\u0000-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+    r"|\\[\"\\b]|\\u00(?:0[0-8ef]|1[0-9ab]))"
+)
+_EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, and so the most tokens, of a critique that says nothing
+
+
+def critique_grammar(
+    response: str, *, words: bool = True, limits: QuoteLimits | None = None, max_tokens: int | None = None
+) -> str:
+    r"""Return the Lark grammar of the critiques that can be written about a response.
+
+    Args:
+        response: what is quoted from.
+        words: False leaves the critique in words empty.
+        limits: on the quotes; `one_list`, `supported` and `verbatim` are not in the grammar.
+        max_tokens: where the critique will be cut off; its words then end where its JSON still has room.
+
+    Example:
+        >>> print(critique_grammar("A cat.", words=False).splitlines()[0])
+        start: "{\"textual_feedback\": \"" "\", \"good_spans\": [" list "], \"poor_spans\": [" list "]}"
+    """
+    limits = limits or QuoteLimits()
+    opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
+    text = ["text"] if words else []
+    listed = [] if not response.strip() else ["list"]
+    lines = [" ".join(["start:", opening, *text, good, *listed, poor, *listed, closing])]
+    if words:
+        lines.append("text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - _EMPTY)}]: TEXT")
+        lines.append(r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/')
+    if listed:
+        repeat = "*" if limits.max_quotes is None else f"{{0,{limits.max_quotes - 1}}}"
+        more = "" if limits.max_quotes == 1 else f' (", " quote){repeat}'
+        fits = "" if limits.max_quote_words is None else " & WORDS"
+        lines += [
+            f"list: (quote{more})?",
+            r'quote: "\"" QUOTE "\""',
+            f"QUOTE: PIECE & ~BLANK{fits}",
+            f"BLANK: /{_SPACE}*/",
+            f"PIECE: %regex {json.dumps({'substring_chunks': _chunks(response, limits)}, ensure_ascii=False)}",
+        ]
+    if listed and limits.max_quote_words is not None:
+        later = limits.max_quote_words - 1
+        lines.append(f"WORDS: /{_SPACE}*{_WORD}+(?:{_SPACE}+{_WORD}+){{0,{later}}}{_SPACE}*/")
+    return "\n".join(lines) + "\n"
+
+
+def check_countable(limits: QuoteLimits) -> None:
+    """Refuse limits that no grammar holds anybody to.
+
+    Raises:
+        ConfigError: if there is one.
+    """
+    if limits.one_list or limits.supported or limits.verbatim:
+        raise ConfigError(
+            "a grammar cannot hold a model to one_list, supported or verbatim; leave them out, in a recipe of [critic]"
+        )
+
+
+def _chunks(response: str, limits: QuoteLimits) -> list[str]:
+    """Return the pieces that quotes are made of, as JSON spells them: characters, or words."""
+    cuts = [at for at in range(len(response) + 1) if not (limits.whole_words and inside_word(response, at))]
+    pieces = (response[start:end] for start, end in pairwise(cuts))
+    return [json.dumps(piece, ensure_ascii=False)[1:-1] for piece in pieces]

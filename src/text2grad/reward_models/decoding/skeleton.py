@@ -1,0 +1,200 @@
+r"""Everything of a critique but the content of its quotes, as an automaton over bytes.
+
+    {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...]}
+
+TEXT is what a JSON string may hold: UTF-8 without control characters, escapes that JSON knows. The automaton is the
+same for every response, so what each token does in each state is looked up, and computed once per tokenizer. So is
+the cost of a state: the least number of tokens that end the critique from there.
+
+A state is a small number; `Skeleton.OPEN` of a list is the place inside a quote, where the response takes over.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
+from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR
+from text2grad.types import Label
+
+BEYOND, START, END = 1, 2, 3  # BEYOND: a token that goes on inside a quote; which ones may, the response decides
+LISTS: tuple[Label, Label] = ("positive", "negative")
+
+
+class Move(NamedTuple):
+    """What a token does: the state after it, and those of its bytes that go on inside a quote."""
+
+    state: int
+    rest: bytes = b""
+
+
+class Skeleton:
+    """The automaton for one vocabulary.
+
+    Attributes:
+        table: the state after each state and byte, int16 [S, 256].
+        text: within the words.
+        open: inside a quote, by the list it is in.
+        inside: where a quote may end, by list: no state of its own, it knows the closing mark alone.
+        opens: the list that a state must open a quote of, if it must.
+        cost: the least number of tokens to the end, by state; infinite where only a quote leads there.
+        to_open: the least number of tokens into the quote that a state must open.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, words: bool = True) -> None:
+        """Lay out the states; `words=False` leaves TEXT empty."""
+        self.vocabulary = vocabulary
+        self._rows = [[DEAD] * 256 for _ in range(4)]
+        self._rows[BEYOND] = [BEYOND] * 256
+        self.open: dict[Label, int] = {}
+        self.inside: dict[Label, int] = {}
+        self.opens: dict[int, Label] = {}
+        self.text = self._chain(START, OPENING)
+        if words:
+            self._text(self.text)
+        good = self._chain(self.text, GOOD)
+        poor = self._new()
+        self._list("positive", good, POOR, poor)
+        self._list("negative", poor, CLOSING, END)
+        self.table: NDArray[np.int16] = np.array(self._rows, np.int16)
+        self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
+        self._barred: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
+        self.cost = self._distances(END)
+        self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
+
+    def move(self, state: int, token: int) -> Move | None:
+        """Return what a token does in a state that is not inside a quote; None where it may not stand there."""
+        known = self._moves[state]
+        if token not in known:
+            spelled = self.vocabulary.first if state == START else self.vocabulary.data
+            known[token] = self.read(state, spelled.get(token, b""))
+        return known[token]
+
+    def read(self, state: int, data: bytes) -> Move | None:
+        """Read bytes; stop where a quote begins. None where they may not stand there, or there are none."""
+        for position, byte in enumerate(data):
+            if state in self._quoting:
+                return Move(state, data[position:])
+            state = int(self.table[state, byte])
+        return Move(state) if data and state != DEAD else None
+
+    def next(self, state: int) -> tuple[Ints, NDArray[np.int16]]:
+        """Return the ids that may stand in a state, and the states after them; BEYOND stands for perhaps."""
+        if state not in self._next:
+            if state == START:
+                reached = {i: self.read(START, data) for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
+                found = [(i, move.state) for i, move in reached.items() if move]
+                pairs = np.array(found, np.int64).reshape(-1, 2)
+                self._next[state] = pairs[:, 0], pairs[:, 1].astype(np.int16)
+            else:
+                after = self.vocabulary.run(self.table, state)
+                self._next[state] = self.vocabulary.ids[after != DEAD], after[after != DEAD]
+        return self._next[state]
+
+    def barred(self, state: int, room: int) -> NDArray[np.bool_]:
+        """Return which ids cannot stand in a state that has room for so many tokens, [V]; a few more may not either."""
+        room = min(room, self._enough)
+        if (found := self._barred.get((state, room))) is None:
+            ids, after = self.next(state)
+            found = np.ones(self.vocabulary.size, np.bool_)
+            found[ids[self._perhaps[after] < room]] = False
+            if room == self._enough:
+                self._barred[state, room] = found
+        return found
+
+    @cached_property
+    def _perhaps(self) -> NDArray[np.float64]:
+        """The costs by state, none where the response decides, float64 [S]."""
+        return np.array([0.0 if s in self.opens or s == BEYOND else cost for s, cost in enumerate(self.cost)])
+
+    @cached_property
+    def _enough(self) -> int:
+        """Room that leaves time for anything; less is seen once in each critique, and not worth keeping."""
+        return 1 + int(max(cost for cost in self.cost if cost < math.inf))
+
+    @cached_property
+    def _quoting(self) -> set[int]:
+        return set(self.open.values())
+
+    def _distances(self, goal: int) -> list[float]:
+        """Return the least number of tokens from each state to the goal."""
+        found = [0.0 if state == goal else math.inf for state in range(len(self._rows))]
+        changed = True
+        while changed:
+            changed = False
+            for state, after in self._edges.items():
+                best = 1 + min((found[other] for other in after), default=math.inf)
+                if best < found[state]:
+                    found[state], changed = best, True
+        return found
+
+    @cached_property
+    def _edges(self) -> dict[int, list[int]]:
+        """The states that one token leads to, by state, last states first; through a quote leads none."""
+        return {state: np.unique(self.next(state)[1]).tolist() for state in reversed(range(START, len(self._rows)))}
+
+    def _new(self) -> int:
+        self._rows.append([DEAD] * 256)
+        return len(self._rows) - 1
+
+    def _chain(self, state: int, text: str, goal: int | None = None) -> int:
+        """Lead from a state through a text, to a goal or to a new state."""
+        for position, byte in enumerate(text.encode()):
+            last = position == len(text) - 1
+            after = goal if last and goal is not None else self._new()
+            self._rows[state][byte] = after
+            state = after
+        return state
+
+    def _link(self, state: int, first: int, last: int, goal: int) -> None:
+        self._rows[state][first : last + 1] = [goal] * (last + 1 - first)
+
+    def _text(self, text: int) -> None:
+        """Let a state read any JSON string but its closing mark (RFC 8259 on UTF-8 by RFC 3629)."""
+        self._link(text, 0x20, 0x7F, text)
+        escape = self._rows[text][ord("\\")] = self._new()
+        for byte in b'"\\/bfnrt':
+            self._link(escape, byte, byte, text)
+        digit = text
+        for _ in range(4):
+            after, digit = digit, self._new()
+            for first, last in (b"09", b"af", b"AF"):
+                self._link(digit, first, last, after)
+        self._link(escape, ord("u"), ord("u"), digit)
+        for first, last, low, high, more in _utf8():
+            state = text
+            for rank in range(more):
+                after, state = state, self._new()
+                bounds = (low, high) if rank == more - 1 else (0x80, 0xBF)
+                self._link(state, *bounds, after)
+            self._link(text, first, last, state)
+
+    def _list(self, label: Label, start: int, close: str, goal: int) -> None:
+        """Let a state read a list of quotes; `close` is what follows it, the bracket first."""
+        opened, inside, after = self._new(), self._new(), self._new()
+        self._link(opened, 0, 255, BEYOND)
+        self._link(start, ord('"'), ord('"'), opened)
+        self._link(inside, ord('"'), ord('"'), after)
+        self._chain(after, ', "', opened)
+        self._chain(start, close, goal)
+        self._rows[after][ord("]")] = self._rows[start][ord("]")]
+        self.open[label], self.inside[label] = opened, inside
+        comma = self._rows[after][ord(",")]
+        self.opens |= dict.fromkeys((comma, self._rows[comma][ord(" ")], opened), label)
+
+
+def _utf8() -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield the characters beyond ASCII: their first bytes, the bounds of the second, how many bytes follow."""
+    yield 0xC2, 0xDF, 0x80, 0xBF, 1
+    yield 0xE0, 0xE0, 0xA0, 0xBF, 2
+    yield 0xE1, 0xEC, 0x80, 0xBF, 2
+    yield 0xED, 0xED, 0x80, 0x9F, 2  # the rest are surrogates
+    yield 0xEE, 0xEF, 0x80, 0xBF, 2
+    yield 0xF0, 0xF0, 0x90, 0xBF, 3
+    yield 0xF1, 0xF3, 0x80, 0xBF, 3
+    yield 0xF4, 0xF4, 0x80, 0x8F, 3

@@ -1,0 +1,271 @@
+"""A process reward model: each step of a response is judged where it ends (arXiv 2305.20050).
+
+A token classifier of three labels, read at the last token of each step alone. In the loop it is a critic: each step
+that it finds good or poor becomes a span, so its tokens are rewarded, and what is neither is left alone.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from text2grad.errors import DataError, ModelError, check_known
+from text2grad.feedback import Annotation
+from text2grad.files import to_json, write_atomically
+from text2grad.models import NO_LOSS, FineTuning, context_of, load_model, load_tokenizer
+from text2grad.reward_models.process_steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
+from text2grad.reward_models.scalar import beyond, fit
+from text2grad.reward_models.writing import critique_prompt
+from text2grad.types import Critique, Example, Span
+
+SETTINGS_FILE = "process_reward_model.json"
+
+
+class ProcessReport(NamedTuple):
+    """What became of the annotations.
+
+    Attributes:
+        learned_from: annotations that it was trained on.
+        steps: of those, how many of each label.
+        without_steps: annotations without a step, or whose critique could not be read.
+        too_long: annotations left out because prompt and response are longer than the limit, or than the context.
+        held_out: steps that it was measured on, how many of each label.
+        right: those of them that it gave their label.
+    """
+
+    learned_from: int
+    steps: dict[str, int]
+    without_steps: int
+    too_long: int
+    held_out: dict[str, int]
+    right: dict[str, int]
+
+
+class ProcessRewardModel:
+    """A critic that judges steps: `model(examples, responses)` returns critiques with a span for each good or poor."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, rule: StepRule = "lines", rows_at_once: int = 64) -> None:
+        """Take a token classifier.
+
+        Args:
+            model: its labels are named negative, neutral and positive.
+            tokenizer: its tokenizer, which must tell where in the text a token stands.
+            rule: what a step is.
+            rows_at_once: responses judged together; changes memory, not results.
+
+        Raises:
+            ConfigError: if there is no such rule.
+            ModelError: if the labels are others, or the tokenizer tells no places.
+        """
+        check_known("rule", rule, get_args(StepRule))
+        self.labels = [str(model.config.id2label[number]).lower() for number in range(model.config.num_labels)]
+        if sorted(self.labels) != sorted(STEP_LABELS):
+            raise ModelError(
+                f"a process reward model has the labels {', '.join(STEP_LABELS)}, this one {', '.join(self.labels)}; "
+                "name them in id2label of its config.json"
+            )
+        if not tokenizer.is_fast:
+            raise ModelError(
+                f"{type(tokenizer).__name__} does not tell where a token stands in a text; take the fast tokenizer"
+            )
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.rule: StepRule = rule
+        self.rows_at_once = rows_at_once
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response: its steps with their labels in words, the good and the poor as spans.
+
+        What is longer than the model's context is judged by nobody: its critique has failed, and says so.
+        """
+        steps = [split_steps(response, self.rule) for response in responses]
+        return self.judge(examples, responses, steps)
+
+    def judge(
+        self, examples: Sequence[Example], responses: Sequence[str], steps: Sequence[Sequence[Step]]
+    ) -> list[Critique]:
+        """Return one critique per response about the steps that are given."""
+        import torch
+        from transformers import DataCollatorWithPadding
+
+        rows = rows_of(self.tokenizer, examples, responses, steps)
+        context, collate = context_of(self.model), DataCollatorWithPadding(self.tokenizer)
+        fits = [row for row, (ids, _) in enumerate(rows) if len(ids) <= context]
+        critiques = [beyond(ids, context) for ids, _ in rows]
+        with torch.no_grad():
+            for start in range(0, len(fits), self.rows_at_once):
+                chosen = fits[start : start + self.rows_at_once]
+                batch = collate([{"input_ids": rows[row][0]} for row in chosen])
+                logits = self.model(**{name: values.to(self.model.device) for name, values in batch.items()}).logits
+                offsets = [len(batch["input_ids"][0]) - len(rows[row][0]) for row in chosen]
+                for row, one, padding in zip(chosen, logits.float().softmax(-1).cpu(), offsets, strict=True):
+                    left = padding if self.tokenizer.padding_side == "left" else 0
+                    at_ends = one[[left + end for end in rows[row][1]]]
+                    critiques[row] = self._critique(steps[row], at_ends)
+        return critiques
+
+    def _critique(self, steps: Sequence[Step], probabilities: Any) -> Critique:
+        """Return the critique of steps by the probabilities of their labels, [steps, labels]."""
+        best = probabilities.max(-1)
+        labels = [self.labels[number] for number in best.indices.tolist()]
+        said = [
+            f"step {number}: {label} ({share:.2f})"
+            for number, (label, share) in enumerate(zip(labels, best.values.tolist(), strict=True), start=1)
+        ]
+        spans = [
+            Span(step.start, step.end, "positive" if label == "positive" else "negative")
+            for step, label in zip(steps, labels, strict=True)
+            if label != "neutral"
+        ]
+        return Critique("; ".join(said), tuple(spans))
+
+    def save(self, directory: Path) -> None:
+        """Write the model as an ordinary Hugging Face directory, with its settings beside it."""
+        self.model.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        write_atomically(directory / SETTINGS_FILE, to_json({"rule": self.rule, "rows_at_once": self.rows_at_once}))
+
+    @classmethod
+    def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any) -> "ProcessRewardModel":
+        """Load what `save` wrote, or any token classifier with the three labels.
+
+        Raises:
+            ModelError: if there is none.
+        """
+        from transformers import AutoModelForTokenClassification
+
+        kind, what = AutoModelForTokenClassification, "a process reward model"
+        model = load_model(kind, what, directory, trust_remote_code=trust_remote_code)
+        path = Path(directory) / SETTINGS_FILE
+        saved = json.loads(path.read_bytes()) if path.exists() else {}
+        tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        return cls(model, tokenizer, **{**saved, **settings})
+
+
+def rows_of(
+    tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], steps: Sequence[Sequence[Step]]
+) -> list[tuple[list[int], list[int]]]:
+    """Return the ids of prompt and response, and the position of the last token of each step."""
+    if not responses:
+        return []
+    texts = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
+    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
+    rows = []
+    for example, ids, places, some in zip(
+        examples, encoded["input_ids"], encoded["offset_mapping"], steps, strict=True
+    ):
+        before = len(example.prompt_text)
+        starts = [(start, position) for position, (start, end) in enumerate(places) if end > start]
+        ends = [max(position for start, position in starts if start < before + step.end) for step in some]
+        rows.append((list(ids), ends))
+    return rows
+
+
+def train_process_reward_model(
+    start: str | Path,
+    tokenizer: Any,
+    annotations: Sequence[Annotation],
+    how: FineTuning,
+    *,
+    rule: StepRule = "lines",
+    spans_are_steps: bool = False,
+    held_out: Sequence[Annotation] = (),
+    on_step: Callable[[int], None] | None = None,
+) -> tuple[ProcessRewardModel, ProcessReport]:
+    """Train a process reward model on annotations.
+
+    Args:
+        start: directory or hub name of the language model whose trunk it starts from; the head is new.
+        tokenizer: its tokenizer.
+        annotations: what is learned from.
+        how: steps, batch size, learning rate; annotations beyond `max_tokens` are left out and counted.
+        rule: what a step is, now and when it judges.
+        spans_are_steps: learn from the critiques' spans as the steps; it still judges by the rule.
+        held_out: what it is measured on.
+        on_step: called with the number of steps made.
+
+    Raises:
+        DataError: if nothing is left to learn from, or all steps have one label.
+        ModelError: if there is no model to start from.
+    """
+    from transformers import DataCollatorForTokenClassification
+
+    chosen: StepRule | Literal["spans"] = "spans" if spans_are_steps else rule
+    model = _classifier_on(start, tokenizer, seed=how.seed)
+    judge = ProcessRewardModel(model, tokenizer, rule=rule)
+    given, steps = _with_steps(annotations, chosen)
+    rows = _rows(tokenizer, given, steps)
+    kept = [row for row, (ids, _) in enumerate(rows) if len(ids) <= min(how.max_tokens, context_of(model))]
+    counts: Counter[str] = Counter(step.label for row in kept for step in steps[row])
+    if len(counts) < 2:
+        raise DataError(
+            f"{len(kept)} of {len(annotations)} annotations have steps that can be learned from, with the labels "
+            f"{dict(counts)}; at least two labels are needed to tell steps apart"
+        )
+    data = {"input_ids": [rows[row][0] for row in kept], "labels": [_labels(*rows[row], steps[row]) for row in kept]}
+    fit(model, data, DataCollatorForTokenClassification(tokenizer), how, on_step)
+    model.eval()
+    right, total = _measure(judge, held_out, chosen)
+    left_out = len(given) - len(kept)
+    report = ProcessReport(len(kept), dict(counts), len(annotations) - len(given), left_out, total, right)
+    return judge, report
+
+
+def _classifier_on(start: str | Path, tokenizer: Any, *, seed: int) -> Any:
+    import torch
+    from transformers import AutoModelForTokenClassification
+
+    torch.manual_seed(seed)
+    names = dict(enumerate(STEP_LABELS))
+    model = load_model(
+        AutoModelForTokenClassification,
+        "a model to judge steps with",
+        start,
+        num_labels=len(names),
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+        dtype=torch.float32,
+    )
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def _with_steps(
+    annotations: Sequence[Annotation], rule: StepRule | Literal["spans"]
+) -> tuple[list[Annotation], list[list[Step]]]:
+    """Return the annotations that have steps, and those."""
+    pairs = [(one, labelled_steps(one, rule)) for one in annotations if not one.critique.failed]
+    return [one for one, steps in pairs if steps], [steps for _, steps in pairs if steps]
+
+
+def _rows(
+    tokenizer: Any, annotations: Sequence[Annotation], steps: Sequence[Sequence[Step]]
+) -> list[tuple[list[int], list[int]]]:
+    asked = [Example(one.prompt) for one in annotations]
+    return rows_of(tokenizer, asked, [one.response for one in annotations], steps)
+
+
+def _labels(ids: Sequence[int], ends: Sequence[int], steps: Sequence[Step]) -> list[int]:
+    """Return the label of each token: a step's where it ends, and no loss anywhere else."""
+    labels = [NO_LOSS] * len(ids)
+    for end, step in zip(ends, steps, strict=True):
+        labels[end] = STEP_LABELS.index(step.label)
+    return labels
+
+
+def _measure(
+    judge: ProcessRewardModel, annotations: Sequence[Annotation], rule: StepRule | Literal["spans"]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many steps of each label got it, and how many there are; those beyond the context are passed over."""
+    given, steps = _with_steps(annotations, rule)
+    critiques = judge.judge([Example(one.prompt) for one in given], [one.response for one in given], steps)
+    right: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for critique, some in zip(critiques, steps, strict=True):
+        if critique.failed:
+            continue
+        found = {(span.start, span.end): str(span.label) for span in critique.spans}
+        for step in some:
+            total[step.label] += 1
+            right[step.label] += found.get((step.start, step.end), "neutral") == step.label
+    return {label: right[label] for label in total}, dict(total)

@@ -1,0 +1,129 @@
+"""A reward model that is an adapter: on a base of its own, or on the policy's, which is then in memory once.
+
+On the policy's base it is one more role beside policy, value function and reference (`models`): its adapter is on while
+it decodes or learns, and frozen and off at any other time. The policy's own numbers do not change by a bit.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from text2grad.models import (
+    ADAPTER_WEIGHTS,
+    CRITIC_ADAPTER,
+    POLICY_ADAPTER,
+    adapter_active,
+    adapter_parameters,
+    base_named_by,
+    is_peft,
+    load_policy,
+)
+
+
+def load_writer(directory: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Load a causal language model; an adapter comes on its base, which is frozen, and can be trained.
+
+    Raises:
+        ModelError: if there is none.
+    """
+    base = base_named_by(directory)
+    if base is None:
+        return load_policy(str(directory), trust_remote_code=trust_remote_code)
+    from peft import PeftModel
+
+    model = load_policy(base, trust_remote_code=trust_remote_code)
+    with _quiet():
+        return PeftModel.from_pretrained(model, str(directory), is_trainable=True)
+
+
+class AdapterRole:
+    """One adapter of a model with several, as a causal language model of its own: what a reward model decodes with."""
+
+    def __init__(self, shared: Any, adapter: str) -> None:
+        """Take the model that the roles share, and the name of this one's adapter."""
+        self.shared, self.adapter = shared, adapter
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what all roles have in common: config, device, the mode of training."""
+        return getattr(self.shared, name)
+
+    def eval(self) -> "AdapterRole":
+        """Leave training mode, as all roles do, and return this one."""
+        self.shared.eval()
+        return self
+
+    def generate(self, *args: Any, **settings: Any) -> Any:
+        """Decode with this role's adapter."""
+        with adapter_active(self.shared, self.adapter):
+            return self.shared.generate(*args, **settings)
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write this role's adapter as peft's directory."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        weights = get_peft_model_state_dict(self.shared, adapter_name=self.adapter)
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, Path(directory) / ADAPTER_WEIGHTS)
+        self.shared.peft_config[self.adapter].save_pretrained(str(directory))
+
+
+def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:
+    """Put an adapter onto the policy's base, frozen and off, and return its role.
+
+    Args:
+        policy: peft's model, whose adapters stay as they are.
+        directory: of the adapter.
+        adapter: what it is called on this base.
+    """
+    trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
+    with _quiet():
+        policy.load_adapter(str(directory), adapter_name=adapter, is_trainable=False)
+    for module in policy.modules():  # where the policy has no adapter, the new one would be on
+        if hasattr(module, "_active_adapter"):
+            module._active_adapter = [POLICY_ADAPTER]
+    for name, parameter in policy.named_parameters():
+        parameter.requires_grad_(trainable.get(name, False))
+    return AdapterRole(policy, adapter)
+
+
+@contextmanager
+def learning(model: Any) -> Iterator[Any]:
+    """Yield what a trainer trains: a model itself; of a role the shared model, of which its adapter alone can learn."""
+    if not isinstance(model, AdapterRole):
+        yield model
+        return
+    shared = model.shared
+    before = {name: p.requires_grad for name, p in shared.named_parameters()}
+    own, was_training = adapter_parameters(shared, model.adapter), shared.training
+    for name, parameter in shared.named_parameters():
+        parameter.requires_grad_(name in own)
+    try:
+        with adapter_active(shared, model.adapter):
+            yield shared
+    finally:
+        for name, parameter in shared.named_parameters():
+            parameter.requires_grad_(before[name])
+        shared.train(was_training)
+
+
+def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False) -> None:
+    """Give a model, or the adapter that it is, the weights that `save_pretrained` wrote."""
+    if not is_peft(model):
+        saved = load_policy(str(directory), trust_remote_code=trust_remote_code)
+        model.load_state_dict(saved.state_dict())
+        return
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    shared, name = (model.shared, model.adapter) if isinstance(model, AdapterRole) else (model, model.active_adapter)
+    set_peft_model_state_dict(shared, load_file(directory / ADAPTER_WEIGHTS), adapter_name=name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():  # as in `adapters.with_lora`
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        yield

@@ -1,0 +1,116 @@
+"""Rewards and values become advantages and returns (section 3.5, Algorithm 4 lines 15-16 and 24).
+
+    TD error   δ^TD_t = r_t + γ V_{t+1} − V_t          (V after the last token: 0, or the bootstrap of a cut response)
+    advantage  A_t    = Σ_l (γλ)^l δ^TD_{t+l}          GAE, arXiv 1506.02438
+    return     R_t    = A_t + V_t                      the λ-return; at λ = 1 the discounted sum of Algorithm 4
+
+With V = 0 this is A_t = Σ_k (γλ)^(k−t) r_k, Appendix A's A_t^A: a reward k−t tokens away weighs (γλ)^(k−t).
+
+Shapes: B responses, T response tokens, right-padded. All arithmetic is fp32.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from text2grad.rl.nl_gradient import is_last_token
+from text2grad.rl.shapes import check_same_shape
+
+
+class Advantages(NamedTuple):
+    """GAE advantages and the value function's targets, both [B, T] fp32, zero outside the mask."""
+
+    advantages: Tensor
+    returns: Tensor
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    response_mask: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    bootstrap: Tensor | None = None,
+) -> Advantages:
+    """Return GAE advantages and λ-returns.
+
+    Args:
+        rewards: r_t, [B, T].
+        values: V_ψ(x, y_<t), the value *before* token t is chosen, [B, T]. Zeros for a run without value function.
+        response_mask: True on response tokens, right-padded, bool [B, T].
+        gamma: discount γ in [0, 1].
+        lam: GAE's λ in [0, 1].
+        bootstrap: V_ψ(x, y) after the last token of each response, [B]: the value of going on, for responses that
+            the length limit cut. None, or 0, says that the episode ended.
+
+    Returns:
+        Advantages and returns.
+
+    Raises:
+        ShapeError: if the shapes differ.
+
+    Example:
+        >>> rewards, mask = torch.tensor([[0.0, 1.0, 9.0]]), torch.tensor([[True, True, False]])
+        >>> gae(rewards, torch.zeros(1, 3), mask, gamma=0.5, lam=1.0).advantages
+        tensor([[0.5000, 1.0000, 0.0000]])
+    """
+    check_same_shape(rewards=rewards, values=values, response_mask=response_mask)
+    rewards = rewards.float().masked_fill(~response_mask, 0.0)
+    values = values.float().masked_fill(~response_mask, 0.0)
+    next_values = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
+    if bootstrap is not None:
+        next_values = next_values + bootstrap.float()[:, None] * is_last_token(response_mask)
+    td_error = (rewards + gamma * next_values - values).masked_fill(~response_mask, 0.0)
+
+    advantages = torch.zeros_like(td_error)
+    running = torch.zeros_like(td_error[:, 0]) if td_error.shape[1] else td_error.sum(dim=1)
+    for t in range(td_error.shape[1] - 1, -1, -1):
+        running = td_error[:, t] + gamma * lam * running
+        advantages[:, t] = running
+    advantages = advantages.masked_fill(~response_mask, 0.0)
+    return Advantages(advantages, (advantages + values).masked_fill(~response_mask, 0.0))
+
+
+class Moments(NamedTuple):
+    """Count, sum and sum of squares of the unmasked entries, each [] fp64; they add over processes."""
+
+    tokens: Tensor
+    total: Tensor
+    total_sq: Tensor
+
+
+def moments(x: Tensor, response_mask: Tensor) -> Moments:
+    """Return the moments of x on the mask, so that several processes can whiten as one."""
+    kept = x.double().masked_fill(~response_mask, 0.0)
+    return Moments(response_mask.sum().double(), kept.sum(), kept.square().sum())
+
+
+def whiten(x: Tensor, response_mask: Tensor, over: Moments | None = None, *, center: bool = True) -> Tensor:
+    """Return x scaled to unit deviation (and zero mean) over the tokens of the mask.
+
+    Args:
+        x: [B, T].
+        response_mask: True on response tokens, bool [B, T].
+        over: the moments of the whole global batch; None takes those of x alone.
+        center: subtract the mean too. Without, the sign of every advantage is kept.
+
+    Returns:
+        Whitened x, [B, T] fp32, zero outside the mask. With fewer than two tokens, or a deviation of zero, nothing can
+        be scaled: x comes back as it is (masked).
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check_same_shape(x=x, response_mask=response_mask)
+    x = x.float().masked_fill(~response_mask, 0.0)
+    stats = over or moments(x, response_mask)
+    if stats.tokens < 2:
+        return x
+    mean = stats.total / stats.tokens
+    variance = (stats.total_sq / stats.tokens - mean.square()).clamp(min=0.0) * stats.tokens / (stats.tokens - 1)
+    if variance <= 1e-16 + 1e-13 * stats.total_sq / stats.tokens:  # equal entries, but for the sums' rounding
+        return x
+    shift = mean if center else torch.zeros_like(mean)
+    return ((x - shift) * (variance + 1e-8).rsqrt()).float().masked_fill(~response_mask, 0.0)

@@ -1,0 +1,133 @@
+"""Checkpoints: whole or not there at all, and exact.
+
+    checkpoints/step-000010/
+        policy/                    the policy as an ordinary Hugging Face directory (or a peft adapter)
+        trainable.safetensors      every trainable parameter by name: policy and value function, bit for bit
+        optimizer.safetensors      AdamW's moments, by parameter name
+        state.json                 step, KL coefficient, random states, log positions
+
+A directory is written under a hidden name, flushed to disk and renamed. Tensors are safetensors only; nothing is
+unpickled.
+"""
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from text2grad.errors import CheckpointError
+from text2grad.files import published, to_json
+from text2grad.models import policy_only
+from text2grad.rl.optimizers import Optimizers
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+def save_checkpoint(
+    directory: Path,
+    *,
+    policy: Any,
+    tokenizer: Any,
+    trainable: Mapping[str, nn.Parameter],
+    optimizers: Optimizers,
+    state: Mapping[str, Any],
+    keep: int,
+) -> Path:
+    """Write a checkpoint for `state["step"]` and remove the oldest beyond `keep`.
+
+    Args:
+        directory: the run's `checkpoints`.
+        policy: the model to export.
+        tokenizer: exported beside it.
+        trainable: every trainable parameter by name.
+        optimizers: their optimizers.
+        state: JSON data; `step` names the checkpoint.
+        keep: how many checkpoints stay.
+
+    Raises:
+        CheckpointError: if it cannot be written (a full disk, say). What was there before is untouched.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    final = directory / f"step-{state['step']:06d}"
+    try:
+        weights = {name: p.detach().contiguous() for name, p in trainable.items()}
+        moments = {
+            f"{name}.{key}": moment[key].detach().contiguous()
+            for name, moment in optimizers.states(_names(trainable)).items()
+            for key in MOMENTS
+        }
+        with published(final) as temporary:
+            policy.save_pretrained(temporary / "policy", **policy_only(policy))
+            tokenizer.save_pretrained(temporary / "policy")
+            save_file(weights, temporary / "trainable.safetensors")
+            save_file(moments, temporary / "optimizer.safetensors")
+            (temporary / "state.json").write_bytes(to_json(state))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        before = latest_checkpoint(directory)
+        raise CheckpointError(
+            f"cannot write checkpoint {final}: {error}. Free some space and go on with --resume, from "
+            f"{before if before else 'the beginning (critiques already given are kept)'}."
+        ) from error
+    for old in _all_checkpoints(directory)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> dict[str, Any]:
+    """Restore parameters and optimizers in place and return the state.
+
+    Raises:
+        CheckpointError: if the checkpoint cannot be read or is one of other parameters.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(path / "trainable.safetensors")
+        moments = load_file(path / "optimizer.safetensors")
+        state: dict[str, Any] = json.loads((path / "state.json").read_bytes())
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read checkpoint {path}: {error}") from error
+    shapes = {name: p.shape for name, p in trainable.items()}
+    if {name: w.shape for name, w in weights.items()} != shapes:
+        odd = sorted(set(weights).symmetric_difference(shapes)) or [n for n in shapes if weights[n].shape != shapes[n]]
+        raise CheckpointError(
+            f"checkpoint {path} is of another model: {len(odd)} parameters differ, the first is {odd[0]!r}. Resume "
+            "with the model, LoRA and value settings it was made with."
+        )
+    with torch.no_grad():
+        for name, parameter in trainable.items():
+            parameter.copy_(weights[name])
+    states: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, tensor in moments.items():
+        name, _, moment = key.rpartition(".")
+        states[name][moment] = tensor
+    optimizers.restore(_names(trainable), states)
+    return state
+
+
+def latest_checkpoint(directory: Path) -> Path | None:
+    """Return the newest whole checkpoint, or None."""
+    found = _all_checkpoints(directory)
+    return found[-1] if found else None
+
+
+def checkpoint_critics(directory: Path) -> set[str]:
+    """Return the names of the learned critics that the checkpoints go on with."""
+    states = [json.loads((path / "state.json").read_bytes()) for path in _all_checkpoints(directory)]
+    return {state["critic"]["current"] for state in states if "critic" in state}
+
+
+def _names(trainable: Mapping[str, nn.Parameter]) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in trainable.items()}
+
+
+def _all_checkpoints(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("step-*") if (path / "state.json").exists())

@@ -1,0 +1,124 @@
+"""Numbers of a step, made from the records of its responses. The name of every KL says its unit.
+
+reward/per_response      mean Σ_t r_t before the KL term
+delta/positive_share     share of tokens with δ > 0;  likewise negative_share, labelled_share
+kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
+critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
+length/reward_correlation  Pearson's r of length and reward: near 1 says that the run pays for length
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from text2grad.feedback import critique_record
+from text2grad.models import Scores
+from text2grad.types import FAILED_STATUSES, Critique, Rollout
+
+Offsets = Sequence[tuple[int, int]]
+Record = dict[str, Any]
+
+
+def response_records(
+    step: int,
+    rollouts: Sequence[Rollout],
+    critiques: Sequence[Critique],
+    deltas: Sequence[Sequence[float]],
+    offsets: Sequence[Offsets],
+    tokens: dict[str, Tensor],
+) -> list[Record]:
+    """Return one JSON-ready record per response.
+
+    Args:
+        step: number of the batch of rollouts.
+        rollouts: the responses.
+        critiques: one each.
+        deltas: δ of each, one number per sampled token.
+        offsets: character range of each token in its response.
+        tokens: further numbers per token by name, each [B, T].
+    """
+    columns = {name: values.tolist() for name, values in tokens.items()}
+    records = []
+    for row, (rollout, critique) in enumerate(zip(rollouts, critiques, strict=True)):
+        length = len(rollout.response_ids)
+        records.append(
+            {
+                "step": step,
+                "prompt": rollout.example.prompt_text,
+                "response": rollout.response,
+                "truncated": rollout.truncated,
+                "critique": critique_record(critique),
+                "ids": list(rollout.response_ids),
+                "offsets": [list(pair) for pair in offsets[row]],
+                "delta": [round(x, 4) for x in deltas[row]],
+                **{name: [round(x, 5) for x in values[row][:length]] for name, values in columns.items()},
+            }
+        )
+    return records
+
+
+def step_metrics(records: Sequence[Record], scores: Scores, returns: Tensor, mask: Tensor) -> dict[str, float]:
+    """Return the metrics of one step.
+
+    Args:
+        records: of all responses of all processes.
+        scores: this process's, for the entropy and the value function's fit.
+        returns: this process's value targets, [B, T].
+        mask: True on response tokens, bool [B, T].
+    """
+    lengths = np.array([len(r["ids"]) for r in records], dtype=float)
+    rewards = np.array([sum(r["reward"]) for r in records])
+    kl = np.array([sum(r["kl"]) for r in records])
+    delta = np.concatenate([r["delta"] for r in records]) if lengths.sum() else np.zeros(1)
+    spans = [len(r["critique"]["spans"]) for r in records]
+    unmatched = sum(len(r["critique"]["unmatched"]) for r in records)
+    return {
+        "reward/per_response": float(rewards.mean()),
+        "delta/positive_share": float((delta > 0).mean()),
+        "delta/negative_share": float((delta < 0).mean()),
+        "delta/labelled_share": float((delta != 0).mean()),
+        "kl/per_token": float(kl.sum() / max(lengths.sum(), 1.0)),
+        "kl/per_sequence": float(kl.mean()),
+        "entropy/per_token": float(scores.entropy[mask].mean()) if mask.any() else 0.0,
+        "value/explained_variance": explained_variance(scores.values[mask], returns[mask]),
+        "critic/failure_rate": float(np.mean([r["critique"]["status"] in FAILED_STATUSES for r in records])),
+        "critic/unmatched_rate": unmatched / max(unmatched + sum(spans), 1),
+        "critic/spans_per_response": float(np.mean(spans)),
+        "length/mean": float(lengths.mean()),
+        "length/truncated_share": float(np.mean([r["truncated"] for r in records])),
+        "length/reward_correlation": correlation(lengths, rewards),
+    }
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """Return 1 − Var(R − V)/Var(R): 1 is a perfect value function, 0 is no better than a constant."""
+    if returns.numel() < 2 or float(returns.var()) == 0.0:
+        return 0.0
+    return 1.0 - float((returns - values).var() / returns.var())
+
+
+def correlation(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
+    """Return Pearson's r, or 0 where either does not vary."""
+    if len(x) < 2 or x.std() == 0 or y.std() == 0:
+        return 0.0
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+class Clock:
+    """Wall time of the phases of a step."""
+
+    def __init__(self) -> None:
+        """Start with no phases."""
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Add the time of the block to `seconds/<phase>`."""
+        start = time.perf_counter()
+        yield
+        key = f"seconds/{phase}"
+        self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start

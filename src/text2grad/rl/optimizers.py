@@ -1,0 +1,120 @@
+"""Two AdamW optimizers, for the policy θ and for the value function ψ (Algorithm 4, lines 29-30).
+
+The learning rate of step n is a function of n alone, so there is no schedule state that a checkpoint could lose.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from text2grad.config import OptimConfig
+from text2grad.errors import TrainingError
+
+ADAM_EPS = 1e-5
+
+
+def learning_rate_factor(schedule: str, step: int, *, warmup_steps: int, total_steps: int) -> float:
+    """Return what the peak learning rate is multiplied by at a step, in [0, 1].
+
+    Args:
+        schedule: "constant", "linear" or "cosine"; the latter two decay to zero at `total_steps`.
+        step: number of the batch of rollouts, from 0.
+        warmup_steps: steps of linear rise; step 0 already has 1 / (warmup_steps + 1).
+        total_steps: length of the run.
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    if schedule == "constant":
+        return 1.0
+    done = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
+    return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+class Optimizers:
+    """The optimizers of policy and value function, stepped together."""
+
+    def __init__(
+        self, policy: list[nn.Parameter], value: list[nn.Parameter], config: OptimConfig, *, total_steps: int
+    ) -> None:
+        """Take the trainable parameters of each; an empty list has no optimizer."""
+        self.config, self.total_steps = config, total_steps
+        rates = {"policy": (policy, config.lr), "value": (value, config.value_lr)}
+        self.peak = {name: rate for name, (parameters, rate) in rates.items() if parameters}
+        self.by_name = {
+            name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, weight_decay=config.weight_decay)
+            for name, (parameters, rate) in rates.items()
+            if parameters
+        }
+        self.at_step = 0
+
+    def begin(self, step: int) -> dict[str, float]:
+        """Set the learning rates of a batch of rollouts and return them."""
+        self.at_step = step
+        factor = learning_rate_factor(
+            self.config.schedule, step, warmup_steps=self.config.warmup_steps, total_steps=self.total_steps
+        )
+        for name, optimizer in self.by_name.items():
+            for group in optimizer.param_groups:
+                group["lr"] = self.peak[name] * factor
+        return {f"optim/{name}_lr": rate * factor for name, rate in self.peak.items()}
+
+    def step(self) -> dict[str, float]:
+        """Clip, step and zero the gradients; the policy rests while the value function warms up.
+
+        Returns:
+            The gradient norms before clipping.
+
+        Raises:
+            TrainingError: if a gradient is not finite; no weight is changed then.
+        """
+        norms = {
+            f"update/{name}_grad_norm": float(
+                torch.nn.utils.clip_grad_norm_(_parameters(optimizer), self.config.max_grad_norm)
+            )
+            for name, optimizer in self.by_name.items()
+        }
+        if not all(math.isfinite(norm) for norm in norms.values()):
+            raise TrainingError(
+                f"a gradient is not finite ({norms}); the optimizer step was not made. Resume from the last checkpoint "
+                "with a lower optim.lr, or in a wider model.dtype."
+            )
+        resting = self.at_step < self.config.value_warmup_steps and "value" in self.by_name
+        for name, optimizer in self.by_name.items():
+            if name == "value" or not resting:
+                optimizer.step()
+        self.zero_grad()
+        return norms
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for optimizer in self.by_name.values():
+            optimizer.zero_grad(set_to_none=True)
+
+    def states(self, names: Mapping[int, str]) -> dict[str, dict[str, Any]]:
+        """Return AdamW's state of each parameter that has one, by the parameter's name.
+
+        Args:
+            names: parameter name by `id(parameter)`.
+        """
+        return {
+            names[id(parameter)]: state
+            for optimizer in self.by_name.values()
+            for parameter, state in optimizer.state.items()
+        }
+
+    def restore(self, names: Mapping[int, str], states: Mapping[str, dict[str, Any]]) -> None:
+        """Undo `states`."""
+        for optimizer in self.by_name.values():
+            for parameter in _parameters(optimizer):
+                if names[id(parameter)] in states:
+                    optimizer.state[parameter] = {
+                        key: value if key == "step" else value.to(parameter.device)
+                        for key, value in states[names[id(parameter)]].items()
+                    }
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,135 @@
+"""What a run writes while it learns, so that it can be killed at any moment and nothing paid for is lost.
+
+    metrics.jsonl               one line per step
+    rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
+    critiques/000012-0.json     a step's critiques, written before anything uses them, until a checkpoint covers it
+
+A checkpoint remembers how long the first two were; `rewind` cuts them back to there, and the steps that are run again
+find their critiques in the third instead of asking (and paying) the critic a second time.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import DataError
+from text2grad.files import to_json, write_atomically
+from text2grad.types import Critique, Rollout, Span
+
+BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
+
+
+class RunLog:
+    """The growing files of one run directory."""
+
+    def __init__(self, directory: Path, *, rollout_file_bytes: int) -> None:
+        """Open the logs of `directory`, which must exist."""
+        self.directory = directory
+        self.rollout_file_bytes = rollout_file_bytes
+        (directory / "rollouts").mkdir(exist_ok=True)
+        (directory / "critiques").mkdir(exist_ok=True)
+
+    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Append one step's metrics."""
+        _append(self._metrics, [metrics])
+
+    def write_rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append responses, in a new file where the last has grown too long."""
+        files = self._rollout_files()
+        current = files[-1] if files else self._rollout_file(0)
+        if current.exists() and current.stat().st_size >= self.rollout_file_bytes:
+            current = self._rollout_file(int(current.stem) + 1)
+        _append(current, records)
+
+    def responses(self, *, since: int) -> Iterator[tuple[int, list[str]]]:
+        """Yield (step, responses) of the steps from `since` on, in order; only the files that hold them are read."""
+        files, found = self._rollout_files(), deque[tuple[int, str]]()
+        while files and (not found or found[0][0] >= since):
+            records = map(json.loads, files.pop().read_bytes().splitlines())
+            found.extendleft(reversed([(record["step"], record["response"]) for record in records]))
+        for step, pairs in groupby(found, key=lambda pair: pair[0]):
+            if step >= since:
+                yield step, [response for _, response in pairs]
+
+    def position(self) -> dict[str, int]:
+        """Return how much has been written: bytes of the metrics, files of rollouts, bytes of the last of them."""
+        files = self._rollout_files()
+        return {
+            "metrics_bytes": self._metrics.stat().st_size if self._metrics.exists() else 0,
+            "rollout_files": len(files),
+            "rollout_bytes": files[-1].stat().st_size if files else 0,
+        }
+
+    def rewind(self, position: Mapping[str, int]) -> None:
+        """Cut the logs back to a position."""
+        _truncate(self._metrics, position["metrics_bytes"])
+        for number, file in enumerate(self._rollout_files(), start=1):
+            if number > position["rollout_files"]:
+                file.unlink()
+            elif number == position["rollout_files"]:
+                _truncate(file, position["rollout_bytes"])
+
+    def keep_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
+        """Write a step's critiques down before anything uses them."""
+        records = [
+            {"response": rollout.response, **asdict(critique)}
+            for rollout, critique in zip(rollouts, critiques, strict=True)
+        ]
+        write_atomically(self._critique_file(step, rank), to_json(records))
+
+    def kept_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout]) -> list[Critique] | None:
+        """Return the critiques kept for these very responses, or None where there are none.
+
+        Raises:
+            DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
+        """
+        path = self._critique_file(step, rank)
+        if not path.exists():
+            return None
+        records = json.loads(path.read_bytes())
+        if [record.pop("response") for record in records] != [rollout.response for rollout in rollouts]:
+            raise DataError(
+                f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
+                "weights or the number of threads or processes changed. Resume with the same, or remove the file to "
+                "ask the critic again."
+            )
+        return [_critique(record) for record in records]
+
+    def forget_critiques(self, before_step: int) -> None:
+        """Remove the critiques of steps that a checkpoint covers."""
+        for path in (self.directory / "critiques").glob("*.json"):
+            if int(path.stem.split("-")[0]) < before_step:
+                path.unlink()
+
+    @property
+    def _metrics(self) -> Path:
+        return self.directory / "metrics.jsonl"
+
+    def _rollout_files(self) -> list[Path]:
+        return sorted((self.directory / "rollouts").glob("*.jsonl"))
+
+    def _rollout_file(self, number: int) -> Path:
+        return self.directory / "rollouts" / f"{number:05d}.jsonl"
+
+    def _critique_file(self, step: int, rank: int) -> Path:
+        return self.directory / "critiques" / f"{step:06d}-{rank}.json"
+
+
+def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("ab") as file:
+        file.write(b"".join(to_json(record) + b"\n" for record in records))
+
+
+def _truncate(path: Path, size: int) -> None:
+    if path.exists() and path.stat().st_size > size:  # a shorter one would be filled up with NULs
+        os.truncate(path, size)
+
+
+def _critique(record: dict[str, Any]) -> Critique:
+    spans = tuple(Span(**span) for span in record.pop("spans"))
+    return Critique(spans=spans, unmatched=tuple(record.pop("unmatched")), **record)

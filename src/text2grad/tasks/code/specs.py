@@ -1,0 +1,106 @@
+"""Specifications: the sentences that ask for each step.
+
+A sentence is built of a lead and what it acts on. The held-out templates are other pairings of the same words, so
+that a held-out sentence is one that training never shows, in words that it does.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from random import Random
+
+from text2grad.tasks.base import Split
+from text2grad.tasks.code.world import ASKED, HEADER, NAMES, Step
+
+CHOOSE = {
+    "train": ("keep the values {}", "keep only numbers {}", "take all values {}", "take only the numbers {}"),
+    "held_out": ("keep the numbers {}", "take only values {}", "keep all values {}"),
+}
+PARITY = {
+    "train": ("keep the {} values", "keep only {} numbers", "take all {} values", "take only the {} numbers"),
+    "held_out": ("keep the {} numbers", "take only {} values", "keep all {} values"),
+}
+EACH = {
+    "train": ("each value", "all numbers", "every number", "all of them"),
+    "held_out": ("each number", "all values", "every value"),
+}
+KEEP = {
+    "train": ("keep the {}", "take the {} values", "keep only the {}", "take only the {} numbers"),
+    "held_out": ("keep the {} values", "take the {} numbers", "keep only the {} values"),
+}
+LEAVE = {
+    "train": ("skip the {}", "drop the {} values", "leave out the {}", "leave out the {} numbers"),
+    "held_out": ("skip the {} values", "drop the {} numbers", "leave out the {} values"),
+}
+SORT = {
+    "train": ("sort them in {} order", "put them in {} order", "sort the list in {} order"),
+    "held_out": ("put the list in {} order", "sort all of them in {} order"),
+}
+TURN = {
+    "train": ("reverse the list", "turn the list around", "reverse all of it"),
+    "held_out": ("turn all of it around", "reverse them"),
+}
+GIVE = {
+    "train": ("return the {}", "give the {} of them", "take the {} of the list"),
+    "held_out": ("give the {}", "return the {} of them", "return the {} of the list"),
+}
+Leads = Mapping[str, tuple[str, ...]]
+_FILLED: dict[str, tuple[Leads, str]] = {
+    "above": (CHOOSE, "above {k}"),
+    "below": (CHOOSE, "below {k}"),
+    "at_least": (CHOOSE, "of at least {k}"),
+    "at_most": (CHOOSE, "of at most {k}"),
+    "even": (PARITY, "even"),
+    "odd": (PARITY, "odd"),
+    "first": (KEEP, "first {k}"),
+    "skip": (LEAVE, "first {k}"),
+    "last": (KEEP, "last {k}"),
+    "drop_last": (LEAVE, "last {k}"),
+    "rising": (SORT, "rising"),
+    "falling": (SORT, "falling"),
+    "reverse": (TURN, ""),
+    "sum": (GIVE, "sum"),
+    "count": (GIVE, "count"),
+    "largest": (GIVE, "largest"),
+    "smallest": (GIVE, "smallest"),
+}
+_ON_EACH = {
+    "double": "double {}",
+    "square": "square {}",
+    "add": "add {{k}} to {}",
+    "subtract": "subtract {{k}} from {}",
+    "multiply": "multiply {} by {{k}}",
+}
+
+
+@cache
+def templates(operation: str, split: Split) -> tuple[str, ...]:
+    """Return the sentences of an operation that belong to one split; `{k}` is the constant.
+
+    Example:
+        >>> templates("add", "held_out")
+        ('add {k} to each number', 'add {k} to all values', 'add {k} to every value')
+    """
+    if operation in _ON_EACH:
+        return tuple(_ON_EACH[operation].format(noun) for noun in EACH[split])
+    leads, core = _FILLED[operation]
+    return tuple(lead.format(core) for lead in leads[split])
+
+
+def write_prompt(steps: Sequence[Step], split: Split, rng: Random) -> str:
+    """Return the specification in words and the head of the function; a held-out one opens with a held-out sentence.
+
+    In between it lists the lines that are wanted: to see that there is no next step takes a small model long to learn.
+    """
+    sentences, names = [], NAMES[: len(steps)]
+    for place, (operation, k) in enumerate(steps):
+        choice = templates(operation, split)
+        if split == "held_out" and place:
+            choice += templates(operation, "train")
+        sentences.append(f"Step {names[place]}: {rng.choice(choice).format(k=k)}.")
+    return f"{' '.join(sentences)}\nLines: {', '.join(names)}, return.\n{HEADER}\n"
+
+
+def words() -> list[str]:
+    """Return texts that hold every word of prompts but the constants."""
+    texts = [text.format(k="") for name in ASKED for split in ("train", "held_out") for text in templates(name, split)]
+    return [*texts, *NAMES, HEADER, "Step Lines: , return."]

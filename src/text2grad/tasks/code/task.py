@@ -1,0 +1,208 @@
+r"""The embedded code task: a specification of two to five steps becomes a Python function, and unit tests run it.
+
+The prompt ends with the head of the function, and the response is its body: one line for each step. Demonstrations
+are those of a hasty programmer: for most kinds of step more than half write the same wrong thing, such as `>=` for
+"above", so that imitation alone, even greedy, stays wrong. The critic reads the lines and quotes expressions; it never
+sees the tests, which run in a sandbox and decide the metric.
+
+Example:
+    >>> task = CodeTask("held_out")
+    >>> example = task.examples(1)[0]
+    >>> response = task.demonstration(example, Random(1))
+    >>> print(example.prompt_text + " " + response)
+    Step b: square all values. Step c: take only the last 5 numbers.
+    Lines: b, c, return.
+    def solve(a):
+     b = [b * 2 for b in a]
+     c = b[-5:]
+     return c
+    >>> print(CodeCritic()([example], [response])[0].feedback.replace(". ", ".\n"))
+    Step b needs b ** 2: "b * 2" is wrong.
+    Step c needs b[-5:]: "c = b[-5:]" is right.
+    >>> example.tests.split("\n")[0]
+    'assert solve([6, 8, 1, 2, 4, 8, -3, 1, 11, -4]) == [64, 9, 1, 121, 16]'
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from text2grad.errors import DataError
+from text2grad.tasks.base import split_words
+from text2grad.tasks.code import specs, wording
+from text2grad.tasks.code.critic import read
+from text2grad.tasks.code.unit_tests import write_tests
+from text2grad.tasks.code.world import ASKED, HEADER, INDENT, NAMES, Step, body, code_words, draw_steps, garble, slipped
+from text2grad.tasks.procedural import Judgement, ProceduralTask, ProgramCritic
+from text2grad.types import Example
+
+BLANKS = " \n"
+TIMEOUT_S = 2.0  # of each program
+
+Job = tuple[str, str]  # a program and its tests
+Runner = Callable[[Sequence[Job]], Sequence[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """How long the specifications are and how badly the demonstrations follow them.
+
+    Attributes:
+        sizes: weights of two, three, four and five steps.
+        slip: how often a demonstration writes the habitual mistake, for a step that has one.
+        drop: how often it leaves a step out.
+    """
+
+    sizes: tuple[float, ...]
+    slip: float
+    drop: float = 0.03
+
+
+DIFFICULTIES = {
+    "easy": Difficulty((3, 2), slip=0.55),
+    "normal": Difficulty((4, 3, 2, 1), slip=0.6),
+    "hard": Difficulty((0, 1, 2, 2), slip=0.65),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCritic(ProgramCritic):
+    """Judges programs in words, each line against its step. It runs nothing."""
+
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one program; steps without a line and a missing return are omissions."""
+        steps = steps_of(example)
+        reading = read(response, steps)
+        feedback = wording.write(reading, response, steps, rng)
+        return Judgement(feedback, wording.quotable(reading, response), len(reading.missing) + (not reading.returns))
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTask(ProceduralTask):
+    """Specifications to be programmed; the two splits share none, and no pair of operations that is held out.
+
+    Attributes:
+        runner: runs programs with their tests and tells which pass; None is the sandbox.
+    """
+
+    runner: Runner | None = field(default=None, repr=False, compare=False)
+
+    name = "code"
+    metric = "pass_at_1"
+    difficulties = DIFFICULTIES
+    judgements = wording.judgements()
+
+    def draw(self, rng: Random) -> Example:
+        """Draw one item."""
+        sizes = DIFFICULTIES[self.difficulty].sizes
+        size = rng.choices(range(2, 2 + len(sizes)), sizes)[0]
+        while True:
+            steps = draw_steps(self.split, size, rng)
+            tests = write_tests(steps, rng)
+            if tests is not None:
+                prompt = specs.write_prompt(steps, self.split, rng)
+                return Example(prompt, body(steps), tests, {"steps": [list(step) for step in steps]})
+
+    def demonstration(self, example: Example, rng: Random) -> str:
+        """Return a hasty programmer's body: slips where there is a habit, and at times a step left out."""
+        level, steps = DIFFICULTIES[self.difficulty], steps_of(example)
+        written: list[Step | None] = [slipped(step) if rng.random() < level.slip else step for step in steps]
+        if rng.random() < level.drop:
+            written[rng.randrange(len(written))] = None
+        return body(written)
+
+    def corruption(self, example: Example, rng: Random) -> str:
+        """Return a program with faults that demonstrations seldom have.
+
+        Two of three do something else in some steps, so that only comparing tells right from wrong; the third came
+        out garbled: cut, shuffled, doubled, or spliced with another program.
+        """
+        steps = steps_of(example)
+        others = draw_steps(self.split, len(steps), rng)
+        if rng.random() < 2 / 3:
+            pairs = zip(steps, others, strict=True)
+            return body([rng.choice([slipped(step), other]) if rng.random() < 0.5 else step for step, other in pairs])
+        return garble(self.demonstration(example, rng), body(others), rng)
+
+    def critic(self) -> CodeCritic:
+        """Return the programmatic critic."""
+        return CodeCritic()
+
+    def score(self, example: Example, response: str) -> dict[str, float]:
+        """Return what `score_many` does, for one response."""
+        return self.score_many([example], [response])[0]
+
+    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
+        """Return for each response whether it passes the tests and how much of it is the reference, in [0, 1].
+
+        All programs run in one sandbox. "lines_right" is the share of lines that are the reference's, at its place.
+
+        Raises:
+            DataError: if the lengths differ or an example has no tests or no reference.
+            SandboxError: if this machine has no way to run code apart.
+        """
+        if len(examples) != len(responses):
+            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
+        jobs, lines = [], []
+        for example, response in zip(examples, responses, strict=True):
+            if example.tests is None or example.reference is None:
+                raise DataError(f"an example without tests or reference cannot be scored: {example.prompt_text!r}")
+            jobs.append((program_of(response), example.tests))
+            lines.append(lines_right(example.reference, response))
+        passed = (self.runner or _in_sandbox)(jobs)
+        return [
+            {"pass_at_1": float(ok), "lines_right": share, "exact": float(share == 1.0)}
+            for ok, share in zip(passed, lines, strict=True)
+        ]
+
+    def vocabulary(self) -> list[str]:
+        """Return every word and mark of specifications, programs and critiques, of both splits, sorted."""
+        return sorted(
+            {word for text in (*specs.words(), *code_words(), *wording.words()) for word in split_words(text)}
+        )
+
+
+def program_of(response: str) -> str:
+    r"""Return the function with a response as its body; where the first line starts does not matter.
+
+    Example:
+        >>> program_of("b = sum(a)\n return b")
+        'def solve(a):\n b = sum(a)\n return b\n'
+    """
+    return f"{HEADER}\n{INDENT}{response.lstrip(BLANKS)}\n"
+
+
+def lines_right(reference: str, response: str) -> float:
+    r"""Return the share of lines that are the reference's at its place, of the longer of the two.
+
+    Example:
+        >>> lines_right("b = sum(a)\n return b", " b = len(a)\n return b")
+        0.5
+    """
+    wanted, given = ([line.strip() for line in text.strip().split("\n")] for text in (reference, response))
+    return sum(a == b for a, b in zip(wanted, given, strict=False)) / max(len(wanted), len(given))
+
+
+def steps_of(example: Example) -> tuple[Step, ...]:
+    """Return the steps behind an example.
+
+    Raises:
+        DataError: if the example is not of this task.
+    """
+    steps: Any = example.meta.get("steps")
+    try:
+        found = tuple(Step(operation, k) for operation, k in steps)
+        known = 1 < len(found) <= len(NAMES) and all(step.operation in ASKED for step in found)
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        raise DataError(f"not a code example: meta['steps'] is {steps!r}, need two to five pairs [operation, constant]")
+    return found
+
+
+def _in_sandbox(jobs: Sequence[Job]) -> list[bool]:
+    from text2grad.critics.sandbox import Sandbox
+
+    with Sandbox() as sandbox:
+        return [outcome.passed for outcome in sandbox.run_many(jobs, timeout_s=TIMEOUT_S)]

@@ -1,0 +1,104 @@
+"""Prompts: a table of courses, and a question about the one that is open.
+
+Column orders and question templates of its own mark each held-out prompt; they reuse words that training knows.
+"""
+
+from random import Random
+
+from text2grad.tasks.base import Pair, Split, pairs
+from text2grad.tasks.qa.world import (
+    CHATTER,
+    COURSES,
+    EXTRA_LINE,
+    FILLERS,
+    NAMES,
+    OPEN,
+    SHUT,
+    SLOTS,
+    VALUES,
+    VERB,
+    Problem,
+    compositions,
+    phrase,
+)
+
+COLUMNS = {
+    "train": (
+        ("what", "where", "when", "price"),
+        ("where", "when", "what", "price"),
+        ("price", "what", "when", "where"),
+        ("when", "where", "price", "what"),
+    ),
+    "held_out": (
+        ("what", "price", "where", "when"),
+        ("when", "what", "where", "price"),
+    ),
+}
+QUESTIONS = {
+    "train": (
+        "Which course is open? Tell me {asks}.",
+        "Tell me which course is open, {asks}.",
+        "Please tell me of the open course: {asks}.",
+        "One course is open: {asks}?",
+        "If a course is open, {asks}?",
+    ),
+    "held_out": (
+        "Please tell me which course is open: {asks}.",
+        "If a course is open, tell me {asks}.",
+    ),
+}
+ASKS = {
+    "who": "who",
+    "what": "what",
+    "where": "where",
+    "when": "when",
+    "price": "for how much",
+}
+CUE = "\nAnswer:"
+
+
+def draw_problem(split: Split, rows: int, rng: Random) -> Problem:
+    """Draw a table and a question of the split."""
+    target = rng.randrange(rows)
+    statuses = [OPEN if i == target else rng.choice(SHUT) for i in range(rows)]
+    names = [" ".join(name) for name in _draw_pairs(NAMES, split, rows, target, rng)]
+    courses = _draw_pairs(COURSES, split, rows, target, rng)
+    days, prices = (rng.sample(VALUES[slot], rows) for slot in ("when", "price"))
+    cells = zip(statuses, names, *zip(*courses, strict=True), days, prices, strict=True)
+    table = tuple(dict(zip(("status", *SLOTS), row, strict=True)) for row in cells)
+    known = compositions(split)
+    [asked] = rng.choices(known, [len(details) for details in known])
+    return Problem(table, target, asked)
+
+
+def _draw_pairs(pair: Pair, split: Split, rows: int, target: int, rng: Random) -> list[tuple[str, str]]:
+    """Draw one pair for each row, none alike in either half; the target's is of the split.
+
+    The other rows of a held-out table are of either split.
+    """
+    chosen = [rng.choice(pairs(pair, split))]
+    pool = pairs(pair, "train") + (pairs(pair, "held_out") if split == "held_out" else ())
+    while len(chosen) < rows:
+        left, right = rng.choice(pool)
+        if all(left != other[0] and right != other[1] for other in chosen):
+            chosen.append((left, right))
+    chosen.insert(target, chosen.pop(0))
+    return chosen
+
+
+def write_prompt(problem: Problem, split: Split, rng: Random) -> str:
+    """Write the table in one of the split's column orders and ask in one of its templates."""
+    columns = rng.choice(COLUMNS[split])
+    table = [f"- {row['status']}: {' '.join(row[slot] for slot in ('who', *columns))}" for row in problem.rows]
+    *asks, last = (ASKS[slot] for slot in ("who", *problem.asked))
+    question = rng.choice(QUESTIONS[split]).format(asks=f"{', '.join(asks)} and {last}")
+    return "\n".join([*table, f"Question: {question}"]) + CUE
+
+
+def words() -> list[str]:
+    """Return texts that hold every word of prompts and answers."""
+    templates = [text.replace("{asks}", "") for texts in QUESTIONS.values() for text in texts]
+    phrases = [phrase(slot, value) for slot, values in VALUES.items() for value in values]
+    names = [*NAMES.left, *NAMES.right]
+    answers = [VERB, *FILLERS.values(), *CHATTER, EXTRA_LINE]
+    return [*templates, *ASKS.values(), OPEN, *SHUT, *phrases, *names, *answers, "- : , and Question", CUE]

@@ -1,0 +1,202 @@
+"""Posts: the sentences that tell an event, among sentences that name other people, places and days.
+
+A template names the slots it fills in braces. Fact templates are filled with the event; distractors with
+values that differ from the event's and from each other, in sentences that do not tell the event: other
+people's whereabouts, plans that fell through, reasons that were none.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+from text2grad.tasks.base import Split, pairs
+from text2grad.tasks.summarization.world import ANSWER_WORDS, BASE_FORMS, NAMES, SLOTS, VALUES, Facts
+
+MAIN = {
+    "train": (
+        "{who} {did} the {what}.",
+        "The {what} was {did} by {who}.",
+        "It was {who} who {did} the {what}.",
+        "{who} {did} the {what} at the {where}.",
+        "{who} {did} the {what} on {when}.",
+        "The {what} was {did} by {who} at the {where}.",
+        "The {what} was {did} by {who} because of the {why}.",
+        "On {when} {who} {did} the {what}.",
+        "At the {where} the {what} was {did} by {who}.",
+        "Because of the {why} {who} {did} the {what}.",
+    ),
+    "held_out": (
+        "The {what} was {did} by {who} on {when}.",
+        "{who} {did} the {what} because of the {why}.",
+        "On {when} the {what} was {did} by {who}.",
+        "At the {where} {who} {did} the {what}.",
+    ),
+}
+DETAILS = {
+    "train": (
+        "It happened at the {where}.",
+        "All this took place at the {where}.",
+        "It happened on {when}.",
+        "The day was {when}.",
+        "It happened because of the {why}.",
+        "The reason was the {why}.",
+        "It happened at the {where} on {when}.",
+    ),
+    "held_out": (
+        "All this took place on {when}.",
+        "It happened on {when} at the {where}.",
+        "All this took place because of the {why}.",
+    ),
+}
+DISTRACTORS = {
+    "train": (
+        "{who} stayed near the {where}.",
+        "{who} was busy until {when}.",
+        "{who} was near the {where} until {when}.",
+        "{who} wanted to {do} the {what}.",
+        "{who} talked about the {why}.",
+        "The first plan said {when}.",
+        "The {where} was closed.",
+        "The {where} was closed until {when}.",
+        "The {why} was not the reason.",
+        "Nobody {did} the {what}.",
+    ),
+    "held_out": (
+        "{who} was near the {where}.",
+        "{who} stayed near the {where} until {when}.",
+        "{who} talked about the {why} until {when}.",
+        "Nobody wanted to {do} the {what}.",
+    ),
+}
+# Those of hard posts name places and days with the event's own prepositions: only the verb tells them apart.
+CONFUSING = {
+    "train": (
+        "{who} stayed at the {where}.",
+        "{who} was busy on {when}.",
+        "{who} was at the {where} on {when}.",
+        "{who} wanted to {do} the {what}.",
+        "{who} talked about the {why}.",
+        "The first plan was {when}.",
+        "The {where} was closed.",
+        "The {where} was closed on {when}.",
+        "The {why} was not the reason.",
+        "Nobody {did} the {what}.",
+    ),
+    "held_out": (
+        "{who} was at the {where}.",
+        "{who} stayed at the {where} on {when}.",
+        "{who} talked about the {why} on {when}.",
+        "Nobody wanted to {do} the {what}.",
+    ),
+}
+CUE = "\nTL;DR:"
+NEEDED = ("who", "where", "when")
+SHORTEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A rendered post.
+
+    Attributes:
+        text: the sentences, without the cue.
+        distractors: per slot, the values that are not the event's, in order of mention.
+        mentions: per slot, every value of the post in order of mention, the event's included.
+    """
+
+    text: str
+    distractors: dict[str, list[str]]
+    mentions: dict[str, list[str]]
+
+
+@cache
+def slots_of(template: str) -> tuple[str, ...]:
+    """Return the slots that a template fills, in order; a base form counts as its verb."""
+    return tuple("did" if slot == "do" else slot for slot in re.findall(r"\{(\w+)\}", template))
+
+
+def write_post(
+    facts: Facts, split: Split, distractors: tuple[int, int], rng: Random, *, confusing: bool = False
+) -> Post:
+    """Write a post of five or more sentences, distractors[0] to distractors[1] of them beside the event."""
+    telling = _fact_templates(split, rng)
+    fewest = max(distractors[0], SHORTEST - len(telling))
+    pool = _known(CONFUSING if confusing else DISTRACTORS, split)
+    others = _distractor_templates(pool, rng.randint(fewest, max(fewest, distractors[1])), rng)
+    return _render(_interleave(telling, others, rng), set(telling), facts, Strangers(facts, split, rng))
+
+
+class Strangers:
+    """Draws values that a post has not used yet: never a fact, never one value twice."""
+
+    def __init__(self, facts: Facts, split: Split, rng: Random) -> None:
+        """Start with the event as all that is used."""
+        self._used = set(facts.values()) | set(facts["who"].split())
+        self._people = pairs(NAMES, "train") + (pairs(NAMES, "held_out") if split == "held_out" else ())
+        self._rng = rng
+
+    def draw(self, slot: str) -> str:
+        """Return a fresh value; a person shares neither the first nor the last name with anyone."""
+        while True:
+            new = self._rng.choice(self._people) if slot == "who" else (self._rng.choice(VALUES[slot]),)
+            if self._used.isdisjoint(new):
+                self._used.update(new)
+                return " ".join(new)
+
+
+def _known(templates: dict[str, tuple[str, ...]], split: Split) -> list[str]:
+    """Return the templates a split may use: training never sees the held-out ones."""
+    return list(templates["train"] + (templates["held_out"] if split == "held_out" else ()))
+
+
+def _fact_templates(split: Split, rng: Random) -> list[str]:
+    """Choose templates that state each fact exactly once; the first one says who did what."""
+    chosen = [rng.choice(MAIN[split])]
+    missing = {"where", "when", "why"} - set(slots_of(chosen[0]))
+    details = _known(DETAILS, split)
+    rng.shuffle(details)
+    for template in details:
+        slots = set(slots_of(template))
+        if slots <= missing:
+            chosen.append(template)
+            missing -= slots
+    return chosen
+
+
+def _distractor_templates(pool: list[str], count: int, rng: Random) -> list[str]:
+    """Choose `count` different distractors that name at least one other person, place and day."""
+    while True:
+        chosen = rng.sample(pool, count)
+        if set(NEEDED) <= {slot for template in chosen for slot in slots_of(template)}:
+            return chosen
+
+
+def _interleave(telling: list[str], others: list[str], rng: Random) -> list[str]:
+    """Mix two lists at random and keep the order within each."""
+    places = set(rng.sample(range(len(telling) + len(others)), len(telling)))
+    facts, rest = iter(telling), iter(others)
+    return [next(facts if i in places else rest) for i in range(len(telling) + len(others))]
+
+
+def _render(templates: list[str], telling: set[str], facts: Facts, strangers: Strangers) -> Post:
+    """Fill the templates: those in `telling` with the facts, the others with fresh values."""
+    sentences: list[str] = []
+    mentions: dict[str, list[str]] = {slot: [] for slot in SLOTS}
+    for template in templates:
+        slots = slots_of(template)
+        values = {slot: facts[slot] if template in telling else strangers.draw(slot) for slot in slots}
+        for slot in slots:
+            mentions[slot].append(values[slot])
+        sentences.append(template.format(**values, do=BASE_FORMS[values.get("did", facts["did"])]))
+    others = {slot: [value for value in mentions[slot] if value != facts[slot]] for slot in SLOTS}
+    return Post(" ".join(sentences), others, mentions)
+
+
+def words() -> list[str]:
+    """Return texts that hold every word of posts and summaries."""
+    tables = (MAIN, DETAILS, DISTRACTORS, CONFUSING)
+    templates = [text for table in tables for texts in table.values() for text in texts]
+    bare = [re.sub(r"\{\w+\}", "", text) for text in templates]
+    values = [value for pool in VALUES.values() for value in pool]
+    return [*bare, *values, *NAMES.left, *NAMES.right, *BASE_FORMS.values(), *ANSWER_WORDS, CUE]

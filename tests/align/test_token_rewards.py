@@ -1,0 +1,186 @@
+"""A judged response as tokens: whose ids, where its spans go when white space changes, and when there is no telling."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from tokenizers.processors import TemplateProcessing
+
+from text2grad.align.token_rewards import AlignSettings, Labelled, encode, label_tokens, move_spans
+from text2grad.errors import AlignmentError
+from text2grad.feedback.records import Judged, read_judged
+from text2grad.types import Critique, Label, Span
+from tokenizers_made_here import gpt2, made, of_tokens
+
+DEFAULT = AlignSettings()
+
+
+def judged(response: str, *spans: Span, ids: tuple[int, ...] | None = None, **critique: Any) -> Judged:
+    return Judged(1, "file:1", "Where?", response, Critique("No.", spans, **critique), ids)
+
+
+def labelled(tokenizer: Any, record: Judged, settings: AlignSettings = DEFAULT) -> Labelled:
+    found = label_tokens(tokenizer, record, settings)
+    assert found is not None
+    return found
+
+
+def words() -> tuple[Any, list[int]]:
+    return of_tokens("byte_level", ["in", " Lyon", "s", " now", {"special": "<end>"}])
+
+
+def test_sampled_ids_are_used_as_they_are_and_never_encoded_again() -> None:
+    tokenizer, ids = words()
+    ids = [ids[0], ids[4], *ids[1:]]  # an end-of-sequence in the middle: no encoder writes that
+    found = labelled(tokenizer, judged("in Lyons now", Span(3, 7, "negative"), ids=tuple(ids)))
+    assert found.ids == tuple(ids)
+    assert found.offsets == ((0, 2), (2, 2), (2, 7), (7, 8), (8, 12), (12, 12))
+    assert found.delta == (0.0, 0.0, -1.0, 0.0, 0.0, 0.0)
+    assert found.tokens == ((2,),)
+
+
+def test_a_response_without_ids_is_encoded_without_special_tokens() -> None:
+    tokenizer = made("gpt2")
+    text = "The dog said <end> to Tom."
+    found = labelled(tokenizer, judged(text, Span(13, 18, "negative")))
+    assert tokenizer.convert_tokens_to_ids("<end>") not in found.ids
+    assert found.text == text
+    assert "".join(text[a:b] for (a, b), d in zip(found.offsets, found.delta, strict=True) if d).strip() == "<end>"
+
+
+def test_every_setting_reaches_the_rewards() -> None:
+    tokenizer, ids = words()
+    record = judged("in Lyons now", Span(3, 8, "positive"), Span(7, 12, "negative"), ids=tuple(ids))
+    assert labelled(tokenizer, record).delta == (0.0, 1.0, 0.0, -1.0, 0.0)
+    assert labelled(tokenizer, record, AlignSettings(overlap="negative_wins")).delta == (0.0, 1.0, -1.0, -1.0, 0.0)
+    contracted = labelled(tokenizer, record, AlignSettings(mode="contract", span_mass="span"))
+    assert contracted.delta == (0.0, 0.0, 0.0, -0.5, 0.0)
+    assert contracted.tokens == ((2,), (2, 3))
+    decayed = labelled(tokenizer, record, AlignSettings(weighting="linear_decay", overlap="last_wins"))
+    assert decayed.delta == pytest.approx((0.0, 1.0, -1.0, -0.1, 0.0))
+
+
+def test_a_critique_that_failed_gives_nothing_even_if_it_has_spans() -> None:
+    tokenizer, ids = words()
+    found = labelled(tokenizer, judged("in Lyons now", Span(3, 8, "negative"), ids=tuple(ids), status="timed_out"))
+    assert found.delta == (0.0,) * 5
+    assert found.spans == ()
+
+
+def test_an_empty_response_has_no_tokens() -> None:
+    found = labelled(made("gpt2"), judged(""))
+    assert (found.ids, found.text, found.offsets, found.delta) == ((), "", (), ())
+
+
+def test_a_first_space_that_the_tokenizer_drops_moves_the_spans() -> None:
+    tokenizer, ids = of_tokens("llama", ["▁I", "▁live", "▁here"])
+    found = labelled(tokenizer, judged(" I live here", Span(0, 2, "positive"), Span(2, 7, "negative"), ids=tuple(ids)))
+    assert found.text == "I live here"
+    assert found.respaced
+    assert found.spans == (Span(0, 1, "positive"), Span(1, 6, "negative"))
+    assert found.delta == (1.0, -1.0, 0.0)
+
+
+def test_spaces_that_the_decoder_adds_move_the_spans() -> None:
+    tokenizer, ids = of_tokens("wordpiece", ["don", "'", "t", "go"])
+    found = labelled(tokenizer, judged("don't go", Span(3, 5, "negative"), Span(6, 8, "positive"), ids=tuple(ids)))
+    assert (found.text, found.respaced) == ("don ' t go", True)
+    assert found.spans == (Span(4, 7, "negative"), Span(8, 10, "positive"))
+    assert found.delta == (0.0, -1.0, -1.0, 1.0)
+
+
+def test_a_response_that_the_tokens_do_not_say_has_no_rewards() -> None:
+    bert = made("bert")  # it knows no Q: the whole word becomes <unk>, which decoding hides
+    assert label_tokens(bert, judged("Quebec people", Span(0, 6, "negative")), DEFAULT) is None
+    tokenizer, ids = words()
+    assert label_tokens(tokenizer, judged("in Nice now", Span(3, 7, "negative"), ids=tuple(ids)), DEFAULT) is None
+
+
+def test_ids_of_another_tokenizer_are_refused() -> None:
+    with pytest.raises(AlignmentError, match="id 99 is not in the tokenizer's vocabulary"):
+        label_tokens(words()[0], judged("in", ids=(0, 99)), DEFAULT)
+
+
+def test_encoding_keeps_no_special_token_and_adds_none() -> None:
+    tokenizer = gpt2()
+    begin = [("<start>", tokenizer.convert_tokens_to_ids("<start>"))]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<start> $A", special_tokens=begin)
+    assert tokenizer.decode(tokenizer("a")["input_ids"]) == "<start>a"
+    assert tokenizer.decode(list(encode(tokenizer, "<start>a<end>"))) == "<start>a<end>"
+
+
+SPACES = st.text(st.sampled_from(" \n\t"), max_size=2)
+
+
+@st.composite
+def respaced_texts(draw: st.DrawFn) -> tuple[str, str, list[Span]]:
+    letters = draw(st.lists(st.sampled_from("aabx,é"), max_size=8))
+    texts = ["".join(draw(SPACES) + letter for letter in letters) + draw(SPACES) for _ in range(2)]
+    spans = []
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.integers(0, len(texts[0])))
+        end = draw(st.integers(start, len(texts[0])))
+        labels: list[Label] = ["positive", "negative"]
+        spans.append(Span(start, end, draw(st.sampled_from(labels))))
+    return texts[0], texts[1], spans
+
+
+def seen_before(text: str, place: int) -> int:
+    return sum(not character.isspace() for character in text[:place])
+
+
+@settings(deadline=None, derandomize=True, max_examples=500)
+@given(respaced_texts())
+def test_a_moved_span_holds_the_very_same_visible_characters(case: tuple[str, str, list[Span]]) -> None:
+    response, text, spans = case
+    moved = move_spans(spans, response, text)
+    assert moved is not None
+    for before, after in zip(spans, moved, strict=True):
+        assert after.label == before.label
+        assert after.end <= len(text)
+        assert seen_before(text, after.start) == seen_before(response, before.start)
+        assert seen_before(text, after.end) == seen_before(response, before.end)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(respaced_texts())
+def test_spans_of_an_unchanged_text_stay_where_they_are_white_space_and_all(
+    case: tuple[str, str, list[Span]],
+) -> None:
+    response, _, spans = case
+    assert move_spans(spans, response, response) == spans
+    moved = move_spans(spans, response, "  " + response)
+    lead = len(response) - len(response.lstrip())
+    for before, after in zip(spans, moved or [], strict=True):
+        if before.start > lead and response.strip():
+            assert (after.start, after.end) == (before.start + 2, before.end + 2)
+
+
+def test_white_space_that_both_texts_have_alike_stays_in_a_span() -> None:
+    assert move_spans([Span(3, 8, "negative")], " in Lyon now", "in Lyon now") == [Span(2, 7, "negative")]
+    assert move_spans([Span(2, 4, "negative")], "ab  cd", "ab cd") == [Span(3, 3, "negative")]
+
+
+@pytest.mark.parametrize("other", ["Lyons", "lyon", "L yonn", "Lyo", "Ly0n", "", "Ly\u200bon"])
+def test_texts_that_differ_in_anything_but_white_space_are_never_matched(other: str) -> None:
+    assert move_spans([], "Lyon", other) is None
+
+
+def test_a_record_that_was_written_reads_back_as_the_same_rewards(tmp_path: Path) -> None:
+    tokenizer = made("llama2")
+    text = "so glad 😀😀 today"
+    critique = Critique("Too\nmany.", (Span(8, 10, "negative"), Span(0, 7, "positive")), -0.5, "repaired", ("Nice",))
+    first = labelled(tokenizer, Judged(7, "x:7", "Ask", text, critique), AlignSettings(span_mass="span"))
+    path = tmp_path / "rewards.jsonl"
+    path.write_text(json.dumps(first.as_record()))
+    (read,) = read_judged(path)
+    again = labelled(tokenizer, read, AlignSettings(span_mass="span"))
+    assert again.as_record() == {**first.as_record(), "record": 1, "critique": again.as_record()["critique"]}
+    assert sorted(again.spans) == sorted(first.spans)
+    assert again.judged.critique.feedback == "Too\nmany."
+    assert (again.judged.critique.outcome, again.judged.critique.status) == (-0.5, "repaired")
+    assert again.judged.critique.unmatched == ("Nice",)
+    assert math.fsum(again.delta) == math.fsum(first.delta)

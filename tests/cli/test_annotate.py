@@ -1,0 +1,198 @@
+"""`text2grad annotate` from its command line, and the same as a critic: what they write, say and return."""
+
+import asyncio
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_server import SECRET, Running, running
+from text2grad import LLMCritic
+from text2grad.cli.__main__ import main
+from text2grad.critics.servers.templates import Template
+from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback.annotations import read_annotations
+from text2grad.feedback.critic import Critic, ask
+from text2grad.types import Example, Span
+
+SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
+
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+
+
+def recipe(path: Path, server: Running, scripts: list[str], **settings: Any) -> Path:
+    """Write data whose prompts say what happens to them, and a recipe."""
+    records = [
+        {
+            "prompt": f"How are you, {path}? [[{script}]]",
+            "response": "So glad today.",
+            "id": f"{row}-{script.split()[0]}",
+        }
+        for row, script in enumerate(scripts)
+    ]
+    (path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    values = {"model": "m", "base_url": server.url, "api_key_env": "SOME_KEY", "out": str(path / "out"), "retries": 1}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**values, **settings}.items()]
+    (path / "recipe.toml").write_text("\n".join([f'[data]\ntrain = "{path}/data.jsonl"\n[annotate]', *lines]))
+    return path / "recipe.toml"
+
+
+def written(path: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "out" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_responses_become_annotations_and_a_repeated_run_makes_no_request(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recipe(tmp_path, server, ["ok", "429 ok", "misquote"], input_price=2.5, output_price=10.0)
+    assert main(["annotate", str(path)]) == 0
+    said = capsys.readouterr().out
+    for line in ("critiques 3 of 3", "requests 4, of which 1 repeated", "tokens 300 read, 60 written"):
+        assert line in " ".join(said.split())
+    assert "quotes not found 1 of 6" in " ".join(said.split())
+    assert "cost of all answers $0.0014" in " ".join(said.split())  # 3 (100 * 2.5 + 20 * 10) / 1e6 = 0.00135
+    first = written(tmp_path, "annotations")[0]
+    assert first["annotator"] == {
+        **{"model": "m", "template": "qa", "reasoning": True, "prompt_tokens": 100, "completion_tokens": 20},
+        "unsupported": [],
+    }
+    found = read_annotations(tmp_path / "out" / "annotations.jsonl")
+    assert [one.critique.spans for one in found] == [SPANS, SPANS, SPANS[:1]]
+    assert found[2].critique.unmatched == ("what nobody said",)
+    assert written(tmp_path, "failures") == []
+
+    before, requests = (tmp_path / "out" / "annotations.jsonl").read_bytes(), server.requests()
+    assert main(["annotate", str(path)]) == 0
+    assert "answers from before 3" in " ".join(capsys.readouterr().out.split())
+    assert server.requests() == requests
+    assert (tmp_path / "out" / "annotations.jsonl").read_bytes() == before
+
+
+def test_failures_are_listed_by_kind_with_the_first_ids_and_the_exit_status_says_that_some_remain(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = ["ok", *["prose"] * 7, "refused", "500 500 ok", "400"]
+    path = recipe(tmp_path, server, scripts, structured="off")
+    assert main(["annotate", str(path)]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "unreadable: 7 (1-prose, 2-prose, 3-prose, 4-prose, 5-prose, …): Once upon a time" in said
+    assert "refused: 1 (8-refused): I will not." in said
+    assert "server_error: 1 (9-500): status 500" in said
+    failures = written(tmp_path, "failures")
+    assert [one["kind"] for one in failures] == ["unreadable"] * 7 + ["refused", "server_error", "rejected"]
+    assert failures[8] == {**failures[8], "id": "9-500", "response": "So glad today."}
+    assert len(written(tmp_path, "annotations")) == 1
+    assert main(["annotate", str(path)]) == 3  # the server error is over
+    assert [one["kind"] for one in written(tmp_path, "failures")] == ["unreadable"] * 7 + ["refused", "rejected"]
+
+
+def test_a_budget_stops_the_run_cleanly_and_the_next_goes_on(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(recipe(tmp_path, server, [f"ok {'ok ' * row}" for row in range(9)]))
+    assert main(["annotate", path, "--max-requests", "4"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "critiques 4 of 9" in said
+    assert "not_asked: 5 (" in said
+    assert "the budget of 4 requests is used up" in said
+    assert len(written(tmp_path, "annotations")) == 4
+    assert main(["annotate", path]) == 0
+    assert "requests 5, of which 0 repeated" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_limit_of_money_needs_prices(server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["annotate", str(recipe(tmp_path, server, ["ok"])), "--max-cost", "5"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "max_cost needs input_price and output_price: without them nothing costs anything" in said
+
+
+def test_the_key_is_in_no_output_and_no_file(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recipe(tmp_path, server, ["echo", "400", "500 500"], structured="off")
+    assert main(["annotate", str(path)]) == 3
+    captured = capsys.readouterr()
+    assert SECRET not in captured.out + captured.err
+    assert "[key]" in (tmp_path / "out" / "annotations.jsonl").read_text()
+    for file in (tmp_path / "out").iterdir():
+        assert SECRET.encode() not in file.read_bytes()
+
+
+def test_a_second_run_on_the_same_directory_is_refused(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recipe(tmp_path, server, ["ok"])
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out" / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert main(["annotate", str(path)]) == 2
+    assert "another run is writing to" in capsys.readouterr().err
+    assert main(["annotate", str(path)]) == 0
+
+
+def test_to_interrupt_a_run_lets_what_is_under_way_end_and_loses_nothing(tmp_path: Path) -> None:
+    with running("--delay-s", "0.05") as server:
+        path = recipe(tmp_path, server, [f"ok {'ok ' * row}" for row in range(150)], concurrency=2)
+        command = [sys.executable, "-m", "text2grad.cli", "annotate", str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            while server.requests() < 5 and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=120)
+        assert process.returncode == 3
+        assert "stopped by SIGINT" in said
+        done = written(tmp_path, "annotations")
+        assert 3 <= len(done) == server.requests() < 150
+        assert main(["annotate", str(path), "--set", "annotate.concurrency=64"]) == 0
+        assert set(server.state()["counts"].values()) == {1}
+
+
+def test_a_language_model_on_a_server_is_a_critic_that_is_asked_once(server: Running, tmp_path: Path) -> None:
+    settings = {"base_url": server.url, "api_key_env": "SOME_KEY", "store": tmp_path / "deep" / "critic.sqlite"}
+    critic = LLMCritic("m", template="summarization", **settings)
+    assert isinstance(critic, Critic)
+    examples = [Example("[[ok]] of a critic"), Example("[[prose]] of a critic"), Example("[[400]] of a critic")]
+    for _ in range(2):
+        found = ask(critic, examples, ["So glad today."] * 3, match="exact")
+        assert [one.status for one in found] == ["ok", "unparsable", "timed_out"]
+        assert (found[0].spans, found[1].spans) == (SPANS, ())
+    requests = server.requests()
+    assert ask(critic, examples[:2], ["So glad today."] * 2, match="exact") == found[:2]
+    assert server.requests() == requests
+
+
+def test_a_critic_on_a_server_works_where_an_event_loop_runs(server: Running, tmp_path: Path) -> None:
+    critic = LLMCritic("m", base_url=server.url, api_key_env="", store=tmp_path / "critic.sqlite")
+
+    async def in_a_notebook() -> tuple[Span, ...]:
+        return critic([Example("[[ok]] in a loop")], ["So glad today."])[0].spans
+
+    assert asyncio.run(in_a_notebook()) == SPANS
+
+
+def test_a_critic_whose_key_is_turned_away_is_an_error(server: Running, tmp_path: Path) -> None:
+    critic = LLMCritic("m", base_url=server.url, api_key_env="", store=tmp_path / "critic.sqlite", concurrency=1)
+    with pytest.raises(CriticError, match=r"m at http://127\.0\.0\.1:\d+/v1 is asked no more: status 401"):
+        critic([Example("[[401]] critic"), Example("[[ok]] never asked")], ["So.", "So."])
+
+
+def test_a_critic_of_programs_shows_what_their_tests_said(server: Running, tmp_path: Path) -> None:
+    critic = LLMCritic("m", template="code", base_url=server.url, api_key_env="", store=tmp_path / "critic.sqlite")
+    example, program = Example("Twice. [[ok]]", tests="assert twice(2) == 4"), "def twice(x): return 2 * x"
+    critic([example], [program])
+    shown = Template("code").messages(example, program, tests="All tests passed.")[0]["content"]
+    assert server.times(shown) == 1
+
+
+def test_a_critic_without_a_key_or_with_settings_that_do_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the environment variable NO_SUCH_KEY holds no key"):
+        LLMCritic("m", api_key_env="NO_SUCH_KEY")
+    with pytest.raises(ConfigError, match=r"LLMCritic cannot be made: tempreature: Extra inputs are not permitted"):
+        LLMCritic("m", tempreature=0.5)

@@ -1,0 +1,321 @@
+"""A recipe that is wrong is refused before work starts, with a text that says where, what and the way out."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from text2grad.config.recipe import NOT_THE_POLICY, Recipe, describe, load_recipe, make_recipe
+from text2grad.errors import ConfigError
+
+
+def refusal(data: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_recipe(data, where="my.toml")
+    return str(caught.value)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    return path
+
+
+# Unknown names.
+
+
+def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
+    assert refusal({"rollouts": {"batch_size": 3}}) == (
+        'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, model, '
+        "optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+    )
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
+    assert refusal({"ppo": {"clip_epsilon": 0.2}}) == (
+        'my.toml: [ppo] has no key "clip_epsilon". Did you mean "clip_range"? Known keys: beta, clip_range, '
+        "entropy_coef, epochs, gamma, kl, kl_horizon, lam, max_ratio, micro_batch_tokens, minibatches, stop_kl, "
+        "target_kl, value_clip_range, vf_coef, whiten"
+    )
+
+
+def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
+    assert refusal({"run": {"zzz": 1}}) == (
+        'my.toml: [run] has no key "zzz". Known keys: keep_checkpoints, out, rollout_file_mb, save_every, seed, steps, '
+        "threads, tracker"
+    )
+
+
+def test_a_key_outside_its_section_is_refused() -> None:
+    assert refusal({"beta": 0.1}) == (
+        'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, model, optim, '
+        "ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+    )
+    assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
+
+
+# Bad values.
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "reason"),
+    [
+        ("ppo", "gamma", 1.5, "Input should be less than or equal to 1"),
+        ("ppo", "lam", -0.1, "Input should be greater than or equal to 0"),
+        ("ppo", "clip_range", 0.0, "Input should be greater than 0"),
+        ("ppo", "value_clip_range", -1.0, "Input should be greater than or equal to 0"),
+        ("ppo", "epochs", 0, "Input should be greater than or equal to 1"),
+        ("ppo", "kl", "k3", "Input should be 'k1' or 'full'"),
+        ("ppo", "beta", float("nan"), "Input should be a finite number"),
+        ("optim", "lr", float("inf"), "Input should be a finite number"),
+        ("optim", "lr", 0, "Input should be greater than 0"),
+        ("reward", "negative", float("-inf"), "Input should be a finite number"),
+        ("reward", "unlabelled", "0.5", "Input should be a valid number"),
+        ("rollout", "temperature", 0.0, "Input should be greater than 0"),
+        ("rollout", "batch_size", 2.5, "Input should be a valid integer"),
+        ("rollout", "batch_size", True, "Input should be a valid integer"),
+        ("rollout", "eos_token_ids", 2, "Input should be a valid tuple"),
+        ("model", "detach_trunk", "yes", "Input should be a valid boolean"),
+        ("model", "trust_remote_code", 1, "Input should be a valid boolean"),
+        ("run", "seed", -1, "Input should be greater than or equal to 0"),
+        ("run", "seed", 2**32, "Input should be less than 4294967296"),
+        ("run", "out", 5, "Input should be a valid string"),
+        ("critic", "max_failure_rate", 1.01, "Input should be less than or equal to 1"),
+        ("critic", "kind", "number", "Input should be 'generative', 'vllm', 'server', 'scalar' or 'process'"),
+        ("sft", "steps", 0, "Input should be greater than or equal to 1"),
+        ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
+        ("reward_model", "words", "yes", "Input should be a valid boolean"),
+        ("reward_model", "max_new_tokens", 0, "Input should be greater than or equal to 1"),
+        ("refresh", "steps", 3, "Input should be a valid tuple"),
+        ("refresh", "drift", 0.0, "Input should be greater than 0"),
+        ("refresh", "window", 0, "Input should be greater than or equal to 1"),
+        ("refresh", "replay", 1.5, "Input should be less than or equal to 1"),
+        ("refresh", "audit", -1, "Input should be greater than or equal to 0"),
+        ("refresh", "train_steps", 0, "Input should be greater than or equal to 1"),
+    ],
+)
+def test_a_bad_value_is_refused_with_where_what_and_why(section: str, key: str, value: Any, reason: str) -> None:
+    assert refusal({section: {key: value}}) == f"my.toml: [{section}] {key} = {value!r}: {reason}"
+
+
+def test_all_bad_values_are_named_at_once() -> None:
+    assert refusal({"ppo": {"gamma": 2, "lam": 3.0}, "run": {"steps": 0}}) == (
+        "my.toml: [ppo] gamma = 2: Input should be less than or equal to 1\n"
+        "my.toml: [ppo] lam = 3.0: Input should be less than or equal to 1\n"
+        "my.toml: [run] steps = 0: Input should be greater than or equal to 1"
+    )
+
+
+def test_the_item_of_a_list_that_is_wrong_is_named() -> None:
+    assert refusal({"rollout": {"eos_token_ids": [1, "</s>"]}}) == (
+        "my.toml: [rollout] eos_token_ids.1 = '</s>': Input should be a valid integer"
+    )
+
+
+@pytest.mark.parametrize("key", NOT_THE_POLICY.split())
+def test_whatever_samples_from_something_other_than_the_policy_is_refused_with_the_reason(key: str) -> None:
+    assert refusal({"rollout": {key: 1}}) == (
+        f"my.toml: [rollout] {key} would sample from something other than the policy, and PPO's ratios would compare "
+        "the wrong distributions; only temperature is possible in rollouts"
+    )
+
+
+def test_that_reason_is_given_for_the_rollout_alone() -> None:
+    assert refusal({"ppo": {"top_p": 0.9}}).startswith('my.toml: [ppo] has no key "top_p".')
+
+
+@pytest.mark.parametrize("key", ["top_p", "top_k", "min_p", "repetition_penalty", "min_length", "num_beams"])
+def test_the_well_known_ways_to_leave_the_policy_are_among_them(key: str) -> None:
+    assert key in NOT_THE_POLICY.split()
+
+
+# What must fit together.
+
+
+def test_a_value_adapter_needs_a_policy_adapter() -> None:
+    assert refusal({"model": {"value": "adapter"}}) == 'my.toml: model.value = "adapter" needs model.lora_r > 0'
+    assert make_recipe({"model": {"value": "adapter", "lora_r": 1}}).model.lora_r == 1
+
+
+def test_a_value_adapter_cannot_be_recomputed() -> None:
+    model = {"value": "adapter", "lora_r": 4, "gradient_checkpointing": True}
+    assert refusal({"model": model}) == (
+        'my.toml: model.value = "adapter" and model.gradient_checkpointing do not go together: the recomputation would '
+        'run with the wrong adapter. Choose model.value = "trunk" or "model"'
+    )
+    assert make_recipe({"model": model | {"value": "trunk"}}).model.gradient_checkpointing
+
+
+@pytest.mark.parametrize(("batch_size", "minibatches"), [(4, 5), (6, 4)])
+def test_a_batch_that_minibatches_cannot_share_evenly_is_refused(batch_size: int, minibatches: int) -> None:
+    assert refusal({"rollout": {"batch_size": batch_size}, "ppo": {"minibatches": minibatches}}) == (
+        f"my.toml: rollout.batch_size = {batch_size} is not a multiple of ppo.minibatches = {minibatches}"
+    )
+    assert make_recipe({"rollout": {"batch_size": 6}, "ppo": {"minibatches": 3}}).ppo.minibatches == 3
+
+
+def test_a_refresh_needs_room_for_what_is_new() -> None:
+    assert refusal({"refresh": {"replay": 1.0}}) == (
+        "my.toml: [refresh] replay = 1.0 leaves no room for new annotations; choose less"
+    )
+    assert make_recipe({"refresh": {"replay": 0.99}}).refresh.replay == 0.99
+
+
+def test_a_critic_is_refreshed_where_a_step_or_a_drift_is_named() -> None:
+    assert not Recipe().refresh.active
+    assert not make_recipe({"refresh": {"audit": 8, "annotator": "my:critic"}}).refresh.active
+    assert make_recipe({"refresh": {"steps": [10, 25]}}).refresh.active
+    assert make_recipe({"refresh": {"drift": 0.5}}).refresh.active
+
+
+@pytest.mark.parametrize("kind", ["vllm", "server", "scalar", "process"])
+def test_only_a_generative_critic_of_this_process_is_refreshed(kind: str) -> None:
+    critic, refresh = {"model": "rm", "kind": kind}, {"drift": 0.5}
+    assert refusal({"critic": critic, "refresh": refresh}) == (
+        f'my.toml: [refresh] trains the critic again, and one of critic.kind = "{kind}" cannot be; choose '
+        '"generative", or leave refresh.steps and refresh.drift out'
+    )
+    assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == kind
+    assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
+
+
+def test_prompts_come_from_one_source() -> None:
+    assert refusal({"data": {"task": "stories", "train": "prompts.jsonl"}}) == (
+        "my.toml: data.task and data.train are both set; choose one source of prompts"
+    )
+
+
+# Files and overrides.
+
+
+def test_a_file_is_read_and_overrides_win_over_it(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("[ppo]\nbeta = 0.5\ngamma = 0.25\n[run]\nseed = 3  # a comment\n", encoding="utf-8")
+    recipe = load_recipe(path, ["ppo.beta=0.1", "ppo.epochs=2", "ppo.beta=0.2"])
+    assert recipe == make_recipe({"ppo": {"beta": 0.2, "gamma": 0.25, "epochs": 2}, "run": {"seed": 3}})
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("ppo.beta=0.1", 0.1),
+        ("ppo.beta=1e-3", 0.001),
+        ("ppo.beta=1", 1.0),
+        ("ppo.beta = 0.1 ", 0.1),
+        ("ppo.epochs=7", 7),
+        ("rollout.eos_token_ids=[1, 2]", (1, 2)),
+        ("rollout.eos_token_ids=[]", ()),
+        ("refresh.steps=[10, 25]", (10, 25)),
+        ('model.lora_targets=["q_proj", "v_proj"]', ("q_proj", "v_proj")),
+        ("model.lora_targets=all-linear", "all-linear"),
+        ("model.detach_trunk=false", False),
+        ("model.detach_trunk=true", True),
+        ("run.out=runs/x", "runs/x"),
+        ('run.out="runs/x"', "runs/x"),
+        ("run.out='runs/x'", "runs/x"),
+        ("run.out = runs/x ", "runs/x"),
+        ("run.out=a=b", "a=b"),
+        ("run.out='a=b'", "a=b"),
+        ("run.out=it's", "it's"),
+        ('run.out=say "x"', 'say "x"'),
+        ("run.out=a.b/c", "a.b/c"),
+        ("run.out=C:\\runs", "C:\\runs"),
+        ("run.out='C:\\runs'", "C:\\runs"),
+        ("run.out=", ""),
+        ('run.out="5"', "5"),
+        ("critic.use=my_module:critic", "my_module:critic"),
+    ],
+)
+def test_an_override_is_read_as_toml_or_else_as_text(empty: Path, override: str, value: Any) -> None:
+    section, key = override.split("=")[0].strip().split(".")
+    found = getattr(getattr(load_recipe(empty, [override]), section), key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("override", ["ppo.beta", "beta=0.1", "=0.1", "ppo.=0.1", "", "ppo beta=1"])
+def test_an_override_of_another_form_is_refused(empty: Path, override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(empty, [override])
+    assert str(caught.value) == f'an override reads "section.key=value", got {override!r}'
+
+
+def test_an_override_is_checked_like_the_file(empty: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(empty, ["ppo.betta=1"])
+    assert str(caught.value).startswith(f'{empty}: [ppo] has no key "betta". Did you mean "beta"? Known keys: beta, ')
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(empty, ["ppo.beta.start=1"])
+    assert str(caught.value).startswith(f'{empty}: [ppo] has no key "beta.start". Did you mean "beta"? Known keys: ')
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(empty, ["ppo.beta=much"])
+    assert str(caught.value) == f"{empty}: [ppo] beta = 'much': Input should be a valid number"
+    with pytest.raises(ConfigError, match="top_p would sample from something other than the policy"):
+        load_recipe(empty, ["rollout.top_p=0.9"])
+
+
+def test_an_override_of_what_is_no_section_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text("ppo = 3\n")
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path, ["ppo.beta=1"])
+    assert str(caught.value) == f"{path}: [ppo] is a section of settings, got 3"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(tmp_path / "none.toml")
+    assert str(caught.value) == f"cannot read recipe {tmp_path / 'none.toml'}: No such file or directory"
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(tmp_path)
+    assert str(caught.value) == f"cannot read recipe {tmp_path}: Is a directory"
+
+
+def test_a_file_that_is_no_toml_is_named_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("[ppo]\nbeta = \n")
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path)
+    assert str(caught.value) == f"{path} is not valid TOML: Invalid value (at line 2, column 8)"
+    path.write_bytes(b"[run]\nout = '\xff'\n")
+    with pytest.raises(ConfigError, match=f"^{path} is not valid TOML: 'utf-8' codec can't decode byte 0xff"):
+        load_recipe(path)
+
+
+# Settings.
+
+
+def test_the_description_is_a_recipe_equal_to_the_defaults() -> None:
+    assert make_recipe(tomllib.loads(describe())) == Recipe()
+
+
+def test_the_description_names_and_explains_every_key() -> None:
+    lines = describe().splitlines()
+    for section, field in Recipe.model_fields.items():
+        assert f"[{section}]  # {type(field.default).__doc__}" in lines
+        for key, setting in type(field.default).model_fields.items():
+            found = [line for line in lines if line.startswith((f"{key} = ", f"# {key} ="))]
+            assert any(setting.description and setting.description.strip() in line for line in found), (section, key)
+    assert '# task =  # A built-in task: "stories", "summarization", "code" or "qa".' in lines
+    assert (
+        "gamma = 1.0  # Discount γ: how far a token answers for what comes after it. The paper's 1; 0.5 is often"
+        in (describe())
+    )
+
+
+def test_settings_are_frozen() -> None:
+    recipe = Recipe()
+    with pytest.raises(ValidationError, match="Instance is frozen"):
+        recipe.ppo.beta = 0.5  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="Instance is frozen"):
+        recipe.run = recipe.run  # type: ignore[misc]
+    assert hash(make_recipe({"rollout": {"eos_token_ids": [1]}})) != hash(recipe)
+
+
+def test_the_defaults_are_the_papers() -> None:
+    recipe = Recipe()
+    assert (recipe.reward.positive, recipe.reward.negative, recipe.reward.unlabelled) == (1.0, -1.0, 0.0)
+    assert (recipe.ppo.gamma, recipe.ppo.clip_range, recipe.rollout.temperature) == (1.0, 0.2, 1.0)

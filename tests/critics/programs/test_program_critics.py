@@ -1,0 +1,377 @@
+"""Critics that are programs: unit tests and ruff. What they say and quote, by hand and on real programs."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from places import SHARED
+from text2grad.critics.programs.failing_lines import Unit, one_by_one, read_units, suspects
+from text2grad.critics.programs.program_text import Program, program_in
+from text2grad.critics.programs.ruff_critic import RuffCritic
+from text2grad.critics.programs.unit_tests import UnitTestCritic
+from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback.critic import Critic, ask, load_critic
+from text2grad.feedback.sources.registry import read_source
+from text2grad.types import Critique, Example, Span
+
+SHARED_DATA = SHARED / "data"
+
+
+def shared(name: str) -> Path:
+    if not (SHARED_DATA / name).exists():
+        pytest.skip(f"needs ../shared/data/{name}, which is not part of the project")
+    return SHARED_DATA / name
+
+
+@pytest.fixture(scope="module")
+def critic() -> Iterator[UnitTestCritic]:
+    with UnitTestCritic(workers=2, timeout_s=120, memory_mb=2000) as made:
+        yield made
+
+
+def judged(critic: Critic, tests: str, response: str, prompt: str = "") -> tuple[list[str], list[str], float | None]:
+    (found,) = ask(critic, [Example(prompt, tests=tests)], [response], match="exact")
+    assert {span.label for span in found.spans} <= {"negative"}
+    return found.feedback.split("\n"), [response[span.start : span.end] for span in found.spans], found.outcome
+
+
+ADD = "def add(a, b):\n    return a - b\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "response", "feedback", "quotes"),
+    [
+        ("assert add(1, 2) == 3", "def add(a, b):\n    return a + b", ["All tests pass."], []),
+        (
+            "assert add(1, 2) == 3, 'sum'",
+            ADD,
+            [
+                "1 of 1 tests fails.",
+                "`assert add(1, 2) == 3` fails: its left side is -1.",
+                '"a - b" is suspect: failing tests run no other line.',
+            ],
+            ["a - b"],
+        ),
+        (
+            "assert f(1) == 1\nassert f(-1) == 1\nassert f(-2) == 2",
+            "So:\n```py\ndef f(x):\n    if x < 0:\n        y = x * 1  # é\n        return y\n    return x\n```\nOk.",
+            [
+                "2 of 3 tests fail.",
+                "`assert f(-1) == 1` fails: its left side is -1.",
+                "`assert f(-2) == 2` fails: its left side is -2.",
+                '"x * 1" is suspect: only failing tests run it.',
+                '"y" is suspect: only failing tests run it.',
+            ],
+            ["x * 1", "y"],
+        ),
+        (
+            "assert f([1]) == 1",
+            "def f(x):\n    return x[5] + x[0]",
+            ['"x[5]" raises IndexError: list index out of range'],
+            ["x[5]"],
+        ),
+        (
+            "assert f([1]) == 1",  # carets count columns of the screen: of such a line the whole value is quoted
+            "def f(x):\n    return '语' + x[5]",
+            ["\"'语' + x[5]\" raises IndexError: list index out of range"],
+            ["'语' + x[5]"],
+        ),
+        (
+            "assert f([1]) == 1",
+            "def g(x):\n    return x",
+            ["`assert f([1]) == 1` raises NameError: name 'f' is not defined"],
+            [],
+        ),
+        ("assert f(1)", "def f(x:\n    return 1", ["\"(\" raises SyntaxError: '(' was never closed"], ["("]),
+        ("assert f(1)", "import os\nos._exit(0)", ["The program ended the process before the tests were over."], []),
+        (
+            "from solution import f\ndef test_a():\n    'D'\n    assert f(1)\ndef test_b():\n    assert f(0) == 1",
+            "def f(x):\n    if x:\n        return x\n    return x",
+            [
+                "1 of 2 tests fails.",
+                "`assert f(0) == 1` fails: its left side is 0.",
+                '"x" is suspect: only failing tests run it.',
+            ],
+            ["x"],
+        ),
+        (
+            "import pytest\ndef test_a():\n    assert f(1) == pytest.approx(1)\n    assert f(2) == pytest.approx(2)",
+            "def f(x):\n    return 1",
+            [
+                "1 of 2 tests fails.",
+                "`assert f(2) == pytest.approx(2)` fails: its left side is 1.",
+                '"1" is suspect: failing tests run no other line.',
+            ],
+            ["1"],
+        ),
+        (
+            "import pytest\n@pytest.mark.parametrize('x', [1])\ndef test_a(x):\n    assert f(x) == 2",
+            "def f(x):\n    return 1",
+            ["`assert f(x) == 2` fails."],
+            [],
+        ),
+        (
+            "import pytest\ndef test_a():\n    pytest.skip('no')",
+            "x = 1",
+            ["The tests were not run: 0 of 1 tests passed; the others were skipped."],
+            [],
+        ),
+    ],
+)
+def test_unit_tests_say_what_fails_and_quote_its_place(
+    critic: UnitTestCritic, tests: str, response: str, feedback: list[str], quotes: list[str]
+) -> None:
+    assert judged(critic, tests, response) == (feedback, quotes, 1.0 if feedback == ["All tests pass."] else -1.0)
+
+
+def test_the_first_three_of_many_failing_tests_are_shown(critic: UnitTestCritic) -> None:
+    tests = "\n".join(f"assert f({number}) == 9" for number in range(5))
+    assert judged(critic, tests, "def f(x):\n    return x\n")[0] == [
+        "5 of 5 tests fail.",
+        *(f"`assert f({number}) == 9` fails: its left side is {number}." for number in range(3)),
+        '"x" is suspect: failing tests run no other line.',
+    ]
+
+
+def test_a_long_message_is_cut_after_two_hundred_characters(critic: UnitTestCritic) -> None:
+    said, quotes, _ = judged(critic, "assert f()", "def f():\n    raise ValueError('y' * 300)")
+    message = "ValueError: " + "y" * 186 + " …"  # 12 + 186 + 2
+    assert (said, quotes) == ([f"\"ValueError('y' * 300)\" raises {message}"], ["ValueError('y' * 300)"])
+
+
+def test_what_does_not_end_or_asks_for_too_much_has_no_place() -> None:
+    with UnitTestCritic(workers=1, timeout_s=0.3, passed_outcome=0.5, failed_outcome=-0.25) as short:
+        assert judged(short, "assert f()", "def f():\n    while True: pass") == (
+            ["The program did not end within 0.3 seconds."],
+            [],
+            -0.25,
+        )
+        assert judged(short, "assert f()", "def f():\n    return 'a' * 10**9") == (
+            ["The program asked for more memory than it may have."],
+            [],
+            -0.25,
+        )
+        assert judged(short, "assert f()", "f = bool\nf = lambda: 1")[2] == 0.5
+
+
+def test_a_response_may_go_on_with_the_code_of_its_prompt() -> None:
+    with UnitTestCritic(workers=1, continues_prompt=True) as continuing:
+        prompt, response = "import math\n\ndef f(x):\n", "    y = math.sqrt(x)\n    return y.real[0]\n"
+        assert judged(continuing, "assert f(4) == 2", response, prompt)[:2] == (
+            ["\"y.real[0]\" raises TypeError: 'float' object is not subscriptable"],
+            ["y.real[0]"],
+        )
+        feedback, quotes, _ = judged(continuing, "assert f(4) == 2", "    pass\n", "def f(x):\n    return x[0]\n")
+        assert (feedback, quotes) == (["`assert f(4) == 2` raises TypeError: 'int' object is not subscriptable"], [])
+
+
+def test_an_example_without_tests_cannot_be_judged(critic: UnitTestCritic) -> None:
+    with pytest.raises(CriticError) as caught:
+        ask(critic, [Example("a", tests="assert f()"), Example("b")], ["", ""], match="exact")
+    assert str(caught.value) == (
+        "critic UnitTestCritic raised DataError on a batch of 2 responses: example 2 of the batch has no tests, which "
+        "this critic judges by. Every finished step is saved; mend the critic and go on with --resume."
+    )
+
+
+def test_the_427_reference_solutions_of_mbpp_pass(critic: UnitTestCritic) -> None:
+    records = json.loads(shared("mbpp/sanitized-mbpp.json").read_text("utf-8"))
+    examples = [Example(one["prompt"], tests="\n".join(one["test_imports"] + one["test_list"])) for one in records]
+    found = critic(examples, [one["code"] for one in records])
+    assert [one["task_id"] for one, said in zip(records, found, strict=True) if said.outcome != 1.0] == []
+    assert len(found) == 427
+
+
+def test_the_refinements_of_ilf_pass_and_the_programs_before_them_fail(critic: UnitTestCritic) -> None:
+    lines = shared("ilf_code_feedback/surge_annotations.jsonl").read_text("utf-8").splitlines()
+    records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    names = [re.findall(r"^def (\w+)\(", one["prompt"], re.MULTILINE)[-1] for one in records]
+    examples = [
+        Example("", tests=f"{one['test']}\ndef test_it():\n    check({name})")
+        for one, name in zip(records, names, strict=True)
+    ]
+    mended = critic(examples, [one["unedited_annotator_completion"] for one in records])
+    with UnitTestCritic(workers=2, timeout_s=3) as short:  # some never end, which is a failure, too
+        before = short(examples, [one["original_model_completion"] for one in records])
+    assert [said.outcome for said in mended] == [1.0] * 195
+    assert [said.outcome for said in before] == [-1.0] * 195
+    assert sum(bool(said.spans) for said in before) > 60  # 83 on an idle machine
+
+
+def test_the_solutions_of_kodcode_pass_their_pytest_files(critic: UnitTestCritic) -> None:
+    examples = read_source(shared("kodcode/kodcode_algorithm.jsonl"), format="kodcode")
+    kept = [one for one in examples if isinstance(one, Example)]
+    found = critic(kept, [str(one.reference) for one in kept])
+    assert [said.outcome for said in found] == [1.0] * 31, [said.feedback for said in found if said.outcome != 1.0]
+
+
+def test_tests_are_cut_into_statements_that_tell_by_themselves() -> None:
+    parts = one_by_one("x = 1\ndef check(f):\n    y = f(x)\n    assert y == 2, 'no'\ncheck(g)", "#")
+    assert "[(False, 'x = 1'), (False, " in parts
+    assert "(False, 'f = g'), (False, 'y = f(x)'), (True, 'assert y == 2')]" in parts
+    for tests in (
+        "def test_a(tmp_path): assert 1",
+        "class A:\n    def test_a(self): assert 1",
+        "def (",
+        "x" * 10**6 + "(",
+    ):
+        assert one_by_one(tests, "#") == ""
+
+
+@pytest.mark.parametrize(
+    ("failing", "passing", "expected"),
+    [
+        ([{1, 2, 3}], [{1, 2}], {3}),
+        ([{1, 2}, {1, 5}], [{1}], {2, 5}),
+        ([{1, 2, 3, 4, 5}], [{1}], set()),  # four lines are no place
+        ([{1, 2}], [{1, 2}], set()),
+        ([{1}], [{1}], {1}),
+        ([{1, 2}], [], set()),
+        ([{2}], [], {2}),
+        ([], [{1}], set()),
+    ],
+)
+def test_suspects_by_hand(failing: list[set[int]], passing: list[set[int]], expected: set[int]) -> None:
+    units = [Unit("f", "AssertionError", frozenset(lines)) for lines in failing]
+    units += [Unit("p", "", frozenset(lines)) for lines in passing]
+    assert suspects(units) == expected
+
+
+def test_lines_that_a_program_prints_do_not_break_the_reading_of_its_tests() -> None:
+    said = ['#["assert f()", "", [1, 2], null]', "#[1", "#[]", "# what?", "other", '#["a", "", 3, null]']
+    assert read_units("\n".join(said), "#") == [Unit("assert f()", "", frozenset({1, 2}))]
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        ("x = 1", "x = 1"),
+        ("a\n```\nx\n```\n```py\ny\n```", "y\n"),
+        ("a\n```\nx\n```\nb", "x\n"),
+        ("a\n```python title=b\nx = '''```'''\n```", "x = '''```'''\n"),
+        ("````python\n```\n````\n", "```\n"),
+        ("~~~py\nx\n~~~", "x\n"),
+        ("```python\nx = 1\ny", "x = 1\ny"),
+        ("  ```python\r\nx\r\n  ```\r\n", "x\r\n"),
+        ("```\nx\n`````\nb", "x\n"),
+        ("```py\nx\n```\n```py\nxy\n```\n```py\nz\n```", "xy\n"),
+        ("```\nlonger\n```\n```Python3\nx\n```", "x\n"),
+    ],
+)
+def test_the_program_of_a_response(response: str, text: str) -> None:
+    program = program_in(response)
+    assert program.text == text
+    assert response[program.start : program.start + len(text)] == text
+
+
+@pytest.mark.parametrize(
+    ("line", "quote"),
+    [
+        (1, "g(1)"),
+        (2, "a > 1"),
+        (3, "a['é']"),
+        (4, "break"),
+        (5, "(1,\n     2)"),
+        (7, "ValueError('#')"),
+        (8, "else:"),
+        (99, None),
+    ],
+)
+def test_the_expression_of_a_line(line: int, quote: str | None) -> None:
+    text = (
+        "x = g(1)\nwhile a > 1:\n    b += a['é']  #n\n    break #o\ny = (1,\n     2)\nraise ValueError('#')\nelse: #b"
+    )
+    broken = Program(text.replace("\nelse: #b", ""), 3) if line < 8 else Program(text, 3)
+    span = broken.expression(line)
+    assert (span and ("abc" + text)[span.start : span.end]) == quote
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "quote"),
+    [
+        ("for a in b: pass", 1, "b"),
+        ("match a:\n    case _: pass", 1, "a"),
+        ("x = 'é'+y;z", 1, "'é'+y"),  # the parser counts bytes
+        ("x = 1\ry = 2", 2, "2"),
+        ("x = 1\0", 1, "x = 1\0"),  # which no parser reads
+        *((f"x = {'-' * deep}1 # deep", 1, f"x = {'-' * deep}1") for deep in (3_000, 20_000)),
+    ],
+    ids=range(7),
+)
+def test_the_expression_of_a_line_in_other_programs(text: str, line: int, quote: str) -> None:
+    span = Program(text).expression(line)
+    assert span is not None
+    assert text[span.start : span.end] == quote
+
+
+def test_a_column_beyond_its_line_is_the_end_of_the_line() -> None:
+    program = Program("ab\ncd")
+    assert [program.at(1, 1), program.at(1, 9), program.at(2, 2), program.at(2, 9), program.at(3, 1)] == [0, 3, 4, 5, 5]
+
+
+RUFF = [
+    ("import os\n", 'F401 `os` imported but unused: "os"', ["os"]),
+    ("x = '😀é'; y = zz  # noqa\n", 'F821 Undefined name `zz`: "zz"', ["zz"]),
+    ("Hi\n```py\nprint(zz)\n```", 'F821 Undefined name `zz`: "zz"', ["zz"]),
+    ("x = 1\n", "ruff finds nothing to say.", []),
+    ("x\u2028= 1\r\ny = zz\r\n", None, None),
+    ("", "ruff finds nothing to say.", []),
+]
+
+
+@pytest.mark.parametrize(("response", "feedback", "quotes"), RUFF)
+def test_ruff_quotes_what_it_says(response: str, feedback: str | None, quotes: list[str] | None) -> None:
+    (found,) = ask(RuffCritic(), [Example("")], [response], match="exact")
+    if feedback is None:
+        assert found.outcome is None
+        return
+    assert found == Critique(feedback, found.spans)
+    assert [response[span.start : span.end] for span in found.spans] == quotes
+
+
+def test_ruff_says_syntax_errors_and_takes_outcomes_and_rules() -> None:
+    critic = RuffCritic(select=["F", "I"], ignore=["F401"], clean_outcome=1, faulty_outcome=-0.5)
+    broken, clean = ask(critic, [Example("")] * 2, ["def f(:\n", "import os\n"], match="exact")
+    assert broken.spans == (Span(6, 7, "negative"),)
+    assert (
+        broken.feedback.splitlines()[0] == 'invalid-syntax Expected a parameter or the end of the parameter list: ":"'
+    )
+    assert (broken.outcome, clean.outcome, clean.spans) == (-0.5, 1.0, ())
+
+
+def test_rules_that_ruff_does_not_know_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^ruff refuses: .*Unknown rule selector.*QQQ"):
+        RuffCritic(select=["QQQ"])
+    with pytest.raises(ConfigError) as caught:
+        RuffCritic(select="F401")
+    assert str(caught.value) == "select is a list of rules, got one text: 'F401'. Write ['F401']"
+
+
+def test_ruff_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ruff", None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError) as caught:
+        RuffCritic()
+    assert str(caught.value) == "RuffCritic needs ruff: pip install ruff"
+
+
+@given(st.text(st.sampled_from("ab:(=\n\r\t 😀'#\"`"), max_size=20))
+def test_places_in_a_program_are_places_in_its_response(text: str) -> None:
+    program = Program(text, 7)
+    for line in range(1, program.lines + 3):
+        span = program.expression(line)
+        if span is not None:
+            quote = ("-" * 7 + text)[span.start : span.end]
+            assert quote == quote.strip() != ""
+
+
+def test_both_are_critics_by_the_names_that_a_recipe_uses() -> None:
+    assert isinstance(load_critic("text2grad:RuffCritic"), RuffCritic)
+    made = load_critic("text2grad:UnitTestCritic")
+    assert isinstance(made, UnitTestCritic)
+    made.__exit__(None, None, None)

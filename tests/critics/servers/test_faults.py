@@ -1,0 +1,349 @@
+"""Annotation against a server that misbehaves: what each fault becomes, what is repeated, and what is written down."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity
+
+from fault_server import HUGE, SECRET, Running, running
+from text2grad.config.critic import AnnotateConfig
+from text2grad.critics.servers import asking
+from text2grad.critics.servers.asking import Tally
+from text2grad.critics.servers.client import MAX_REPLY_BYTES
+from text2grad.critics.servers.judging import Item, Session, Verdict
+from text2grad.critics.servers.pace import Budget, Pace
+from text2grad.critics.servers.store import Store
+from text2grad.critics.servers.templates import Template
+from text2grad.errors import ConfigError, RequestError
+from text2grad.types import Example, Span
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+
+
+def item(script: str, name: str = "", *, response: str = "So glad today.", feedback: str | None = None) -> Item:
+    return Item(name or script, Example(f"How are you? [[{script}]] {name}"), response, feedback)
+
+
+def prompt(one: Item, **settings: Any) -> str:
+    template = Template(settings.get("template", "qa"), settings.get("reasoning", True))
+    return template.messages(one.example, one.response, feedback=one.feedback)[0]["content"]
+
+
+def judged(server: Running, path: Path, *items: Item, **settings: Any) -> tuple[list[Verdict], Tally, Budget]:
+    values = {"model": "m", "base_url": server.url, "api_key_env": "SOME_KEY", "concurrency": 8, "timeout_s": 10.0}
+    with Store(path / "answers.sqlite") as store:
+        return asyncio.run(Session(AnnotateConfig(**{**values, **settings}), store).run(items))
+
+
+def kinds(verdicts: list[Verdict]) -> list[str]:
+    return [verdict.failure.kind if verdict.failure else "ok" for verdict in verdicts]
+
+
+def test_an_answer_becomes_feedback_and_spans_of_the_response(server: Running, tmp_path: Path) -> None:
+    (verdict,), tally, budget = judged(server, tmp_path, item("ok", "plain"))
+    assert verdict.failure is None
+    assert verdict.critique is not None
+    assert verdict.critique.feedback == '"So" is right, but "today." is wrong.'
+    assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
+    assert (verdict.prompt_tokens, verdict.completion_tokens) == (100, 20)
+    assert tally == Tally(answered=1, prompt_tokens=100, completion_tokens=20)
+    assert budget.requests == 1
+
+
+@pytest.mark.parametrize("fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong"])
+def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path: Path, fault: str) -> None:
+    one = item(f"{fault} {fault} ok", "passing")
+    verdicts, tally, budget = judged(server, tmp_path, one, structured="off")
+    assert kinds(verdicts) == ["ok"]
+    assert (budget.requests, tally.retried, tally.answered) == (3, 2, 1)
+    assert server.times(prompt(one)) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "detail"),
+    [
+        ("429", "rate_limit", "status 429"),
+        ("500", "server_error", "status 500"),
+        ("drop", "connection", "ServerDisconnectedError"),
+        ("cut", "connection", "ContentLengthError"),
+        ("garbage", "bad_reply", "<html>Bad gateway</html>"),
+        ("wrong", "bad_reply", '{"choices": "none"}'),
+    ],
+)
+def test_a_lasting_fault_is_a_failure_of_its_kind_and_is_asked_again_by_the_next_run(
+    server: Running, tmp_path: Path, fault: str, kind: str, detail: str
+) -> None:
+    one = item(f"{fault} {fault} ok", "lasting")
+    (verdict,), _, budget = judged(server, tmp_path, one, retries=1, structured="off")
+    assert verdict.critique is None
+    assert verdict.failure is not None
+    assert (verdict.failure.kind, budget.requests) == (kind, 2)
+    assert detail in verdict.failure.detail
+    again, _, budget = judged(server, tmp_path, one, retries=1, structured="off")
+    assert (kinds(again), budget.requests) == (["ok"], 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("refused", "refused"),
+        ("filtered", "refused"),
+        ("empty", "empty"),
+        ("length", "truncated"),
+        ("prose", "unreadable"),
+    ],
+)
+def test_an_answer_without_a_critique_is_a_failure_that_is_paid_for_once(
+    server: Running, tmp_path: Path, fault: str, kind: str
+) -> None:
+    one = item(fault, "once")
+    for requests in (1, 0):
+        verdicts, tally, budget = judged(server, tmp_path, one)
+        assert (kinds(verdicts), budget.requests, tally.reused) == ([kind], requests, 1 - requests)
+    assert server.times(prompt(one)) == 1
+
+
+def test_a_body_that_trickles_in_is_cut_off_by_the_time_limit(server: Running, tmp_path: Path) -> None:
+    verdicts, _, _ = judged(server, tmp_path, item("slow"), timeout_s=0.3, retries=0)
+    assert kinds(verdicts) == ["timeout"]
+    assert verdicts[0].failure is not None
+    assert verdicts[0].failure.detail == "no answer within 0.3 s"
+
+
+def test_an_answer_of_ten_megabytes_is_not_read_to_its_end_nor_asked_for_again(server: Running, tmp_path: Path) -> None:
+    assert HUGE > MAX_REPLY_BYTES
+    for requests in (1, 0):
+        verdicts, _, budget = judged(server, tmp_path, item("huge"))
+        assert (kinds(verdicts), budget.requests) == (["unreadable"], requests)
+    assert (tmp_path / "answers.sqlite").stat().st_size < 500_000
+
+
+def test_the_rest_of_what_is_too_long_already_is_not_waited_for(server: Running, tmp_path: Path) -> None:
+    verdicts, _, _ = judged(server, tmp_path, item("stuck"), retries=0)
+    assert kinds(verdicts) == ["unreadable"]
+
+
+def test_keys_that_come_twice_are_read_as_json_readers_do(server: Running, tmp_path: Path) -> None:
+    (verdict,), _, _ = judged(server, tmp_path, item("doubled"))
+    assert verdict.critique is not None  # the last one counts: "today." is good, and poor
+    assert verdict.critique.spans == (Span(8, 14, "negative"), Span(8, 14, "positive"))
+
+
+def test_a_request_that_is_no_good_is_not_repeated(server: Running, tmp_path: Path) -> None:
+    verdicts, tally, budget = judged(server, tmp_path, item("400"), structured="off")
+    assert (kinds(verdicts), budget.requests, tally.retried) == (["rejected"], 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "requests", "stops"),
+    [
+        *((status, "server_error", 2, False) for status in ("408", "409", "425", "503")),
+        ("422", "rejected", 1, False),
+        *((status, "rejected", 1, True) for status in ("401", "402", "403", "404")),
+        ("429", "rate_limit", 2, False),
+        ("429:601", "rate_limit", 1, True),  # longer than anybody is waited for
+        ("quota", "rate_limit", 1, True),
+    ],
+)
+def test_a_status_is_asked_again_or_stops_the_run_or_neither(
+    server: Running, tmp_path: Path, status: str, kind: str, requests: int, stops: bool
+) -> None:
+    items = [item(f"{status} {status}", "status"), item("ok", f"after {status}")]
+    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=1, structured="off")
+    assert kinds(verdicts) == [kind, "not_asked" if stops else "ok"]
+    assert budget.requests == requests + (not stops)
+
+
+def test_a_key_that_is_turned_away_stops_the_run(server: Running, tmp_path: Path) -> None:
+    items = [item("401", "wrong key"), *(item("ok", f"after {row}") for row in range(20))]
+    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1)
+    assert kinds(verdicts) == ["rejected"] + ["not_asked"] * 20
+    assert budget.requests == 1
+    assert verdicts[1].failure is not None
+    assert "status 401" in verdicts[1].failure.detail
+
+
+def test_a_server_that_never_answers_is_given_up(server: Running, tmp_path: Path) -> None:
+    items = [item("500 500 500", f"down {row}") for row in range(40)]
+    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=0, structured="off")
+    assert kinds(verdicts) == ["server_error"] * asking.GIVE_UP_AFTER + ["not_asked"] * 20
+    assert budget.requests == asking.GIVE_UP_AFTER
+
+
+def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, tmp_path: Path) -> None:
+    items = [item(script, f"flaky {row}") for row in range(asking.GIVE_UP_AFTER + 1) for script in ("500 500", "ok")]
+    verdicts, _, _ = judged(server, tmp_path, *items, concurrency=1, retries=0, structured="off")
+    assert kinds(verdicts) == ["server_error", "ok"] * (asking.GIVE_UP_AFTER + 1)
+
+
+def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path) -> None:
+    items = [item("ok", f"{row}") for row in range(10)]
+    with running("--no-schemas") as server:
+        verdicts, _, budget = judged(server, tmp_path, *items)
+        assert (kinds(verdicts), budget.requests, server.requests()) == (["ok"] * 10, 11, 11)
+        verdicts, _, budget = judged(server, tmp_path, *items)  # nor does the next run find out again
+        assert (kinds(verdicts), budget.requests) == (["ok"] * 10, 0)
+        verdicts, _, _ = judged(server, tmp_path, item("ok", "forced"), structured="json_schema")
+        assert kinds(verdicts) == ["rejected"]
+
+
+def test_what_stands_twice_in_the_data_is_asked_once(server: Running, tmp_path: Path) -> None:
+    one = item("ok", "twice")
+    verdicts, _, budget = judged(server, tmp_path, one, one, one, concurrency=3)
+    assert (kinds(verdicts), budget.requests, server.times(prompt(one))) == (["ok"] * 3, 1, 1)
+
+
+def test_another_setting_that_an_answer_depends_on_is_another_question(server: Running, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"max_tokens": 77}, {"structured": "off"}, {"retries": 1}]
+    requests = [judged(server, tmp_path, item("ok", "settings"), **settings)[2].requests for settings in told]
+    assert requests == [1, 1, 1, 1, 0]
+
+
+def test_quotes_that_are_not_there_are_dropped_and_on_request_asked_for_again(server: Running, tmp_path: Path) -> None:
+    one = item("misquote", "not there")
+    (verdict,), _, budget = judged(server, tmp_path, one)
+    assert verdict.critique is not None
+    assert verdict.critique.spans == (Span(0, 2, "positive"),)
+    assert (verdict.critique.unmatched, budget.requests) == (("what nobody said",), 1)
+
+    corrected = item("corrigible", "corrected")
+    (verdict,), _, budget = judged(server, tmp_path, corrected, reask=2)
+    assert verdict.critique is not None
+    assert (verdict.critique.unmatched, budget.requests) == ((), 2)
+    assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
+    assert (verdict.prompt_tokens, verdict.completion_tokens) == (200, 40)
+    assert server.times(prompt(corrected)) == 1
+
+
+def test_asking_again_keeps_the_better_answer_and_what_was_paid_for(server: Running, tmp_path: Path) -> None:
+    hopeless = item("misquote", "hopeless")
+    (verdict,), _, budget = judged(server, tmp_path, hopeless)
+    for _ in range(2):
+        (after,), _, budget = judged(server, tmp_path, hopeless, reask=2)
+        assert after.critique == verdict.critique
+        assert after.prompt_tokens == 300
+    assert budget.requests == 0
+
+
+def test_an_unreadable_answer_is_asked_for_anew(server: Running, tmp_path: Path) -> None:
+    one = item("prose", "anew")
+    verdicts, _, budget = judged(server, tmp_path, one, reask=1)
+    assert (kinds(verdicts), budget.requests, server.times(prompt(one))) == (["unreadable"], 2, 2)
+
+
+def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, tmp_path: Path) -> None:
+    (verdict,), _, _ = judged(server, tmp_path, item("ok", "people", feedback="So is fine, today is not."))
+    assert verdict.critique is not None
+    assert verdict.critique.feedback == "So is fine, today is not."
+    assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
+    assert verdict.unsupported == ()
+    (verdict,), _, _ = judged(server, tmp_path, item("ok", "people", feedback="Rather cold."))
+    assert verdict.unsupported == ("So", "today.")
+
+
+def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: Path) -> None:
+    items = [item("ok", f"{row}") for row in range(60)]
+    with running("--at-once", "4", "--delay-s", "0.01") as server:
+        verdicts, tally, budget = judged(server, tmp_path, *items, concurrency=32, structured="off", retries=20)
+        assert kinds(verdicts) == ["ok"] * 60
+        assert budget.requests == 60 + tally.retried == server.requests()
+        assert tally.retried > 0  # 32 at once are too many for 4
+
+
+def test_a_refusal_halves_the_pace_and_an_answer_raises_it(server: Running, tmp_path: Path) -> None:
+    paces: list[Pace] = []
+    settings = AnnotateConfig(model="m", base_url=server.url, api_key_env="SOME_KEY", concurrency=8, structured="off")
+    with Store(tmp_path / "answers.sqlite") as store:
+        asyncio.run(Session(settings, store).run([item("429 ok", "pace")], on_start=paces.append))
+    assert (paces[0].slowed, paces[0].limit) == (1, 4.25)  # 8 / 2, and 1/4 more
+
+
+def test_a_request_is_repeated_after_what_the_server_asks_for_and_some_more() -> None:
+    error = RequestError("server_error", "down", transient=True, retry_after_s=7.0)
+    state = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
+    state.set_exception((RequestError, error, None))
+    assert 7.0 < asking._wait(state) <= 7.001  # all would come back at once without the random part
+
+
+def test_a_budget_of_requests_is_kept_to_the_last_one(server: Running, tmp_path: Path) -> None:
+    items = [item("ok", f"requests {row}") for row in range(20)]
+    verdicts, tally, budget = judged(server, tmp_path, *items, max_requests=7)
+    assert (tally.answered, budget.requests) == (7, 7)
+    assert sorted(kinds(verdicts)) == ["not_asked"] * 13 + ["ok"] * 7
+    assert {one.failure.detail for one in verdicts if one.failure} == {"the budget of 7 requests is used up"}
+    verdicts, tally, _ = judged(server, tmp_path, *items, max_requests=13)
+    assert (kinds(verdicts), tally.answered, tally.reused) == (["ok"] * 20, 13, 7)
+
+
+def test_a_budget_of_money_is_never_overspent_and_counts_earlier_runs(server: Running, tmp_path: Path) -> None:
+    # An answer costs 100 + 20 tokens at $1 = $0.00012; at most it could cost a token per byte and 50 more.
+    items = [item("ok", f"money {row}") for row in range(20)]
+    prices = {"input_price": 1.0, "output_price": 1.0, "max_tokens": 50}
+    most = (len(prompt(items[0]).encode()) + asking._TEMPLATE_BYTES + 50) / 1e6
+    limit = 5 * 0.00012 + most * 1.01
+    verdicts, tally, budget = judged(server, tmp_path, *items, max_cost=limit, **prices)
+    assert tally.answered == 6  # the sixth could still cost the most; with it $0.00072 are spent, and a seventh cannot
+    assert budget.cost == pytest.approx(6 * 0.00012)
+    assert kinds(verdicts).count("not_asked") == 14
+    _, tally, budget = judged(server, tmp_path, *items, max_cost=limit, **prices)
+    assert (tally.answered, tally.reused, budget.requests) == (0, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "charged"),
+    [
+        *((fault, True) for fault in ("drop", "cut", "garbage", "slow", "uncounted")),
+        *((fault, False) for fault in ("400", "429", "500")),
+    ],
+)
+def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
+    server: Running, tmp_path: Path, fault: str, charged: bool
+) -> None:
+    one = item(fault, "é", response="très bien")
+    settings: dict[str, Any] = {"max_tokens": 50, "input_price": 1.0, "output_price": 3.0, "structured": "off"}
+    _, _, budget = judged(server, tmp_path, one, retries=0, timeout_s=0.3 if fault == "slow" else 10.0, **settings)
+    most = (len(prompt(one).encode()) + asking._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
+    assert budget.cost == pytest.approx(most if charged else 0.0)
+
+
+def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path) -> None:
+    verdicts, _, _ = judged(server, tmp_path, item("echo"), item("400", "key"), item("500 500", "key"), retries=0)
+    assert kinds(verdicts) == ["ok", "rejected", "server_error"]
+    assert "[key]" in repr(verdicts[0])
+    assert "[key]" in repr(verdicts[1])
+    assert SECRET not in repr(verdicts)
+    for path in tmp_path.iterdir():
+        assert SECRET.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": ""}, "[annotate] model is not set; name a model that the server has, such as gpt-4o"),
+        (
+            {"api_key_env": "NO_SUCH_KEY", "base_url": "http://localhost:1/v1"},
+            "the environment variable NO_SUCH_KEY holds no key for http://localhost:1/v1. Set it, or set [annotate] "
+            'api_key_env = "" for a server that wants none',
+        ),
+        *(
+            (
+                {"base_url": f"http://{address}"},
+                "[annotate] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into "
+                "the environment variable that api_key_env names",
+            )
+            for address in (f"me:{SECRET}@localhost/v1", f"{SECRET}@localhost/v1", f"localhost/v1?key={SECRET}")
+        ),
+        (
+            {"base_url": "localhost:8000"},
+            "[annotate] base_url is an address such as http://localhost:8000/v1, got 'localhost:8000'",
+        ),
+    ],
+)
+def test_settings_that_name_no_server_are_refused(
+    server: Running, tmp_path: Path, settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        judged(server, tmp_path, item("ok"), **settings)
+    assert str(caught.value) == message

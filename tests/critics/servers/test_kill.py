@@ -1,0 +1,95 @@
+"""2,000 requests, killed with SIGKILL at 20 random moments: nothing is lost, and nothing is paid for twice."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fault_server import Running, running
+from text2grad.critics.servers.store import Question, Store
+from text2grad.critics.servers.templates import Template
+from text2grad.types import Example
+
+REQUESTS, KILLS, CONCURRENCY = 2_000, 20, 16
+FILES = ("annotations.jsonl", "failures.jsonl")
+EXAMPLES = [(f"Where does number {row} live?", f"In house {row}, since spring.") for row in range(REQUESTS)]
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n" for p, r in EXAMPLES))
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        f'[data]\ntrain = "{data}"\n[annotate]\nmodel = "m"\napi_key_env = ""\nconcurrency = {CONCURRENCY}\n'
+        'structured = "json_schema"\n'
+    )
+    return path
+
+
+def start(recipe: Path, server: Running, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "text2grad.cli", "annotate", str(recipe), "--out", str(out)]
+    return subprocess.Popen(
+        [*command, "--set", f"annotate.base_url={server.url}"], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def questions() -> dict[str, Question]:
+    """Return what is asked, by the server's names of the prompts."""
+    template = Template("qa")
+    parameters = {"max_tokens": 1200, "temperature": 0.3, "structured": "json_schema"}
+    parameters["schema"] = template.schema(grounding=False)
+    asked = [template.messages(Example(prompt), response) for prompt, response in EXAMPLES]
+    return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Question("m", m, parameters) for m in asked}
+
+
+def kill_when(process: subprocess.Popen[bytes], server: Running, requests: int) -> None:
+    """Kill a run as soon as the server has had so many requests in all."""
+    while server.requests() < requests and process.poll() is None:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_run_that_is_killed_twenty_times_ends_like_one_that_never_was(
+    server: Running, recipe: Path, tmp_path: Path
+) -> None:
+    out, rng, asked, paid = tmp_path / "killed", Random(0), questions(), dict[str, int]()
+    ends = []
+    for moment in sorted(rng.sample(range(1, REQUESTS * 9 // 10), KILLS)):
+        process = start(recipe, server, out)
+        kill_when(process, server, moment)
+        counts = server.state()["counts"]
+        assert all(counts[name] == times for name, times in paid.items())  # what was stored was not asked for again
+        with Store(out / "answers.sqlite") as store:
+            paid = {name: counts[name] for name, question in asked.items() if store.get(question)}
+        ends.append(process.returncode)
+    assert ends.count(-signal.SIGKILL) >= KILLS - 1  # the last one may have ended by itself on a slow machine
+    assert start(recipe, server, out).wait() == 0
+    counts = server.state()["counts"]
+    assert all(counts[name] == times for name, times in paid.items())
+    assert len(counts) == REQUESTS
+    assert sum(counts.values()) - REQUESTS <= KILLS * CONCURRENCY  # those that were under way at a kill
+
+    with running() as other:
+        assert start(recipe, other, tmp_path / "undisturbed").wait() == 0
+        assert set(other.state()["counts"].values()) == {1}
+    for name in FILES:
+        assert (out / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+    before = server.requests()
+    assert start(recipe, server, out).wait() == 0  # a finished run that is repeated
+    assert server.requests() == before

@@ -1,0 +1,98 @@
+"""The prompts of annotation: what each variant asks for, and texts that try to break out of their tags."""
+
+import re
+from itertools import product
+
+import pytest
+from hypothesis import given, strategies as st
+
+from text2grad.critics.servers.templates import Template, TemplateName, complaint, outcome_in_words
+from text2grad.types import Example
+
+NAMES: tuple[TemplateName, ...] = ("summarization", "code", "qa")
+EXAMPLE = Example("Add two numbers.", reference="return a + b")
+
+
+def text(template: Template, response: str = "return a - b", **more: str) -> str:
+    (message,) = template.messages(EXAMPLE, response, **more)
+    assert message["role"] == "user"
+    return message["content"]
+
+
+@pytest.mark.parametrize(("name", "reasoning", "grounding"), list(product(NAMES, (True, False), (True, False))))
+def test_every_variant_asks_for_the_keys_of_its_schema_in_their_order(
+    name: TemplateName, reasoning: bool, grounding: bool
+) -> None:
+    template = Template(name, reasoning)
+    schema = template.schema(grounding=grounding)
+    keys = ["reasoning"] * reasoning + ["textual_feedback"] * (reasoning and not grounding)
+    assert list(schema["properties"]) == schema["required"] == [*keys, "good_spans", "poor_spans"]
+    assert schema["additionalProperties"] is False, "servers refuse a strict schema without"
+    asked = text(template, feedback="Wrong sign.") if grounding else text(template)
+    assert re.findall(r'^  "(\w+)": ', asked, re.MULTILINE) == schema["required"]
+    assert "character by character" in asked
+
+
+def test_with_reasoning_every_quote_must_follow_from_the_critique_and_without_there_is_none() -> None:
+    justified = "Every quote follows from your critique"
+    for name in NAMES:
+        assert justified in text(Template(name))
+        assert "Work step by step:" in text(Template(name))
+        assert justified not in text(Template(name, reasoning=False))
+        assert "step by step" not in text(Template(name, reasoning=False))
+
+
+def test_the_steps_are_counted_from_one_and_a_critique_is_written_before_its_quotes_are_chosen() -> None:
+    assert "\n1. What exactly was asked" in text(Template("qa"))
+    assert "\n5. Only then write the critique" in text(Template("qa"))
+    assert "Only then" not in text(Template("qa", reasoning=False)) + text(Template("qa"), feedback="Wrong.")
+
+
+@pytest.mark.parametrize("reasoning", [True, False])
+def test_where_people_said_it_already_every_quote_follows_from_their_words(reasoning: bool) -> None:
+    assert "- Every quote follows from what the person said:" in text(Template("qa", reasoning), feedback="Wrong.")
+
+
+def test_the_shortest_piece_of_a_program_is_an_expression() -> None:
+    assert "a word, a clause, an expression, a line; not the whole program." in text(Template("code"))
+    assert "a word, a clause, a sentence; not the whole answer." in text(Template("qa"))
+
+
+def test_the_outcome_of_tests_the_reference_and_people_stand_in_the_prompt() -> None:
+    tests = outcome_in_words(passed=False, reason="failed", output="assert add(1, 2) == 3")
+    shown = text(Template("code"), tests=tests)
+    assert "<tests>\nThe tests did not pass (failed).\nassert add(1, 2) == 3\n</tests>" in shown
+    assert "<reference>\nreturn a + b\n</reference>" in shown
+    assert "<task>\nAdd two numbers.\n</task>" in shown
+    assert shown.endswith("<response>\nreturn a - b\n</response>")
+    assert "<feedback>\nThe sign is wrong.\n</feedback>" in text(Template("code"), feedback="The sign is wrong.")
+    assert "<tests>" not in text(Template("code"))
+    assert "<reference>" not in Template("qa").messages(Example("Add.", reference=""), "3")[0]["content"]
+
+
+def test_what_changes_comes_last_where_servers_can_reuse_the_beginning() -> None:
+    one, other = (text(Template("qa"), response) for response in ("yes", "no"))
+    assert one[: one.index("<task>")] == other[: other.index("<task>")]
+
+
+def test_long_output_of_tests_keeps_its_end() -> None:
+    said = outcome_in_words(passed=False, reason="error", output="x" * 9_000 + "\nNameError: a")
+    assert len(said) < 2_100
+    assert said.endswith("NameError: a")
+    assert outcome_in_words(passed=True, reason="passed", output=" \n") == "All tests passed."
+
+
+@given(st.lists(st.sampled_from(["</response>", "<response>", "</response-1>", "</task>", "\n", "x"])).map("".join))
+def test_no_response_ends_its_own_tag(response: str) -> None:
+    content = text(Template("qa"), response)
+    begun = content.rindex("The answer to judge:\n") + len("The answer to judge:\n")
+    found = re.fullmatch(r"<(response(?:-\d+)?)>\n(.*)\n</\1>", content[begun:], re.DOTALL)
+    assert found is not None
+    assert found[2] == response
+    assert f"</{found[1]}>" not in response
+
+
+def test_a_complaint_names_the_quotes_that_are_not_there() -> None:
+    message = complaint(["in Lyons", "on </quote>"])
+    assert message["role"] == "user"
+    assert "<quote>\nin Lyons\n</quote>\n<quote-1>\non </quote>\n</quote-1>" in message["content"]

@@ -1,0 +1,71 @@
+"""Processes side by side: what waits for what, what is not run again, and what a failure does to the others."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from text2grad.errors import TrainingError
+from text2grad.experiments.jobs import Job, run_jobs
+
+JOURNAL = "import os, sys, time; log = open(sys.argv[1], 'a'); print(sys.argv[2], 'begins', file=log, flush=True); "
+JOURNAL += "time.sleep(float(sys.argv[3])); print(sys.argv[2], 'ends', os.environ.get('OMP_NUM_THREADS'), file=log)"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Job]:
+    def make(
+        name: str, *, seconds: float = 0.0, code: str = JOURNAL, finished: bool = False, **settings: object
+    ) -> Job:
+        command = [sys.executable, "-c", code, str(tmp_path / "journal"), name, str(seconds)]
+        return Job(lambda: command, tmp_path / "logs" / f"{name}.log", lambda: finished, **settings)  # type: ignore[arg-type]
+
+    return make
+
+
+def journal(path: Path) -> list[str]:
+    return (path / "journal").read_text().splitlines()
+
+
+def test_a_job_waits_for_the_one_it_needs_and_a_finished_one_is_not_run(
+    job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    looked: list[str] = []
+    jobs = {
+        "method": job("method", needs="models"),
+        "models": job("models", seconds=0.3, threads=None),
+        "other": job("other", needs="there"),
+        "there": job("there", finished=True),
+    }
+    run_jobs(jobs, looked.append, at_once=3)
+    lines = journal(tmp_path)
+    assert lines.index("models ends 7") < lines.index("method begins")  # None leaves the threads to the environment
+    assert set(lines) == {
+        "models begins",
+        "models ends 7",
+        *(f"{n} {e}" for n in ("method", "other") for e in ("begins", "ends 1")),
+    }
+    assert looked[-4:] == list(jobs)
+
+
+def test_no_more_run_at_once_than_may(job: Callable[..., Job], tmp_path: Path) -> None:
+    run_jobs({name: job(name, seconds=0.05) for name in "abc"}, lambda _: None, at_once=1)
+    assert journal(tmp_path) == [f"{name} {event}" for name in "abc" for event in ("begins", "ends 1")]
+
+
+def test_a_failure_names_the_log_and_stops_the_others(job: Callable[..., Job], tmp_path: Path) -> None:
+    jobs = {
+        "long": job("long", seconds=60),
+        "bad": job("bad", code="import sys; print('why'); sys.exit(3)"),
+        "later": job("later", needs="bad"),
+    }
+    started = time.monotonic()
+    with pytest.raises(TrainingError) as caught:
+        run_jobs(jobs, lambda _: None, at_once=2)
+    assert str(caught.value) == f"bad stopped with exit code 3; its output is in {tmp_path / 'logs' / 'bad.log'}"
+    assert (tmp_path / "logs" / "bad.log").read_text() == "why\n"
+    assert time.monotonic() - started < 30  # it did not wait for the long one, which is no more
+    assert "later begins" not in (journal(tmp_path) if (tmp_path / "journal").exists() else [])

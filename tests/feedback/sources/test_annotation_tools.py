@@ -1,0 +1,193 @@
+"""Real exports of annotation tools, made from data of our own: every span at its characters, or its loss explained.
+
+label_studio_1.23.2.json          made through the server's REST API, exported by it with all tasks
+label_studio_1.23.2_by_hand.json  marked with the mouse in Chromium 156, so that the page itself counted and quoted
+label_studio_1.23.2_min.json      the first record of the same project, exported as JSON-MIN
+argilla_2.8.0.json, _flat.json    records of the Python client, by its `to_json` and by `to_list(flatten=True)`, which
+                                  `to_datasets` writes
+
+Of Label Studio's tasks and annotations only the fields that nobody reads are left out.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import DATA
+from text2grad.errors import DataError
+from text2grad.feedback.annotations import Annotation
+from text2grad.feedback.sources.base import NOT_JUDGED, Loss
+from text2grad.feedback.sources.registry import read_items, read_source
+from text2grad.feedback.sources.tools import GUESSED, SKIPPED, UNCLEAR, UNSUBMITTED
+from text2grad.types import Critique, Example, Span
+
+LYON = "I live in Lyon."
+NO_WORDS = "answers that are neither labels of the text nor words"
+
+
+def marks(annotation: Annotation | Example) -> list[tuple[str, str]]:
+    """Return what each span covers, and its label."""
+    assert isinstance(annotation, Annotation)
+    return [(annotation.response[span.start : span.end], span.label) for span in annotation.critique.spans]
+
+
+def one(tmp_path: Path, format: str, record: dict[str, Any]) -> Any:
+    path = tmp_path / "in.json"
+    path.write_text(json.dumps([record]), "utf-8")
+    (found,) = read_items(path, format)
+    return found.item
+
+
+def test_what_a_person_marks_in_label_studio_is_kept_at_its_characters() -> None:
+    fair, emoji, rice, code, noted = read_source(DATA / "label_studio_1.23.2_by_hand.json", format="label_studio")
+    assert marks(fair) == [("in Lyon", "negative")]
+    assert marks(emoji) == [
+        ("東京", "negative"),
+        ("Lyon", "negative"),
+        ("👩‍👩‍👧 See", "positive"),
+        ("👍🏽", "positive"),
+    ]
+    assert marks(rice) == [
+        ("water.\nThen add salt.\r\n  Wait  3", "negative"),
+        ("Wait  3 min", "negative"),
+        ("Serve cold 🍚 rice", "positive"),
+    ]
+    assert marks(code) == [('"a\\nb")', "positive"), ("<b>&amp;\nprint", "negative"), ("😀", "positive")]
+    assert isinstance(noted, Annotation)
+    assert noted.critique == Critique(
+        'poor: "First, boil water.\\nThen add salt." – Too short 🍚\nFine 祭り on the whole.\noverall: poor',
+        (Span(0, 33, "negative"),),  # 18 + 1 + 14; the page quotes the break behind it, too
+    )
+
+
+def test_all_that_label_studio_exports_is_kept_or_accounted_for() -> None:
+    found = [one.item for one in read_items(DATA / "label_studio_1.23.2.json", "label_studio")]
+    fair, emoji, rice, code, skipped, empty, first, second, guessed, unseen = found
+    assert fair.made == Annotation(
+        "Where is the fair?",
+        "The fair is in Lyon on Friday.",
+        Critique(
+            'poor: "in Lyon" – It is in Nice.\npoor: "Lyon on Friday"\ngood: "The fair is"\ngood: "Lyon on"\n'
+            'poor: "Lyon on"\nWrong city.\nRight day.\noverall: poor',
+            (
+                Span(0, 11, "positive"),
+                Span(12, 19, "negative"),
+                Span(15, 22, "negative"),
+                Span(15, 22, "positive"),
+                Span(15, 29, "negative"),
+            ),
+        ),
+    )
+    assert fair.losses == (Loss(NO_WORDS, "relation: {}"),)
+    # The last region was given in UTF-16 units, as older versions count; its quote tells.
+    assert [text for text, _ in marks(emoji.made)] == ["東京", "in Lyon", "Lyon", "👩‍👩‍👧 See", "👍🏽"]
+    assert marks(rice.made) == [("water.\nThen add salt.\r\n  Wait  3", "negative"), ("rice", "positive")]
+    assert isinstance(rice.made, Annotation)
+    assert rice.made.critique.feedback.endswith("\nLine one.\nLine two. 🙂")
+    assert marks(code.made) == [('"a\\nb")', "positive"), ("<b>&amp;\nprint", "negative")]
+    assert empty.made == Annotation("Nothing wrong?", "All is well.", Critique("No errors marked."))
+    assert (marks(first.made), marks(second.made)) == ([("green", "negative")], [("sea", "positive")])
+    assert skipped.losses == (Loss(NOT_JUDGED), Loss(SKIPPED))
+    assert guessed.losses == (Loss(NOT_JUDGED), Loss(GUESSED))
+    assert unseen.losses == (Loss(NOT_JUDGED),)
+
+
+def test_json_min_is_refused_since_it_does_not_say_which_region_a_note_is_about() -> None:
+    path = DATA / "label_studio_1.23.2_min.json"
+    with pytest.raises(DataError) as caught:
+        read_source(path, format="label_studio")
+    assert str(caught.value).startswith(
+        f'{path}: record 1: a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV. '
+    )
+
+
+def task(*results: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"data": {"prompt": "Where?", "response": LYON}, "annotations": [{"result": list(results)}], **more}
+
+
+def region(start: int, end: int, *labels: str, to_name: str = "response", **value: Any) -> dict[str, Any]:
+    return {"type": "labels", "to_name": to_name, "value": {"start": start, "end": end, "labels": labels, **value}}
+
+
+def test_regions_without_a_label_or_of_the_prompt_are_losses_and_keep_their_notes(tmp_path: Path) -> None:
+    note = {"type": "textarea", "id": "a", "value": {"text": ["Which city?"]}}
+    kind = {"type": "choices", "id": "b", "from_name": "kind", "value": {"choices": ["fact", "style"]}}
+    prompt = {**region(0, 5, "poor", to_name="prompt", text="Where"), "id": "a"}
+    found = one(tmp_path, "label_studio", task(prompt, note, region(2, 6), {**region(10, 14, "poor"), "id": "b"}, kind))
+    assert found.made.critique == Critique('poor: "Lyon" – kind: fact, style\nWhich city?', (Span(10, 14, "negative"),))
+    assert found.losses == (
+        Loss("regions of another text than the response", 'prompt: "Where"'),
+        Loss("regions without a label", "null"),
+    )
+
+
+def test_drafts_are_losses_and_results_that_are_no_objects_are_refused(tmp_path: Path) -> None:
+    assert one(tmp_path, "label_studio", task(drafts=[{"result": []}])).losses == (Loss(UNSUBMITTED),)
+    with pytest.raises(DataError, match=r"record 1: annotations, results and answers are objects, got 3\. Mend"):
+        one(tmp_path, "label_studio", {**task(), "annotations": [3]})
+
+
+@pytest.mark.parametrize(("start", "end", "quote"), [(10, 14, "Nice"), (9, 13, "Lyon"), (-5, -1, "Lyon")])
+def test_a_region_that_quotes_other_words_is_refused(tmp_path: Path, start: int, end: int, quote: str) -> None:
+    with pytest.raises(DataError, match=r"which is not what stands there|does not lie in the response"):
+        one(tmp_path, "label_studio", task(region(start, end, "poor", text=quote)))
+
+
+ANSWERS = [
+    Annotation(
+        "Where is the fair?",
+        "The fair is in Lyon on Friday.",
+        Critique(
+            'poor: "in Lyon"\ngood: "Lyon on Friday"\nWrong city.\nRight day.\npoor',
+            (Span(12, 19, "negative"), Span(15, 29, "positive")),
+        ),
+    ),
+    Annotation("Where is the fair?", "The fair is in Lyon on Friday.", Critique("Fine.")),
+    Annotation(
+        "どこ？",
+        "祭りは東京です。 The fair is in Lyon.",
+        Critique('poor: "東京"\npoor: "Lyon"\nBoth.', (Span(3, 5, "negative"), Span(24, 28, "negative"))),
+    ),
+    Example("Nobody?", meta={"response": "Nobody saw this."}),
+]
+
+
+def test_the_flat_form_of_argilla_tells_what_was_submitted() -> None:
+    found = [one.item for one in read_items(DATA / "argilla_2.8.0_flat.json", "argilla")]
+    assert [item.made for item in found] == ANSWERS
+    assert [loss for item in found for loss in item.losses if loss.reason == UNSUBMITTED] == [
+        Loss(UNSUBMITTED, 'discarded: [{"start": 4, "end": 8, "label": "poor"}]'),
+        Loss(UNSUBMITTED, 'draft: "half a thou"'),
+    ]
+    assert found[-1].losses == (Loss(NOT_JUDGED), Loss(GUESSED, "span.suggestion"))
+
+
+def test_the_flat_form_of_argilla_is_read_as_datasets_saves_it(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(json.loads((DATA / "argilla_2.8.0_flat.json").read_text("utf-8"))).to_parquet(
+        tmp_path / "a.parquet"
+    )
+    assert read_source(tmp_path / "a.parquet", format="argilla") == ANSWERS
+
+
+def test_the_nested_form_of_argilla_cannot_tell_drafts_from_answers() -> None:
+    found = read_source(DATA / "argilla_2.8.0.json", format="argilla")
+    drafts = [one for one in found if one not in ANSWERS]
+    assert [one for one in found if one in ANSWERS] == ANSWERS
+    assert [one.critique.feedback for one in drafts if isinstance(one, Annotation)] == ['poor: "fair"', "half a thou"]
+
+
+def test_spans_of_argilla_behind_an_emoji_are_losses_since_nothing_tells_their_unit(tmp_path: Path) -> None:
+    def flat(text: str, start: int, end: int) -> Any:
+        mark = [{"start": start, "end": end, "label": "poor"}]
+        given = {"span.responses": [mark], "span.responses.users": ["u"], "span.responses.status": ["submitted"]}
+        return one(tmp_path, "argilla", {"response": text, **given})
+
+    before = flat("Lyon 😀", 0, 4)
+    assert marks(before.made) == [("Lyon", "negative")]
+    behind = flat("😀 Lyon", 3, 7)  # 7 lies outside of the 6 code points: the page counts the emoji as two
+    assert (marks(behind.made), behind.losses) == ([], (Loss(UNCLEAR, "poor [3, 7]"),))
+    with pytest.raises(DataError, match=r'"span\.responses" has 0 answers of 1 users, 0 statuses'):
+        one(tmp_path, "argilla", {"response": "a", "span.responses": [], "span.responses.users": ["u"]})

@@ -1,0 +1,605 @@
+"""Readers of feedback: what each form becomes, what is lost and why, and every refusal word for word."""
+
+import csv
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import SHARED
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback.annotations import Annotation, write_annotations
+from text2grad.feedback.sources.base import NO_PLACE, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
+from text2grad.feedback.sources.registry import Account, Found, read_items, read_source
+from text2grad.feedback.sources.table import UNREADABLE
+from text2grad.types import Critique, Example, Span
+
+SHARED_DATA = SHARED / "data"
+LYON = "I live in Lyon."
+NO = Span(10, 14, "negative")
+WAY_OUT = ". Mend the record, or leave such records out with --skip-bad"
+ADDED = "text that the better response adds: it has no place in this one"
+
+
+def shared(name: str) -> Path:
+    path = SHARED_DATA / name
+    if not path.exists():
+        pytest.skip(f"needs ../shared/data/{name}, which is not part of the project")
+    return path
+
+
+def written(tmp_path: Path, *records: Any, name: str = "in.jsonl") -> Path:
+    path = tmp_path / name
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return path
+
+
+def items(tmp_path: Path, format: str, *records: Any, **options: Any) -> list[Item]:
+    return [found.item for found in read_items(written(tmp_path, *records), format, Options(**options))]
+
+
+def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        items(tmp_path, format, *records, **options)
+    return str(caught.value).replace(str(tmp_path), "DIR")
+
+
+def account_for(found: Iterable[Found]) -> Account:
+    account = Account()
+    for one in found:
+        account.add(one)
+    return account
+
+
+def account(name: str, format: str, **options: Any) -> Account:
+    return account_for(read_items(shared(name), format, Options(**options)))
+
+
+def test_the_human_feedback_of_fine_grained_rlhf_is_imported_whole() -> None:
+    path = shared("qa_feedback/feedback.json")
+    marked = missing = 0
+    for record in json.loads(path.read_text("utf-8")):
+        marked += len(record["feedback"]["errors"])
+        missing += len(record["feedback"]["missing-info"])
+    found = account("qa_feedback/feedback.json", "qa_feedback")
+    assert (found.annotations, found.examples, found.spans) == (400, 0, Counter(negative=marked))
+    assert found.losses == {NO_PLACE: missing}
+    assert (marked, missing) == (1110, 659)
+
+
+def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
+    path = shared("mqm_ted_ende/segments.jsonl")
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    found = account("mqm_ted_ende/segments.jsonl", "mqm")
+    errors = sum(len(errors) for record in records for errors in record["ratings"].values())
+    assert (found.annotations, found.spans["negative"], errors) == (1500, 800, 803)
+    assert found.losses == {NO_PLACE: 2, "marked twice at the same place: one span, both in words": 1}
+    quotes = Counter(e["text"] for r in records for es in r["ratings"].values() for e in es if e["side"] == "target")
+    for one in read_source(path, format="mqm"):
+        assert isinstance(one, Annotation)
+        quotes -= Counter(one.response[span.start : span.end] for span in one.critique.spans)
+    assert quotes == Counter(Es=1)  # the one that two errors share
+
+
+def test_programs_of_ilf_are_marked_where_their_refinement_differs() -> None:
+    path = shared("ilf_code_feedback/surge_annotations.jsonl")
+    found = [found.item for found in read_items(path, "ilf")]
+    assert len(found) == 195
+    for item in found:
+        assert isinstance(item.made, Annotation)
+        said = {loss.reason for loss in item.losses}
+        assert bool(item.made.critique.spans) != (WORDS_ONLY in said)
+        assert item.made.critique.spans or ADDED in said
+    first = found[0].made
+    assert isinstance(first, Annotation)
+    # The person says: two base cases "terminate at index 1"; the refinement has 0 in both.
+    assert [first.response[: span.start].splitlines()[-1] for span in first.critique.spans] == [
+        "    if m == ",
+        "    if n == ",
+    ]
+    assert [first.response[span.start : span.end] for span in first.critique.spans] == ["1", "1"]
+    assert account_for(read_items(path, "ilf", Options(ground="words"))).losses == {WORDS_ONLY: 195}
+
+
+def test_published_sets_without_feedback_are_examples() -> None:
+    pairs = read_source(shared("ultrafeedback_binarized/train.jsonl"), format="ultrafeedback")
+    posts = read_source(shared("slf5k_slice/posts_ideal.jsonl"), format="slf5k")
+    problems = read_source(shared("kodcode/kodcode_algorithm.jsonl"), format="kodcode")
+    for examples, number in ((pairs, 400), (posts, 50), (problems, 31)):
+        assert len(examples) == number
+        assert all(isinstance(one, Example) and one.prompt and one.reference for one in examples)
+    assert all(isinstance(one, Example) and "assert" in str(one.tests) for one in problems)
+    assert isinstance(pairs[0], Example)
+    assert pairs[0].meta["metadata"] == {"score_chosen": 9.0, "score_rejected": 8.0}
+
+
+def qa(errors: list[Any], missing: list[Any]) -> dict[str, Any]:
+    feedback = {"errors": errors, "missing-info": missing}
+    return {"question": "Where?", "passages": [["T", "One."]], "prediction 1": LYON, "feedback": feedback}
+
+
+def test_a_missing_fact_is_a_loss_and_can_be_charged_to_the_outcome(tmp_path: Path) -> None:
+    error = {"error type": "Wrong", "start": 10, "end": 14, "explanation": ""}
+    missing = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
+    words = 'Wrong: "Lyon"\nMissing-Answer: "One." (T)\nMissing-Answer: "One." (T)'
+    path = written(tmp_path, qa([error], [missing, missing]), name="qa.json")
+    (plain,) = read_source(path, format="qa_feedback")
+    assert plain == Annotation("Where?", LYON, Critique(words, (NO,)))
+    (charged,) = read_items(path, "qa_feedback", Options(missing_outcome=-0.25))
+    assert charged.item.made == Annotation("Where?", LYON, Critique(words, (NO,), -0.5))  # 2 · −0.25
+    assert charged.item.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
+    (no_fault,) = read_items(
+        written(tmp_path, qa([error], []), name="b.json"), "qa_feedback", Options(missing_outcome=-1)
+    )
+    assert isinstance(no_fault.item.made, Annotation)
+    assert no_fault.item.made.critique.outcome is None
+
+
+def mqm(**error: Any) -> dict[str, Any]:
+    return {"source": "in Nice", "target": LYON, "ratings": {"r1": [{"side": "target", **error}], "r2": []}}
+
+
+def test_each_rater_of_mqm_has_an_annotation(tmp_path: Path) -> None:
+    found = items(tmp_path, "mqm", mqm(start=10, end=14, category="Accuracy", severity="major"))
+    assert [item.made for item in found] == [
+        Annotation("in Nice", LYON, Critique('Accuracy (major): "Lyon"', (NO,))),
+        Annotation("in Nice", LYON, Critique("No errors marked.")),
+    ]
+    (unrated,) = items(tmp_path, "mqm", {"source": "a", "target": "b", "ratings": {}})
+    assert unrated == Item(Example("a", meta={"response": "b"}), (Loss(NOT_JUDGED),))
+
+
+def test_an_error_of_mqm_that_is_marked_twice_has_one_span_and_is_no_missing_fact(tmp_path: Path) -> None:
+    error = {"side": "target", "start": 10, "end": 14}
+    (found,) = items(tmp_path, "mqm", {"source": "in Nice", "target": LYON, "ratings": {"r": [error, error]}})
+    assert isinstance(found.made, Annotation)
+    assert (found.made.critique.spans, len(found.losses), found.missing) == ((NO,), 1, 0)
+
+
+def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path: Path) -> None:
+    path = tmp_path / "mqm.tsv"
+    rows = [
+        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
+        ("A", "d", "1", "1", "r1", 'a "b"', "I live in <v>Lyon</v>.", "Accuracy", "Major"),
+        ("A", "d", "1", "1", "r1", 'a <v>"b"</v>', "I live in Lyon.", "Omission", "Minor"),
+        ("A", "d", "1", "1", "r1", 'a "b"', "I live in Lyon.", "Style", "Minor"),
+        ("A", "d", "1", "1", "r2", 'a "b"', "I live in Lyon.", "No-error", "no-error"),
+        ("A", "d", "1", "2", "r2", "c", "<v>I</v> live in <v>Lyon</v>.", "Grammar", "Minor"),
+    ]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    found = list(read_items(path, "mqm"))
+    assert [one.where for one in found] == [f"{path}:2", f"{path}:5", f"{path}:6"]
+    words = 'Accuracy (Major): "Lyon"\nOmission (Minor), of the source: "\\"b\\""\nStyle (Minor)'
+    assert found[0].item == Item(
+        Annotation('a "b"', LYON, Critique(words, (NO,))),
+        (Loss(NO_PLACE, 'Omission (Minor), of the source: "\\"b\\""'), Loss(NO_PLACE, "Style (Minor)")),
+        2,
+    )
+    assert list(read_items(path, "mqm", limit=1)) == found[:1]  # of records, not of rows
+    assert found[1].item.made == Annotation('a "b"', LYON, Critique("No errors marked."))
+    third = found[2].item.made
+    assert isinstance(third, Annotation)
+    assert third.critique.spans == (Span(0, 1, "negative"), NO)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ({"start": 10, "end": 16}, "span [10, 16] does not lie in the response, which has 15 characters"),
+        ({"start": 4, "end": 4}, "span [4, 4] does not lie in the response, which has 15 characters"),
+        ({"start": "4", "end": 5}, 'span ["4", 5] does not lie in the response, which has 15 characters'),
+        ({"side": "left"}, 'an error is an object with a "side", which is "source" or "target"'),
+    ],
+)
+def test_errors_of_mqm_that_lie_nowhere_are_refused(tmp_path: Path, error: dict[str, Any], message: str) -> None:
+    assert refusal(tmp_path, "mqm", mqm(**error)) == f"DIR/in.jsonl:1: {message}{WAY_OUT}"
+
+
+ILF = {"prompt": "def f():\n", "Feedback": "Wrong. ", "original_model_completion": "def f():\n    return 1"}
+
+
+def test_ilf_keeps_words_and_marks_what_changed(tmp_path: Path) -> None:
+    mended, added, alone = items(
+        tmp_path, "ilf", {**ILF, "completion": "    return 2\r\n"}, {**ILF, "completion": "    return 1 + 1"}, ILF
+    )
+    # "    return 1": the 1 is character 11
+    assert mended == Item(Annotation("def f():\n", "    return 1", Critique("Wrong.", (Span(11, 12, "negative"),))))
+    assert (added.losses, added.missing) == ((Loss(ADDED), Loss(WORDS_ONLY)), 1)
+    assert alone == Item(Annotation("def f():\n", "    return 1", Critique("Wrong.")), (Loss(WORDS_ONLY),))
+
+
+def test_a_change_of_the_prompts_own_text_has_no_span_and_one_across_the_border_has_its_end(tmp_path: Path) -> None:
+    # "n = 1" + " + 2": the 1 is the prompt's last character; "ret" + "urn 2": three characters are the response's
+    before, across = items(
+        tmp_path,
+        "ilf",
+        {**ILF, "prompt": "n = 1", "original_model_completion": "n = 1 + 2", "completion": ""}
+        | {"unedited_annotator_completion": "n = 3 + 2"},
+        {**ILF, "prompt": "ret", "original_model_completion": "return 2", "unedited_annotator_completion": "yield 2"},
+    )
+    losses = (Loss("changes of the prompt's own text: no span"), Loss(WORDS_ONLY))
+    assert before == Item(Annotation("n = 1", " + 2", Critique("Wrong.")), losses)
+    assert across == Item(Annotation("ret", "urn 2", Critique("Wrong.", (Span(0, 3, "negative"),))))
+
+
+def test_slf5k_in_its_three_forms(tmp_path: Path) -> None:
+    hub = {"title": "T", "post": "P", "generated_summary_for_feedback": "S", "feedback": "Too short.\n", "id": "x"}
+    words, bare, post = items(
+        tmp_path,
+        "slf5k",
+        hub,
+        {**hub, "feedback": "", "ideal_human_summary": " I ", "tldr_human_reference_summary": "T"},
+        {"summary_prompt": "Sum up: P", "ideal_human_summary": "I"},
+    )
+    prompt = "Write an excellent summary of the given text.\n\nTitle: T\n\nText: P\n\nTL;DR:"
+    assert words == Item(Annotation(prompt, "S", Critique("Too short.")), (Loss(WORDS_ONLY),))
+    assert bare == Item(Example(prompt, "I", meta={"id": "x"}))
+    assert post == Item(Example("Sum up: P", "I"))
+    path = tmp_path / "readme.json"  # as the reference's README shows it
+    path.write_text(
+        json.dumps({"t3_1": {"generated_summary": "My girlfriend …", "Post": "My girlfriend is"}}, indent=4)
+    )
+    assert [found.item for found in read_items(path, "slf5k")] == [
+        Item(
+            Example(
+                "Write an excellent summary of the given text.\n\nText: My girlfriend is\n\nTL;DR:",
+                meta={"response": "My girlfriend …", "id": "t3_1"},
+            ),
+            (Loss(NOT_JUDGED),),
+        )
+    ]
+
+
+def test_ultrafeedback_in_its_four_forms(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
+    readme = {"prompt": "Q", "prompt_id": "3", "response": chat, "is_chosen": True, "score": 4.0, "critique": ""}
+    original = {
+        "instruction": "Q",
+        "completions": [{"response": "A", "critique": "Fine."}, {"response": "B", "model": "m"}],
+    }
+    found = items(
+        tmp_path,
+        "ultrafeedback",
+        readme,
+        {**readme, "critique": "Fine."},
+        {"prompt": "Q", "chosen": chat, "rejected": "B", "score_chosen": 7},
+        original,
+    )
+    meta = {"response": "A", "prompt_id": "3", "is_chosen": True, "score": 4.0}
+    assert found == [
+        Item(Example("Q", meta=meta), (Loss(NOT_JUDGED),)),
+        Item(Annotation("Q", "A", Critique("Fine.")), (Loss(WORDS_ONLY),)),
+        Item(Example("Q", "A", meta={"rejected": "B", "score_chosen": 7})),
+        Item(Annotation("Q", "A", Critique("Fine.")), (Loss(WORDS_ONLY),)),
+        Item(Example("Q", meta={"response": "B", "model": "m"}), (Loss(NOT_JUDGED),)),
+    ]
+    assert refusal(tmp_path, "ultrafeedback", {**readme, "response": chat[:1]}) == (
+        'DIR/in.jsonl:1: "response" must be a chat that ends with the assistant, got '
+        f'[{{"role": "user", "content": "Q"}}]{WAY_OUT}'
+    )
+    assert refusal(tmp_path, "ultrafeedback", {**original, "completions": []}) == (
+        f"DIR/in.jsonl:1: there are no completions to read{WAY_OUT}"
+    )
+
+
+def test_kodcode_as_published_and_as_the_readme_shows_it(tmp_path: Path) -> None:
+    record = {"question": "Q", "solution": "def f(): ...", "question_id": "L_1", "gpt_difficulty": "hard", "log": "..."}
+    meta = {"question_id": "L_1", "gpt_difficulty": "hard"}
+    expected = Item(Example("Q", "def f(): ...", "assert f()", meta))
+    for key in ("test", "test_code"):
+        assert items(tmp_path, "kodcode", {**record, key: "assert f()"}) == [expected]
+    assert refusal(tmp_path, "kodcode", {"question": "Q"}) == (
+        f'DIR/in.jsonl:1: there must be a text "test" or "test_code"; the record has the keys "question"{WAY_OUT}'
+    )
+
+
+def region(start: int, end: int, label: str, text: str | None = None, **more: Any) -> dict[str, Any]:
+    value = {"start": start, "end": end, "labels": [label], **({} if text is None else {"text": text})}
+    return {"type": "labels", "from_name": "label", "to_name": "text", "value": value, **more}
+
+
+def task(*results: dict[str, Any], text: str = LYON, **more: Any) -> dict[str, Any]:
+    return {"id": 7, "data": {"prompt": "Where?", "text": text}, "annotations": [{"result": list(results), **more}]}
+
+
+def test_label_studio_regions_become_spans_and_notes_become_words(tmp_path: Path) -> None:
+    note = {"type": "textarea", "id": "a", "value": {"text": ["She lives in Nice."]}}
+    overall = {"type": "textarea", "id": "z", "value": {"text": ["Short.", "Clear."]}}
+    stars = {"type": "rating", "value": {"rating": 2}}
+    (found,) = items(
+        tmp_path,
+        "label_studio",
+        task(
+            region(10, 14, "Hallucination", "Lyon", id="a"),
+            note,
+            overall,
+            region(0, 1, "Good", meta={"text": ["I see"]}),
+            region(2, 6, "Topic"),
+            stars,
+        ),
+        labels={"Hallucination": "negative", "Topic": "ignore"},
+    )
+    words = 'Hallucination: "Lyon" – She lives in Nice.\nGood: "I" – I see\nShort.\nClear.'
+    assert found == Item(
+        Annotation("Where?", LYON, Critique(words, (Span(0, 1, "positive"), NO))),
+        (
+            Loss("answers that are neither labels of the text nor words", 'rating: {"rating": 2}'),
+            Loss("labels that are told to be ignored", 'Topic: "live"'),
+        ),
+    )
+
+
+def test_label_studio_offsets_in_utf16_are_seen_by_their_text(tmp_path: Path) -> None:
+    # "😀 " is two characters, and three units of UTF-16; what is quoted tells which is meant.
+    text = "😀 in Lyon 😀!"
+    for start, end, quote in ((6, 10, "Lyon"), (5, 9, "Lyon"), (11, 13, "😀")):
+        (found,) = items(tmp_path, "label_studio", task(region(start, end, "bad", quote), text=text))
+        assert isinstance(found.made, Annotation)
+        (span,) = found.made.critique.spans
+        assert text[span.start : span.end] == quote
+    assert refusal(tmp_path, "label_studio", task(region(7, 11, "bad", "Lyon"), text=text)) == (
+        f'DIR/in.jsonl:1: region [7, 11] quotes "Lyon", which is not what stands there{WAY_OUT}'
+    )
+
+
+def test_label_studio_tasks_without_an_annotation_are_examples(tmp_path: Path) -> None:
+    skipped = Loss("annotations that their annotator skipped")
+    example = Example("Where?", meta={"response": LYON})
+    assert items(tmp_path, "label_studio", task(was_cancelled=True)) == [Item(example, (Loss(NOT_JUDGED), skipped))]
+
+
+def test_a_skipped_annotation_is_lost_once_and_a_place_is_one_span_whatever_its_labels_are(tmp_path: Path) -> None:
+    twice = region(10, 14, "bad")
+    twice["value"]["labels"] = [" bad ", "Good"]  # what is told goes before what is plain
+    record = task(twice) | {"annotations": [{"result": [twice]}, {"result": []}, {"was_cancelled": True}]}
+    first, second = items(tmp_path, "label_studio", record, labels={"Good": "negative"})
+    assert isinstance(first.made, Annotation)
+    assert first.made.critique.spans == (NO,)
+    assert (first.losses, second.losses) == ((Loss("annotations that their annotator skipped"),), ())
+
+
+def test_labels_of_unknown_meaning_and_other_exports_are_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "label_studio", task(region(0, 1, "Odd"))) == (
+        'DIR/in.jsonl:1: nobody said what the label "Odd" means; say --label "Odd=negative", =positive or =ignore'
+        f"{WAY_OUT}"
+    )
+    assert refusal(tmp_path, "label_studio", {"text": LYON, "label": []}) == (
+        f'DIR/in.jsonl:1: a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV{WAY_OUT}'
+    )
+    assert refusal(tmp_path, "argilla", {"text": LYON}) == (
+        'DIR/in.jsonl:1: a record of Argilla 2 has "fields" and "responses", or columns like "span.responses"; export '
+        f"with records.to_datasets() or records.to_json(){WAY_OUT}"
+    )
+
+
+def test_argilla_answers_become_one_annotation_per_user(tmp_path: Path) -> None:
+    record = {  # what records.to_json() of argilla 2.8.0 writes
+        "id": "d070",
+        "fields": {"text": LYON, "prompt": "Where?"},
+        "metadata": {},
+        "suggestions": {"span": {"value": [{"start": 0, "end": 1, "label": "good"}], "score": None, "agent": None}},
+        "responses": {
+            "span": [
+                {"value": [{"start": 10, "end": 14, "label": "poor"}], "user_id": "u1"},
+                {"value": [], "user_id": "u2"},
+            ],
+            "feedback": [{"value": "Wrong city.", "user_id": "u1"}],
+            "rating": [{"value": 2, "user_id": "u1"}],
+        },
+        "vectors": {},
+        "status": "completed",
+        "_server_id": None,
+    }
+    first, second = items(tmp_path, "argilla", record)
+    assert first == Item(
+        Annotation("Where?", LYON, Critique('poor: "Lyon"\nWrong city.', (NO,))),
+        (
+            Loss("guesses of a model: not what a person said", "span"),
+            Loss("answers that are neither spans nor words", "rating: 2"),
+        ),
+    )
+    assert second.made == Annotation("Where?", LYON, Critique("No errors marked."))
+    (bare,) = items(tmp_path, "argilla", {**record, "responses": {}, "suggestions": {}})
+    assert bare == Item(Example("Where?", meta={"response": LYON}), (Loss(NOT_JUDGED),))
+
+
+def test_columns_of_any_name_are_mapped(tmp_path: Path) -> None:
+    columns = {"response": "answer", "feedback": "comment", "poor_spans": "bad", "prompt": "response"}
+    record = {"answer": LYON, "comment": "No.", "bad": ["Lyon", "Nice"], "response": "Where?", "note": 1}
+    (found,) = items(tmp_path, "table", record, columns=columns)
+    assert found == Item(
+        Annotation("Where?", LYON, Critique("No.", (NO,), unmatched=("Nice",))),
+        (Loss("quotes that the response does not contain: no span", "Nice"),),
+    )
+
+
+def test_our_own_jsonl_needs_no_mapping(tmp_path: Path) -> None:
+    annotations = [
+        Annotation("Where?", LYON, Critique("No.", (NO,), -1.0, "repaired", ("Nice",))),
+        Annotation("", "a", Critique("", status="timed_out")),
+    ]
+    write_annotations(tmp_path / "own.jsonl", annotations)
+    assert read_source(tmp_path / "own.jsonl") == annotations
+
+
+def test_words_of_a_table_are_grounded_by_a_refinement(tmp_path: Path) -> None:
+    record = {"prompt": "", "response": LYON, "feedback": "Wrong city."}
+    mended, words = items(tmp_path, "table", {**record, "refinement": "I live in Nice."}, record)
+    assert mended == Item(Annotation("", LYON, Critique("Wrong city.", (NO,))))
+    assert words == Item(Annotation("", LYON, Critique("Wrong city.")), (Loss(WORDS_ONLY),))
+    (kept,) = items(tmp_path, "table", {**record, "refinement": "I live in Nice."}, ground="words")
+    assert kept == words
+
+
+def test_a_table_without_feedback_holds_examples(tmp_path: Path) -> None:
+    plain, answered = items(
+        tmp_path,
+        "table",
+        {"prompt": "Q", "reference": "A", "tests": "assert", "id": 3},
+        {"prompt": "Q", "response": "R"},
+    )
+    assert plain == Item(Example("Q", "A", "assert", {"id": 3}))
+    assert answered == Item(Example("Q", meta={"response": "R"}), (Loss(NOT_JUDGED),))
+
+
+def test_cells_of_a_text_table_stand_for_values_and_empty_ones_for_nothing(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON}
+    number, empty, cut_off = items(
+        tmp_path,
+        "table",
+        {**record, "feedback": "No.", "outcome": "-0.5", "spans": '[[10, 14, "negative"]]'},
+        {**record, "feedback": "", "outcome": ""},
+        {**record, "feedback": '{"good_spans": ["I'},
+    )
+    assert number == Item(Annotation("Where?", LYON, Critique("No.", (NO,), -0.5)))
+    assert empty == Item(Example("Where?", meta={"response": LYON}), (Loss(NOT_JUDGED),))
+    assert cut_off.made == Annotation("Where?", LYON, Critique('{"good_spans": ["I'))  # words, whatever they look like
+    (unreadable,) = items(tmp_path, "table", {**record, "critique": "no JSON"})
+    assert [reason for reason, _ in unreadable.losses] == [UNREADABLE]
+    (mapped,) = items(tmp_path, "table", {"question": "Q", "id": 3}, columns={"prompt": "question"})
+    assert mapped == Item(Example("Q", meta={"id": 3}))
+
+
+RECORD = {
+    "prompt": "Where?",
+    "response": LYON,
+    "feedback": "No, not\nLyon.",
+    "spans": [[10, 14, "negative"]],
+    "outcome": -0.5,
+}
+ANNOTATION = Annotation("Where?", LYON, Critique("No, not\nLyon.", (NO,), -0.5))
+
+
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "a.json", "lines.json", "a.jsonl.gz", "a.json.gz", "a.csv", "a.parquet", "dir"]
+)
+def test_one_annotation_in_every_kind_of_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.startswith("lines"):
+        path.write_text(json.dumps(RECORD) + "\n\n" + json.dumps(RECORD) + "\n")
+    elif name.endswith("l"):
+        path.write_text("\ufeff" + json.dumps(RECORD) + "\n")
+    elif name.endswith("gz"):
+        with gzip.open(path, "wt") as file:
+            file.write(json.dumps(RECORD) if "jsonl" in name else json.dumps([RECORD], indent=1))
+    elif name.endswith("json"):
+        path.write_text(json.dumps([RECORD]))
+    elif name.endswith("csv"):
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, RECORD)
+            table.writeheader()
+            table.writerow({**RECORD, "spans": f" {json.dumps(RECORD['spans'])}"})
+    else:
+        datasets = pytest.importorskip("datasets")
+        span = {"start": 10, "end": 14, "label": "negative"}
+        made = datasets.Dataset.from_list([{**RECORD, "spans": [span]}])
+        made.to_parquet(path) if name.endswith("parquet") else made.save_to_disk(path)
+    assert read_source(path)[-1] == ANNOTATION
+
+
+def test_a_data_set_of_several_parts_is_read_by_the_name_of_one(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    parts = {"a": datasets.Dataset.from_list([{"prompt": "Q"}]), "b": datasets.Dataset.from_list([{"prompt": "R"}])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "d")
+    assert read_source(tmp_path / "d", split="b") == [Example("R")]
+    with pytest.raises(DataError) as caught:
+        read_source(tmp_path / "d")
+    assert str(caught.value) == f"the data set {tmp_path / 'd'} has no split 'train'; it has a, b"
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    cases = {
+        "gone.jsonl": "cannot read DIR/gone.jsonl: No such file or directory",
+        "gone.parquet": "cannot read DIR/gone.parquet: No such file or directory",
+        "short.csv": "DIR/short.csv:2: a row of another length than the header, which has 2 columns",
+        "broken.json": "DIR/broken.json: not JSON: Expecting value at character 1",
+        "empty.jsonl": "DIR/empty.jsonl has no records",
+        "list.jsonl": f"DIR/list.jsonl:1: a record is a JSON object, got list{WAY_OUT}",
+        "broken.gz": "cannot read DIR/broken.gz: Not a gzipped file (b'no')",
+    }
+    for name, text in {
+        "short.csv": "a,b\n1\n",
+        "broken.json": "no",
+        "empty.jsonl": "\n",
+        "list.jsonl": "[]",
+        "broken.gz": "no",
+    }.items():
+        (tmp_path / name).write_text(text)
+    for name, message in cases.items():
+        with pytest.raises(DataError) as caught:
+            read_source(tmp_path / name)
+        assert str(caught.value).replace(str(tmp_path), "DIR") == message
+
+
+@pytest.mark.parametrize(
+    ("record", "columns", "message"),
+    [
+        (
+            {"reply": "a"},
+            {"response": "answer"},
+            'there is no column "answer" for "response"; the record has the keys "reply"',
+        ),
+        (
+            {"reply": "a"},
+            {},
+            'there is neither a "response" with feedback nor a "prompt"; the record has the keys "reply". Say which '
+            "columns they are with --column response=NAME",
+        ),
+        ({"response": 3, "feedback": "a"}, {}, '"response" must be a text; got 3'),
+        ({"response": "a", "feedback": "a", "refinement": 3}, {}, '"refinement" must be a text'),
+        ({"prompt": "a", "tests": ["assert"]}, {}, '"tests" must be a text'),
+        ({"prompt": 3}, {}, '"prompt" must be a text or a chat'),
+        (
+            {"response": "abc", "spans": [[1, 4, "negative"]]},
+            {},
+            'span [1, 4, "negative"] does not lie in the response, which has 3 characters',
+        ),
+    ],
+)
+def test_records_that_cannot_be_used_are_refused(
+    tmp_path: Path, record: dict[str, Any], columns: dict[str, str], message: str
+) -> None:
+    assert refusal(tmp_path, "table", record, columns=columns) == f"DIR/in.jsonl:1: {message}{WAY_OUT}"
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "message"),
+    [
+        (
+            "tabel",
+            {},
+            "format has no value 'tabel'. Did you mean \"table\"? Known values: table, qa_feedback, mqm, ilf, ",
+        ),
+        ("mqm", {"columns": {"a": "b"}}, "format \"mqm\" has columns of its own and takes no column mapping, got 'a'"),
+        (
+            "table",
+            {"columns": {"respnse": "b"}},
+            "column has no value 'respnse'. Did you mean \"response\"? Known values: ",
+        ),
+        ("mqm", {"labels": {"a": "negative"}}, "format \"mqm\" has no labels to give a meaning to, got 'a'"),
+        ("mqm", {"missing_outcome": float("nan")}, "missing_outcome must be a finite number, got nan"),
+    ],
+)
+def test_settings_that_a_source_does_not_have_are_refused(
+    tmp_path: Path, format: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        list(read_items(written(tmp_path, {"prompt": "a"}), format, Options(**options)))
+    assert str(caught.value).startswith(message)
+
+
+def test_bad_records_are_handed_over_and_an_account_names_the_first_losses(tmp_path: Path) -> None:
+    path = written(tmp_path, {"prompt": "Q", "response": "R"}, {}, *[{"prompt": "Q", "response": "R"}] * 4)
+    bad: list[str] = []
+    found = list(read_items(path, "table", on_bad=lambda error: bad.append(str(error))))
+    assert [one.where for one in found] == [f"{path}:{number}" for number in (1, 3, 4, 5, 6)]
+    assert len(bad) == 1
+    assert bad[0].startswith(f"{path}:2: there is neither")
+    told = account_for([*found, Found("x", Item(ANNOTATION, (Loss("odd", "3"),)))])
+    assert (told.annotations, told.examples, told.spans) == (1, 5, Counter(negative=1))
+    assert told.losses == {NOT_JUDGED: 5, "odd": 1}
+    assert told.shown == {NOT_JUDGED: [f"{path}:{number}" for number in (1, 3, 4)], "odd": ["x: 3"]}

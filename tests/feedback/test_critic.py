@@ -1,0 +1,243 @@
+"""A critic may be anything that answers; what it answers is checked before anything uses it."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback.critic import Critic, ask, load_critic
+from text2grad.rl.failures import FAILURE_WINDOW, FailureRate
+from text2grad.types import Critique, Example, Span
+
+EXAMPLES = [Example("one"), Example("two")]
+RESPONSES = ["see Lyon", "a “fine”  day"]
+
+
+def answering(answers: Any) -> Any:
+    """Return a critic that gives these answers whatever it is asked."""
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> Any:
+        return answers
+
+    return critic
+
+
+def refusal(critic: Any) -> str:
+    with pytest.raises(CriticError) as caught:
+        ask(critic, EXAMPLES, RESPONSES, match="exact")
+    return str(caught.value)
+
+
+def test_a_critic_is_asked_once_about_all_responses() -> None:
+    seen: list[Any] = []
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        seen.append((examples, responses))
+        return [Critique(response) for response in responses]
+
+    assert [c.feedback for c in ask(critic, EXAMPLES, RESPONSES, match="exact")] == RESPONSES
+    assert seen == [(EXAMPLES, RESPONSES)]
+
+
+def test_critiques_with_offsets_come_back_as_they_are() -> None:
+    given = [
+        Critique("wrong city", (Span(4, 8, "negative"), Span(0, 3, "positive")), -0.5, "repaired", ("Paris",)),
+        Critique("no answer in time", status="timed_out"),
+    ]
+    assert ask(answering(given), EXAMPLES, RESPONSES, match="exact") == given
+    assert ask(answering(tuple(given)), EXAMPLES, RESPONSES, match="exact") == given
+
+
+def test_critiques_in_text_are_read_and_their_quotes_located() -> None:
+    texts = [
+        json.dumps({"textual_feedback": "Wrong city.", "poor_spans": ["Lyon", "Paris"]}),
+        'No JSON here, but {"textual_feedback": "Good.", "good_spans": ["a \\"fine\\" day"]}',
+    ]
+    exact = ask(answering(texts), EXAMPLES, RESPONSES, match="exact")
+    assert exact[0] == Critique("Wrong city.", (Span(4, 8, "negative"),), unmatched=("Paris",))
+    assert (exact[1].spans, exact[1].unmatched) == ((), ('a "fine" day',))
+    forgiving = ask(answering(texts), EXAMPLES, RESPONSES, match="normalized")
+    assert forgiving[1].spans == (Span(0, 13, "positive"),)
+
+
+def test_texts_and_critiques_may_be_mixed_and_nonsense_is_an_outcome() -> None:
+    first, second = ask(answering(["I would rather not say.", Critique("fine")]), EXAMPLES, RESPONSES, match="exact")
+    assert (first.status, first.failed, first.spans) == ("unparsable", True, ())
+    assert second == Critique("fine")
+
+
+def test_a_span_may_reach_the_end_of_the_response_and_no_further() -> None:
+    to_the_end = Critique("", (Span(4, 8, "negative"),))
+    beyond = Critique("look", (Span(0, 3, "positive"), Span(4, 9, "negative")), 1.0, unmatched=("x",))
+    found = ask(answering([to_the_end, beyond]), EXAMPLES, [RESPONSES[0]] * 2, match="exact")
+    assert found == [to_the_end, Critique("look", status="unparsable")]
+
+
+@pytest.mark.parametrize("outcome", [float("nan"), float("inf"), float("-inf")])
+def test_an_outcome_that_is_no_finite_number_cannot_be_read(outcome: float) -> None:
+    given = [Critique("how odd", (Span(0, 3, "positive"),), outcome), Critique("fine", outcome=0.0)]
+    found = ask(answering(given), EXAMPLES, RESPONSES, match="exact")
+    assert found == [Critique("how odd", status="unparsable"), Critique("fine", outcome=0.0)]
+
+
+def test_numbers_of_other_libraries_become_pythons_so_that_they_can_be_written_down() -> None:
+    given = Critique("", (Span(np.int64(0), np.int64(3), "positive"),), np.float32(0.5))  # type: ignore[arg-type]
+    (found,) = ask(answering([given]), EXAMPLES[:1], RESPONSES[:1], match="exact")
+    assert json.loads(json.dumps(asdict(found)))["spans"] == [{"start": 0, "end": 3, "label": "positive"}]
+    assert (type(found.outcome), found.outcome) == (float, 0.5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_one_critique_for_each_response_is_needed(count: int) -> None:
+    assert refusal(answering([Critique("")] * count)) == (
+        f"critic critic returned {count} critiques for 2 responses; one each is needed"
+    )
+
+
+def test_answers_that_are_no_list_are_refused() -> None:
+    assert refusal(answering(None)) == "critic critic returned a NoneType; a list of critiques is needed"
+    assert refusal(answering(Critique("") for _ in range(2))) == (
+        "critic critic returned a generator; a list of critiques is needed"
+    )
+    assert refusal(answering("ok")) == "critic critic returned a str; a list of critiques is needed"
+
+
+def test_answers_of_another_type_are_refused() -> None:
+    assert refusal(answering([Critique(""), {"feedback": ""}])) == (
+        "critic critic returned a dict; a text2grad.Critique or a critique's text is needed"
+    )
+
+
+def test_a_critic_that_is_an_object_is_named_by_its_class_and_its_error_is_kept() -> None:
+    class Tired:
+        def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+            raise TimeoutError("no answer in 60 s")
+
+    assert refusal(Tired()) == (
+        "critic Tired raised TimeoutError on a batch of 2 responses: no answer in 60 s. Every finished step is saved; "
+        "mend the critic and go on with --resume."
+    )
+    with pytest.raises(CriticError) as caught:
+        ask(Tired(), EXAMPLES, RESPONSES, match="exact")
+    assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+def test_an_interrupted_critic_is_not_taken_for_a_failing_one() -> None:
+    def interrupted(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(interrupted, EXAMPLES, RESPONSES, match="exact")
+
+
+def test_any_callable_is_a_critic() -> None:
+    assert isinstance(answering([]), Critic)
+    assert not isinstance("critic", Critic)
+
+
+# How often a critic may fail.
+
+
+def test_the_failure_rate_is_that_of_the_last_hundred_critiques() -> None:
+    failures = FailureRate(limit=0.25, batch_size=8)
+    assert (FAILURE_WINDOW, failures.rate, failures.too_many) == (100, 0.0, False)
+    failures.count(["unparsable"] * 20 + ["timed_out"] * 6 + ["ok"] * 70 + ["repaired"] * 3)
+    assert (failures.rate, failures.too_many) == (26 / 99, False)  # too few to judge
+    failures.count(["ok"])
+    assert (failures.rate, failures.too_many) == (0.26, True)
+    failures.count(["ok"])  # the oldest failure falls out of the window
+    assert (failures.rate, failures.too_many) == (0.25, False)  # the limit itself is allowed
+
+
+def test_a_batch_larger_than_the_window_is_judged_whole() -> None:
+    failures = FailureRate(limit=0.5, batch_size=300)
+    failures.count(["unparsable"] * 200 + ["ok"] * 100)
+    assert (failures.rate, failures.too_many) == (2 / 3, True)
+
+
+def test_a_critic_that_failed_too_often_is_named_with_its_rate() -> None:
+    failures = FailureRate(limit=0.25, batch_size=8)
+    failures.count(["timed_out"] * 40 + ["ok"] * 60)
+    error = failures.error(Path("runs") / "x" / "rollouts")
+    assert isinstance(error, CriticError)
+    assert str(error) == (
+        "40% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
+        "with δ = 0. Look at critique.status in runs/x/rollouts, mend the critic, and go on with --resume."
+    )
+
+
+# Critics named in a recipe.
+
+MODULE = """
+from text2grad.types import Critique
+
+def praise(examples, responses):
+    return [Critique("fine") for _ in responses]
+
+class Judge:
+    def __init__(self, words="fine"):
+        self.words = words
+    def __call__(self, examples, responses):
+        return [Critique(self.words) for _ in responses]
+
+class Strict:
+    def __init__(self, rules):
+        self.rules = rules
+
+strict_one = Judge("strict")
+number = 7
+"""
+
+
+@pytest.fixture
+def critic_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = "critics_of_this_test"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(("attribute", "words"), [("praise", "fine"), ("Judge", "fine"), ("strict_one", "strict")])
+def test_a_critic_is_loaded_from_the_working_directory(critic_module: str, attribute: str, words: str) -> None:
+    critic = load_critic(f"{critic_module}:{attribute}")
+    assert [c.feedback for c in ask(critic, EXAMPLES, RESPONSES, match="exact")] == [words, words]
+
+
+@pytest.mark.parametrize("path", ["", "module", "module:", ":name", "./critic.py:name"])
+def test_a_critic_is_named_by_module_and_name(path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_critic(path)
+    assert str(caught.value) == f'a critic is given as "module:name", got {path!r}'
+
+
+def test_a_critic_that_is_not_there_is_refused(critic_module: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_critic("no_such_module_anywhere:critic")
+    assert str(caught.value) == (
+        "critic 'no_such_module_anywhere:critic' cannot be loaded: No module named 'no_such_module_anywhere'"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_critic(f"{critic_module}:blame")
+    assert str(caught.value) == (
+        f"critic '{critic_module}:blame' cannot be loaded: module '{critic_module}' has no attribute 'blame'"
+    )
+
+
+def test_what_cannot_be_called_is_no_critic(critic_module: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_critic(f"{critic_module}:number")
+    assert str(caught.value) == f"critic '{critic_module}:number' is a int, which cannot be called"
+    with pytest.raises(ConfigError) as caught:
+        load_critic(f"{critic_module}:Strict")
+    assert str(caught.value) == (
+        f"critic '{critic_module}:Strict' is a class that cannot be called without arguments: "
+        "Strict.__init__() missing 1 required positional argument: 'rules'"
+    )

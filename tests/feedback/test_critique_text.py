@@ -1,0 +1,257 @@
+"""Reading critiques: conformance cases as data, truncation, round trips, and texts made to do harm."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from places import DATA, SHARED
+from text2grad.errors import CriticError
+from text2grad.feedback.critique_text import MAX_CHARS, MAX_REPAIR_CHARS, ParsedCritique, parse_critique
+from text2grad.types import Critique
+
+CASES = json.loads((DATA / "critiques.json").read_text("utf-8"))
+SHARED_DATA = SHARED / "data"
+
+law = settings(derandomize=True, deadline=None)
+words = st.text(min_size=1, max_size=30).filter(str.strip)
+quotes = st.lists(words, max_size=4)
+
+VALID = {  # one of each shape, with what makes cutting hard: escapes, quotes in code, brackets, many bytes
+    "json": json.dumps(
+        {
+            "textual_feedback": 'Says "Lyon, France" [twice], {really}: \\n is literal.',
+            "good_spans": ['He said "hi", and left', "a\nb\\", "été 東京 👩‍💻", "}]"],
+            "poor_spans": ["x = {'k': [1, 2]}", "f(\"a\", 'b')", "//no comment", "```"],
+            "outcome": -1.25,
+        }
+    ),
+    "json in utf-8": json.dumps(
+        {"code_feedback": "né 東京", "good_spans": ["été", "東京 👩‍💻"], "wrong_code": ['d["k"] = "v"', "é"]},
+        ensure_ascii=False,
+        indent=2,
+    ),
+    "prose and fence": "Zuerst: gut.\n```json\n"
+    + json.dumps({"Good spans": ["it's", 'a "b"'], "Poor spans": [], "feedback": "ok"}, indent=1)
+    + "\n```\nThat is all.",
+    "python": str(
+        {"textual_feedback": "It's 'so' \"so\"", "good_spans": ["it's", 'a "b"'], "poor_spans": ["a'b\"c", "\n"]}
+    ),
+    "tuples": str({"good_spans": (("a b", "why, 'now'"), ("c", 'it"s')), "poor_spans": ("d", "e f")}),
+    "label map": 'Good.\n{"a b": "positive", "c, d": "negative", "the": "neutral", "e": "negative"}',
+    "labelled objects": json.dumps({"spans": [{"span": "a", "label": "positive"}, {"label": "bad", "span": "b"}]}),
+    "span objects": json.dumps({"poor_spans": [{"reason": "so", "span": "a"}, {"span": "b", "reason": "x"}]}),
+    "reasons by quote": json.dumps({"poor_spans": {"a b": "why", "c": "so"}, "good_spans": [{"d": "e"}]}),
+    "code as text": json.dumps({"code_feedback": "Off.", "wrong_code": 'print("x")', "improvement_code": "y"}),
+    "trailing commas": '{"good_spans": ["a", "b c",], "poor_spans": ["d",],}',
+    "escaped twice": json.dumps(json.dumps({"textual_feedback": 'a "b"', "good_spans": ['c "d"', "e\\f"]})),
+}
+
+
+def summary(parsed: ParsedCritique) -> dict[str, object]:
+    """What the conformance data state of a critique."""
+    return {
+        "feedback": parsed.feedback,
+        "positive": list(parsed.positive),
+        "negative": list(parsed.negative),
+        "status": parsed.status,
+        "suggestions": list(parsed.suggestions),
+        "outcome": parsed.outcome,
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_critique_reads_as_the_conformance_data_say(case):
+    expected = {"suggestions": [], "outcome": None} | {k: v for k, v in case.items() if k not in {"name", "text"}}
+    assert summary(parse_critique(case["text"])) == expected
+
+
+def test_conformance_data_cover_enough_and_repeat_no_name():
+    assert len(CASES) >= 60
+    assert len({case["name"] for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_valid_critique_cut_at_any_byte_yields_only_whole_quotes_in_order(name):
+    whole = parse_critique(VALID[name])
+    assert whole.positive + whole.negative
+    data = VALID[name].encode()
+    counts = []
+    for end in range(len(data)):
+        cut = parse_critique(data[:end].decode(errors="ignore"))
+        assert cut.positive == whole.positive[: len(cut.positive)]
+        assert cut.negative == whole.negative[: len(cut.negative)]
+        assert cut.status in {"ok", "repaired", "unparsable"}
+        assert cut.outcome in {None, whole.outcome}
+        counts.append(len(cut.positive) + len(cut.negative))
+    assert counts == sorted(counts), "a longer text never says less"
+    assert counts[0] == 0
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_no_conformance_case_raises_wherever_it_is_cut(case):
+    data = case["text"].encode()
+    for end in range(len(data)):
+        cut = parse_critique(data[:end].decode(errors="ignore"))
+        if case["status"] == "ok":
+            assert set(cut.positive) <= set(case["positive"])
+            assert set(cut.negative) <= set(case["negative"])
+
+
+def test_quote_whose_closing_mark_alone_was_cut_is_dropped():
+    assert parse_critique('{"good_spans": ["a b", "c d"').positive == ("a b", "c d")
+    assert parse_critique('{"good_spans": ["a b", "c d').positive == ("a b",)
+
+
+def test_cut_feedback_is_plain_text():
+    assert type(parse_critique('{"good_spans": ["a"], "feedback": "The su').feedback) is str
+
+
+@law
+@given(words, quotes, quotes, st.booleans(), st.sampled_from([None, 2]))
+def test_json_of_any_critique_reads_back(feedback, positive, negative, ascii_only, indent):
+    record = {"textual_feedback": feedback, "good_spans": positive, "poor_spans": negative}
+    text = json.dumps(record, ensure_ascii=ascii_only, indent=indent)
+    assert parse_critique(text) == ParsedCritique(feedback, tuple(positive), tuple(negative), "ok")
+
+
+@law
+@given(words, quotes, quotes)
+def test_python_text_of_any_critique_reads_back(feedback, positive, negative):
+    parsed = parse_critique(repr({"textual_feedback": feedback, "good_spans": positive, "poor_spans": negative}))
+    assert (parsed.feedback, parsed.positive, parsed.negative) == (feedback, tuple(positive), tuple(negative))
+    assert parsed.status in {"ok", "repaired"}
+
+
+@law
+@given(st.text("Hi, there.\n{}()'", max_size=20), words, quotes, st.text(max_size=20))
+def test_prose_and_fence_around_json_change_nothing(before, feedback, positive, after):
+    record = json.dumps({"textual_feedback": feedback, "good_spans": positive})
+    parsed = parse_critique(f"{before}\n```json\n{record}\n```\n{after}")
+    assert parsed == ParsedCritique(feedback, tuple(positive), (), "ok")
+
+
+FRAGMENTS = [
+    *"{}[]():,\"'\\“”‘’#/-.1 \n\t\x00\ud800e",
+    *("good_spans", "poor_spans", '"good_spans": [', '{"spans": ', "feedback", "score", "null", "NaN", "...", "```"),
+    *("\\n", "\\u00", "\\ud83d", '"""', "//", "<think>", '{"', '"a" "b" ', "span", "reason"),
+]
+
+
+@settings(law, max_examples=600)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=40).map("".join) | st.text(st.characters(exclude_categories=())))
+def test_no_text_raises_and_every_answer_can_be_written_to_a_file(text):
+    parsed = parse_critique(text)
+    for said in (parsed.feedback, *parsed.positive, *parsed.negative, *parsed.suggestions):
+        assert type(said) is str
+        said.encode()
+    assert all(quote.strip() for quote in parsed.positive + parsed.negative)
+    if parsed.status == "unparsable":
+        assert parsed.positive + parsed.negative + parsed.suggestions == ()
+
+
+N = MAX_CHARS
+HARMFUL = {
+    "brackets": "[" * N,
+    "braces": "{" * N,
+    "nested objects": '{"a":' * (N // 5),
+    "nested spans": '{"spans":' * (N // 9),
+    "nested lists of spans": '{"spans":[' * (N // 10),
+    "nested parentheses": "{a:(" * (N // 4),
+    "nested and closed": ('{"x":' * 15 + "1" + "}" * 15) * (N // 91),
+    "objects in lists": '{"a":[{"b":"c"},' * (N // 16),
+    "quotation marks": '"' * N,
+    "open quotation marks": '{"' * (N // 2),
+    "backslashes": '{"' + "\\" * (N - 2),
+    "forgotten commas": '{"good_spans": [' + '"a" b" ' * (N // 7 - 3),
+    "stray apostrophes": "{'a': 'it's" * (N // 11),
+    "white space": '{"good_spans": ["a' + '"       ' * (N // 8 - 3),
+    "comments": "{//" * (N // 3),
+    "escaped line breaks": "{\\n" * (N // 3),
+    "fences": "```json " * (N // 8),
+    "thinking": "<think>" * (N // 7),
+    "digits": '{"outcome": ' + "9" * (N - 20) + "}",
+    "keys of underscores": '{"' + "_ " * (N // 2 - 10) + '": 1}',
+    "for the library": ("{a: [" + "(" * 20 + '"a" b" ') * (MAX_REPAIR_CHARS // 32),
+    "ten million characters": '{"good_spans": ["' + "x" * 10_000_000 + '"]}',
+    "ten million braces": "{" * 10_000_000,
+}
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_text_made_to_do_harm_is_read_in_a_few_seconds(name):
+    start = time.process_time()
+    parse_critique(HARMFUL[name])
+    assert time.process_time() - start < 5.0  # about 1 s at worst when this was written
+
+
+def test_text_is_read_up_to_the_limit_and_not_beyond():
+    frame = '{"feedback": "", "good_spans": ["a"]}'
+    padded = frame.replace('""', '"' + "x" * (MAX_CHARS - len(frame)) + '"')
+    assert len(padded) == MAX_CHARS
+    assert parse_critique(padded).positive == ("a",)
+    beyond = padded + " "
+    assert parse_critique(beyond) == ParsedCritique(padded, status="unparsable")
+
+
+def test_library_is_asked_up_to_its_limit_and_not_beyond():
+    text = "{good_spans: [first time, b]}"
+    assert parse_critique(text + " " * (MAX_REPAIR_CHARS - len(text))).positive == ("first time", "b")
+    assert parse_critique(text + " " * (MAX_REPAIR_CHARS - len(text) + 1)).status == "unparsable"
+
+
+def test_objects_nest_sixteen_deep_and_reading_starts_again_below():
+    def nested(depth):
+        return '{"x": ' * (depth - 1) + '{"good_spans": "a"}' + "}" * (depth - 1)
+
+    assert parse_critique(nested(16)) == ParsedCritique("", ("a",), (), "ok")
+    below = parse_critique(nested(17))
+    assert (below.positive, below.feedback) == (("a",), ('{"x": ' * 16).strip())
+
+
+def test_what_is_no_text_is_refused():
+    with pytest.raises(CriticError) as caught:
+        parse_critique(b'{"good_spans": []}')
+    assert str(caught.value) == "a critique is text (str), got bytes; decode bytes first"
+
+
+def test_status_is_one_a_critique_may_have():
+    for case in CASES:
+        parsed = parse_critique(case["text"])
+        assert Critique(parsed.feedback, status=parsed.status).failed == (parsed.status == "unparsable")
+
+
+def test_reading_critiques_loads_no_heavy_library():
+    code = (
+        "import sys, text2grad.spans as s; s.critique_from_text('{\"good_spans\": [\"a\"]}', 'a');"
+        "print([m for m in ('torch', 'transformers', 'json_repair', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_words_of_people_on_code_are_kept_whole_and_claim_no_spans():
+    path = SHARED_DATA / "ilf_code_feedback" / "surge_annotations.jsonl"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/ilf_code_feedback, which only the project's own machines have")
+    for line in path.read_text("utf-8").splitlines():
+        said = json.loads(line)["Feedback"]
+        assert parse_critique(said) == ParsedCritique(said.strip(), status="unparsable")
+
+
+@pytest.mark.parametrize(
+    "write", [json.dumps, repr, lambda record: f"So.\n```json\n{json.dumps(record, indent=1)}\n```"]
+)
+def test_lines_of_real_programs_survive_being_quoted(write):
+    path = SHARED_DATA / "kodcode" / "kodcode_algorithm.jsonl"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/kodcode, which only the project's own machines have")
+    for line in path.read_text("utf-8").splitlines():
+        item = json.loads(line)
+        lines = tuple(row for row in item["solution"].splitlines() if row.strip())
+        text = write({"code_feedback": item["question"], "wrong_code": list(lines), "improvement_code": None})
+        parsed = parse_critique(text)
+        assert (parsed.feedback, parsed.negative, parsed.status == "unparsable") == (item["question"], lines, False)

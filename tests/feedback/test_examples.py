@@ -1,0 +1,108 @@
+"""Examples from a file of JSON lines: what is read, and what is refused with its line."""
+
+from pathlib import Path
+
+import pytest
+
+from text2grad.errors import DataError
+from text2grad.feedback.examples import read_examples
+from text2grad.types import Example
+
+
+def refusal(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError) as caught:
+        read_examples(path)
+    return str(caught.value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "prompts.jsonl"
+
+
+def test_all_fields_are_read_and_unknown_ones_go_into_meta(path: Path) -> None:
+    path.write_text(
+        '{"prompt": "q", "reference": "a", "tests": "assert f()", "id": 7, "meta": {"source": "x"}}\n{"prompt": "p"}\n'
+    )
+    assert read_examples(path) == [
+        Example("q", "a", "assert f()", {"id": 7, "source": "x"}),
+        Example("p", None, None, {}),
+    ]
+    assert read_examples(str(path)) == read_examples(path)
+
+
+def test_meta_wins_over_a_field_of_the_same_name_and_null_is_nothing(path: Path) -> None:
+    path.write_text('{"prompt": "q", "id": 7, "meta": {"id": 8}}\n{"prompt": "q", "meta": null, "reference": null}')
+    assert [e.meta for e in read_examples(path)] == [{"id": 8}, {}]
+
+
+def test_chat_prompts_are_kept_as_messages(path: Path) -> None:
+    path.write_text('{"prompt": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]}')
+    (example,) = read_examples(path)
+    assert example.prompt == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    assert example.prompt_text == "be brief\n\nhi"
+
+
+def test_blank_lines_windows_line_ends_and_rare_separators_are_passed_over(path: Path) -> None:
+    path.write_bytes('\r\n{"prompt": "a\u2028b\u0085c"}\r\n   \n{"prompt": ""}'.encode())
+    assert [e.prompt for e in read_examples(path)] == ["a\u2028b\u0085c", ""]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read_examples(path)
+    assert str(caught.value) == f"cannot read examples from {path}: [Errno 2] No such file or directory: '{path}'"
+    assert refusal(path, b'{"prompt": "\xff"}') == (
+        f"cannot read examples from {path}: 'utf-8' codec can't decode byte 0xff in position 12: invalid start byte"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "\n \n\t\n"])
+def test_a_file_without_examples_is_refused(path: Path, text: str) -> None:
+    assert refusal(path, text) == f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}'
+
+
+def test_a_line_that_is_no_json_is_named_by_its_number_blank_lines_counted(path: Path) -> None:
+    assert refusal(path, '{"prompt": "a"}\n\n{"prompt": \n') == (
+        f"{path}:3: not valid JSON (Expecting value: line 1 column 12 (char 11))"
+    )
+
+
+@pytest.mark.parametrize("line", ['"just a text"', "[1]", "null", '{"question": "q"}'])
+def test_a_line_without_a_prompt_is_refused(path: Path, line: str) -> None:
+    assert refusal(path, line) == f'{path}:1: an example is an object with a "prompt", got {line!r}'
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shown"),
+    [
+        ("7", "'7'"),
+        ("null", "'None'"),
+        ("[]", "'[]'"),
+        ('["hi"]', "\"['hi']\""),
+        ('[{"content": "hi"}]', "\"[{'content': 'hi'}]\""),
+        ('[{"role": "user"}]', "\"[{'role': 'user'}]\""),
+        ('[{"role": "user", "content": 5}]', "\"[{'role': 'user', 'content': 5}]\""),
+        ('[{"role": "user", "content": "a"}, "b"]', "\"[{'role': 'user', 'content': 'a'}, 'b']\""),
+    ],
+)
+def test_a_prompt_of_another_kind_is_refused(path: Path, prompt: str, shown: str) -> None:
+    assert refusal(path, f'{{"prompt": {prompt}}}') == (
+        f'{path}:1: "prompt" is a text or a list of {{"role", "content"}} messages, got {shown}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted", "shown"),
+    [
+        ("reference", "5", "a text", "'5'"),
+        ("tests", '["assert f()"]', "a text", "\"['assert f()']\""),
+        ("meta", "[1, 2]", "an object", "'[1, 2]'"),
+        ("meta", '"x"', "an object", "'x'"),
+    ],
+)
+def test_the_other_fields_of_another_kind_are_refused(
+    path: Path, key: str, value: str, wanted: str, shown: str
+) -> None:
+    assert refusal(path, f'{{"prompt": "q", "{key}": {value}}}') == f'{path}:1: "{key}" is {wanted}, got {shown}'

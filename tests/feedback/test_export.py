@@ -1,0 +1,149 @@
+"""Annotations going out, and `text2grad import` and `export` from their command lines."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from text2grad.cli.__main__ import main
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback.annotations import Annotation, read_annotations
+from text2grad.feedback.export import DATA_FILE, data_card, push_folder, write_dataset, write_examples, write_folder
+from text2grad.feedback.sources.registry import read_source
+from text2grad.types import Critique, Example, Span
+
+ANNOTATIONS = [
+    Annotation("Where?", "I live in Lyon.", Critique("No.", (Span(10, 14, "negative"),), -0.5, "repaired", ("Nice",))),
+    Annotation("é", "😀", Critique("")),
+]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_what_is_written_is_what_is_read_and_datasets_loads_it(tmp_path: Path, name: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    path = tmp_path / "deep" / name
+    write_dataset(path, ANNOTATIONS)
+    assert read_source(path) == ANNOTATIONS
+    kind = {".jsonl": "json", ".parquet": "parquet"}[path.suffix]
+    loaded = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded[0]["critique"]["spans"] == [{"start": 10, "end": 14, "label": "negative"}]
+    assert loaded[1]["critique"]["outcome"] is None
+
+
+def test_the_folder_that_would_be_pushed_is_a_data_set(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    write_folder(tmp_path / "ds", ANNOTATIONS, repository="you/feedback", license="apache-2.0")
+    assert sorted(path.relative_to(tmp_path / "ds").as_posix() for path in (tmp_path / "ds").rglob("*.*")) == [
+        "README.md",
+        DATA_FILE,
+    ]
+    loaded = datasets.load_dataset(str(tmp_path / "ds"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded["response"] == [one.response for one in ANNOTATIONS]
+
+
+def test_the_data_card_counts_and_its_header_is_yaml() -> None:
+    yaml = pytest.importorskip("yaml")
+    card = data_card(ANNOTATIONS, "you/feedback: 2", "apache-2.0")
+    header = yaml.safe_load(card.split("---")[1])
+    assert header["license"] == "apache-2.0"
+    assert header["pretty_name"] == "feedback: 2"
+    assert header["size_categories"] == ["n<1K"]
+    assert header["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": DATA_FILE}]}]
+    assert "2 responses, 0 positive and 1\nnegative spans. 1 responses have words and no span." in card
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as named:
+        write_dataset(tmp_path / "a.txt", ANNOTATIONS)
+    assert str(named.value) == f"annotations are written to a .jsonl or a .parquet file, got {tmp_path / 'a.txt'}"
+    with pytest.raises(DataError, match=r"Write a \.jsonl file, which escapes it$"):
+        write_dataset(tmp_path / "a.parquet", [Annotation("", "\ud83d", Critique(""))])
+    with pytest.raises(DataError, match="Object of type set is not JSON serializable"):
+        write_examples(tmp_path / "a.jsonl", [Example("", meta={"a": set()})])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [
+        {"text": "I live in Lyon.", "bad": ["Lyon", "Nice"]},
+        {"q": "no prompt"},
+        {"prompt": "Where?"},
+    ]
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    arguments = ["import", "table", str(path), "--out", str(out)]
+    mapped = [*arguments, "--column", "response=text", "--column", "poor_spans=bad"]
+    assert main(mapped) == 2  # the second record has no such columns
+    assert not out.exists()
+    assert main([*mapped, "--skip-bad"]) == 0
+    said = capsys.readouterr().out
+    assert "annotations   1\nspans         1, 1 negative\nexamples      0\n" in said
+    assert "2 × records that cannot be used\n" in said
+    assert "1 × quotes that the response does not contain: no span\n" in said
+    assert f"  {path}:1: Nice\n" in said
+    assert read_annotations(out)[0].critique.unmatched == ("Nice",)
+    assert main([*arguments, "--skip-bad"]) == 0
+    assert json.loads(out.read_text()) == {"prompt": "Where?", "reference": None, "tests": None, "meta": {}}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "a.txt"], "ConfigError: --out is a .jsonl or a .parquet file, got a.txt"),
+        (["--out", "a.jsonl", "--column", "a"], "ConfigError: --column is given as NAME=VALUE, got 'a'"),
+        (["--out", "a.jsonl", "--label", "a=b"], "ConfigError: --label has no value 'b'. Known values: positive, "),
+        (["--out", "a.jsonl"], "DataError: cannot read gone.jsonl: No such file or directory"),
+    ],
+)
+def test_the_import_command_refuses(
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", "table", "gone.jsonl", *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_export_command_writes_the_folder_and_pushes_nothing_without_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_dataset(tmp_path / "a.jsonl", ANNOTATIONS)
+    arguments = ["export", str(tmp_path / "a.jsonl"), str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "ds")]
+    assert main([*arguments, "--push"]) == 2
+    assert not (tmp_path / "ds").exists()
+    assert main(arguments) == 0
+    assert read_source(tmp_path / "ds" / DATA_FILE) == ANNOTATIONS * 2
+    assert "4 annotations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("ENDPOINT", "http://127.0.0.1:9", r"\[Errno \d+\] Connection refused"),
+        ("HF_HUB_OFFLINE", True, "Cannot reach .*: offline mode is enabled.* environment variable"),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_an_error_that_names_no_token(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    value: str | bool,
+    why: str,
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with pytest.raises(DataError) as caught:
+        push_folder(tmp_path, "you/feedback")
+    said = str(caught.value)
+    assert re.fullmatch(
+        f"cannot push {re.escape(str(tmp_path))} to you/feedback: {why}\\. The folder is complete; try again", said
+    )
+    assert "hf_secret" not in said + "".join(capfd.readouterr())

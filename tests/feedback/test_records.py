@@ -1,0 +1,295 @@
+"""Readers of critiques: every form that is accepted, and every complaint word for word."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import SHARED
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback.records import Judged, read_judged
+from text2grad.types import Critique, Span
+
+QA_FEEDBACK = SHARED / "data" / "qa_feedback" / "feedback.json"
+WAY_OUT = ". Mend the record, or leave such records out with --skip-bad"
+LYON = "I live in Lyon."
+needs_qa_feedback = pytest.mark.skipif(
+    not QA_FEEDBACK.exists(), reason="needs ../shared/data/qa_feedback, which is not part of the project"
+)
+
+
+def lines(tmp_path: Path, *records: Any) -> Path:
+    path = tmp_path / "critiques.jsonl"
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records))
+    return path
+
+
+def read_one(tmp_path: Path, record: Any, **settings: Any) -> Judged:
+    (judged,) = read_judged(lines(tmp_path, record), **settings)
+    return judged
+
+
+NEGATIVE = Critique("No.", (Span(10, 14, "negative"),))
+
+
+@pytest.mark.parametrize(
+    ("record", "critique"),
+    [
+        ({"critique": 'No. {"poor_spans": ["Lyon"]}'}, NEGATIVE),
+        ({"critique": {"feedback": "No.", "poor_spans": ["Lyon"]}}, NEGATIVE),
+        ({"critique": {"feedback": "No.", "positive": [], "negative": ["Lyon"]}}, NEGATIVE),
+        ({"critique": {"feedback": "No.", "spans": [["Lyon", "negative"]]}}, NEGATIVE),
+        ({"critique": {"feedback": "No.", "spans": [[10, 14, "negative"]]}}, NEGATIVE),
+        ({"critique": {"feedback": "No.", "spans": [{"start": 10, "end": 14, "label": "negative"}]}}, NEGATIVE),
+        ({"feedback": "No.", "poor_spans": ["Lyon"]}, NEGATIVE),
+        ({"feedback": "No.", "good_spans": [], "poor_spans": ["Lyon"]}, NEGATIVE),
+        ({"feedback": "No.", "spans": [[10, 14, "negative"]]}, NEGATIVE),
+        ({"spans": [[10, 14, "negative"]]}, Critique("", (Span(10, 14, "negative"),))),
+        ({"critique": "I like it."}, Critique("I like it.", status="unparsable")),
+        ({"critique": {"feedback": "Fine.", "spans": []}}, Critique("Fine.")),
+        ({"critique": {"feedback": "Fine.", "spans": [], "outcome": -0.5}}, Critique("Fine.", outcome=-0.5)),
+        (
+            {"critique": {"feedback": "Both.", "spans": [[0, 1, "positive"]], "poor_spans": ["Lyon", "Nice"]}},
+            Critique("Both.", (Span(0, 1, "positive"), Span(10, 14, "negative")), unmatched=("Nice",)),
+        ),
+        (
+            {"critique": {"feedback": "?", "spans": [], "outcome": None, "status": "repaired", "unmatched": ["Nice"]}},
+            Critique("?", status="repaired", unmatched=("Nice",)),
+        ),
+        (
+            {"critique": {"feedback": "", "spans": [], "outcome": None, "status": "timed_out", "unmatched": []}},
+            Critique("", status="timed_out"),
+        ),
+    ],
+)
+def test_a_critique_may_be_given_in_many_ways(tmp_path: Path, record: dict[str, Any], critique: Critique) -> None:
+    judged = read_one(tmp_path, {"prompt": "Where?", "response": LYON, **record})
+    where = f"{tmp_path / 'critiques.jsonl'}:1"
+    assert judged == Judged(1, where, "Where?", LYON, critique)
+
+
+def test_prompt_and_ids_are_optional_and_a_chat_becomes_one_text(tmp_path: Path) -> None:
+    base = {"response": LYON, "critique": "Fine."}
+    assert read_one(tmp_path, base).prompt == ""
+    assert read_one(tmp_path, base).ids is None
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    assert read_one(tmp_path, {**base, "prompt": chat}).prompt == "Hi\n\nHo"
+    assert read_one(tmp_path, {**base, "ids": [3, 0, 7]}).ids == (3, 0, 7)
+
+
+def test_quotes_are_found_as_the_match_says(tmp_path: Path) -> None:
+    record = {"response": LYON, "poor_spans": ["LYON"]}
+    assert read_one(tmp_path, record).critique.unmatched == ("LYON",)
+    assert read_one(tmp_path, record, match="normalized").critique.spans == (Span(10, 14, "negative"),)
+
+
+def test_blank_lines_and_a_byte_order_mark_do_no_harm_and_lines_keep_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "critiques.jsonl"
+    line = json.dumps({"response": LYON, "critique": "Fine."}).encode()
+    path.write_bytes(b"\xef\xbb\xbf" + line + b"\r\n\n  \n" + line)
+    assert [judged.number for judged in read_judged(path)] == [1, 4]
+
+
+def test_a_limit_counts_records_and_reads_no_further(tmp_path: Path) -> None:
+    path = lines(tmp_path, *[{"response": str(n), "critique": "Fine."} for n in range(3)], "not JSON")
+    assert [judged.response for judged in read_judged(path, limit=2)] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ('{"response": ', "not JSON: Expecting value at character 15"),
+        ('["a"]', "a record is a JSON object, got list"),
+        ("[" * 100_000, "nested too deeply"),
+        ({}, '"response" must be a text; the record has no keys'),
+        ({"answer": "x", "critique": ""}, '"response" must be a text; the record has the keys "answer", "critique"'),
+        ({"response": ["x"], "critique": ""}, '"response" must be a text; got ["x"]'),
+        (
+            {"response": "x", "prompt": "p"},
+            '"critique" must be a critic\'s text or an object of "feedback" and spans; the record has the keys '
+            '"response", "prompt"',
+        ),
+        (
+            {"response": "x", "critique": 7},
+            '"critique" must be a critic\'s text or an object of "feedback" and spans; got 7',
+        ),
+        ({"response": "x", "critique": "", "prompt": 7}, '"prompt" is text or a list of chat messages, got 7'),
+        ({"response": "x", "critique": "", "prompt": [7]}, '"prompt" is text or a list of chat messages, got [7]'),
+        ({"response": "x", "critique": "", "ids": [1, True]}, '"ids" is a list of token ids, got [1, true]'),
+        ({"response": "x", "critique": "", "ids": [-1]}, '"ids" is a list of token ids, got [-1]'),
+        (
+            {"response": "abc", "spans": [[0, 2, "positive"], [1, 4, "negative"]]},
+            'span [1, 4, "negative"] does not lie in the response, which has 3 characters',
+        ),
+        (
+            {"response": "abc", "spans": [[2, 1, "negative"]]},
+            'span [2, 1, "negative"] does not lie in the response, which has 3 characters',
+        ),
+        ({"response": "abc", "spans": [[0, 1]]}, 'a span is [start, end, "positive" or "negative"], got [0, 1]'),
+        (
+            {"response": "abc", "spans": [[0, 1, "bad"]]},
+            'a span is [start, end, "positive" or "negative"], got [0, 1, "bad"]',
+        ),
+        (
+            {"response": "abc", "critique": {"spans": [], "status": "fine"}},
+            '"status" is one of ok, repaired, unparsable, timed_out, got "fine"',
+        ),
+        (
+            {"response": "abc", "critique": {"spans": [], "unmatched": "Nice"}},
+            '"unmatched" is a list of quotes, got "Nice"',
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_named_with_its_line_and_the_way_out(
+    tmp_path: Path, record: Any, message: str
+) -> None:
+    path = lines(tmp_path, {"response": "x", "critique": "Fine."}, "", record)
+    with pytest.raises(DataError) as caught:
+        list(read_judged(path))
+    assert str(caught.value) == f"{path}:3: {message}{WAY_OUT}"
+
+
+def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(b'{"response": "caf\xe9"}')
+    with pytest.raises(DataError) as caught:
+        list(read_judged(path))
+    assert str(caught.value) == (
+        f"{path}:1: not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 17: invalid continuation byte{WAY_OUT}"
+    )
+
+
+def test_bad_records_are_handed_over_when_asked_and_the_rest_is_read(tmp_path: Path) -> None:
+    good = {"response": "x", "critique": "Fine."}
+    path = lines(tmp_path, good, "{", good, {"response": 1})
+    bad: list[DataError] = []
+    assert [judged.number for judged in read_judged(path, on_bad=bad.append)] == [1, 3]
+    assert [str(error).split(": ")[0] for error in bad] == [f"{path}:2", f"{path}:4"]
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    empty, missing = lines(tmp_path), tmp_path / "nowhere.jsonl"
+    cases: list[tuple[Path, Any, str]] = [
+        (empty, "jsonl", f"{empty} has no records"),
+        (missing, "jsonl", f"cannot read {missing}: No such file or directory"),
+        (missing, "qa_feedback", f"cannot read {missing}: No such file or directory"),
+        (tmp_path, "jsonl", f"cannot read {tmp_path}: Is a directory"),
+        (empty, "qa_feedback", f"{empty}: not JSON: Expecting value at character 1"),
+    ]
+    for path, form, message in cases:
+        with pytest.raises(DataError) as caught:
+            list(read_judged(path, form=form))
+        assert str(caught.value) == message
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        list(read_judged("x", form="json"))  # type: ignore[arg-type]
+    assert str(caught.value) == "format has no value 'json'. Did you mean \"jsonl\"? Known values: jsonl, qa_feedback"
+
+
+QA_RECORD: dict[str, Any] = {
+    "question": "Who sang it?",
+    "prediction 1": "Ann sang it. Ann sang it twice.",
+    "passages": [["Songs", "Bob sang it.", "It was long."], ["Bob", "A singer."]],
+    "feedback": {
+        "errors": [
+            {"error type": "Redundant", "start": 13, "end": 31, "explanation": "Ann sang it. "},
+            {
+                "error type": "Wrong-Grounding",
+                "start": 0,
+                "end": 3,
+                "explanation": '{"passage_id":1,"sentence_id":[1]}',
+            },
+        ],
+        "missing-info": [
+            {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1, 2]},
+            {"error type": "Missing-Major-Auxiliary", "passage_id": 2, "sentence_id": [1]},
+            {"error type": "Missing-Answer", "passage_id": 2, "sentence_id": [4]},
+            {"error type": "Missing-Answer", "passage_id": 0, "sentence_id": [1]},
+        ],
+    },
+}
+
+
+def qa_file(tmp_path: Path, *records: Any) -> Path:
+    path = tmp_path / "feedback.json"
+    path.write_text(json.dumps(list(records)))
+    return path
+
+
+def test_human_errors_become_negative_spans_and_what_is_missing_stays_in_words(tmp_path: Path) -> None:
+    path = qa_file(tmp_path, QA_RECORD)
+    (judged,) = read_judged(path, form="qa_feedback")
+    assert (judged.where, judged.prompt) == (f"{path}: record 1", "Who sang it?")
+    assert judged.response == "Ann sang it. Ann sang it twice."
+    assert judged.critique.spans == (Span(0, 3, "negative"), Span(13, 31, "negative"))
+    assert judged.critique.feedback.split("\n") == [
+        'Redundant: "Ann sang it twice." – said before: "Ann sang it."',
+        'Wrong-Grounding: "Ann" – see "Bob sang it." (Songs)',
+        'Missing-Answer: "Bob sang it. It was long." (Songs)',
+        'Missing-Major-Auxiliary: "A singer." (Bob)',
+        "Missing-Answer: passage 2, sentence 4",
+        "Missing-Answer: passage 0, sentence 1",
+    ]
+
+
+def test_long_quotes_in_the_words_are_cut_at_a_word(tmp_path: Path) -> None:
+    error = {"error type": "Irrelevant", "start": 0, "end": 200, "explanation": " "}
+    record = {**QA_RECORD, "prediction 1": "words " * 40, "feedback": {"errors": [error], "missing-info": []}}
+    (judged,) = read_judged(qa_file(tmp_path, record), form="qa_feedback")
+    assert judged.critique.feedback == f'Irrelevant: "{"words " * 15}…"'
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"question": None}, '"question" must be a text; got null'),
+        ({"feedback": {"errors": []}}, "not in the form of qa_feedback (KeyError: 'missing-info')"),
+        (
+            {"feedback": []},
+            "not in the form of qa_feedback (TypeError: list indices must be integers or slices, not str)",
+        ),
+        (
+            {"feedback": {"errors": [{"start": 3, "end": 32}], "missing-info": []}},
+            "error [3, 32] does not lie in the prediction, which has 31 characters",
+        ),
+        (
+            {"feedback": {"errors": [{"start": 3, "end": 3}], "missing-info": []}},
+            "error [3, 3] does not lie in the prediction, which has 31 characters",
+        ),
+    ],
+)
+def test_a_human_record_that_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = qa_file(tmp_path, QA_RECORD, {**QA_RECORD, **change})
+    with pytest.raises(DataError) as caught:
+        list(read_judged(path, form="qa_feedback"))
+    assert str(caught.value) == f"{path}: record 2: {message}{WAY_OUT}"
+
+
+def test_a_file_that_is_no_list_of_human_records_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.json"
+    path.write_text("{}")
+    with pytest.raises(DataError) as caught:
+        list(read_judged(path, form="qa_feedback"))
+    assert str(caught.value) == f"{path}: no JSON list of records, got dict"
+
+
+@needs_qa_feedback
+def test_all_human_feedback_is_read_and_each_error_is_one_span_of_its_prediction() -> None:
+    raw = json.loads(QA_FEEDBACK.read_text())
+    read = list(read_judged(QA_FEEDBACK, form="qa_feedback"))
+    assert len(read) == len(raw) == 400
+    kinds: Counter[str] = Counter()
+    for judged, record in zip(read, raw, strict=True):
+        errors = record["feedback"]["errors"]
+        assert judged.response == record["prediction 1"]
+        assert {(span.start, span.end) for span in judged.critique.spans} == {(e["start"], e["end"]) for e in errors}
+        words = judged.critique.feedback.split("\n")
+        assert len(words) == max(1, len(errors) + len(record["feedback"]["missing-info"]))
+        kinds.update(line.split(":")[0] for line in words)
+    assert kinds["Irrelevant"] == 746
+    assert kinds["Missing-Answer"] == 191
+    assert kinds["No errors marked."] == 5

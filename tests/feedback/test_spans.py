@@ -1,0 +1,296 @@
+"""Finding quotes: conformance cases as data, oracles, laws, and real critiques."""
+
+import json
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from places import DATA, SHARED
+from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback.normalize import normalize
+from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_spans
+from text2grad.types import Critique, Span
+
+CASES = json.loads((DATA / "quotes.json").read_text("utf-8"))
+SHARED_DATA = SHARED / "data"
+
+law = settings(derandomize=True, deadline=None, max_examples=300)
+few_letters = st.text("ab_ -.", max_size=14)
+TRICKY = "aB 1.\n\t*_`-—…“'\"ßİﬁé\u0301\u0323\u200b\ufe0f\u200d👩🏽가\u1100\u1161\u11a8東²"
+tricky = st.text(TRICKY, max_size=20) | st.text(max_size=20)
+
+
+@st.composite
+def response_and_quote(draw, responses):
+    response = draw(responses.filter(str.strip))
+    start = draw(st.integers(0, len(response) - 1))
+    end = draw(st.integers(start + 1, len(response)))
+    return response, response[start:end], start
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_quotes_stand_where_the_conformance_data_say(case):
+    options = {"match": case["match"], "occurrences": case["occurrences"]}
+    located = locate_spans(case["response"], case["positive"], case["negative"], **options)
+    assert [[span.start, span.end, span.label] for span in located.spans] == case["spans"]
+    assert list(located.unmatched) == case["unmatched"]
+
+
+def test_conformance_data_cover_enough_and_repeat_no_name():
+    assert len(CASES) >= 60
+    assert len({case["name"] for case in CASES}) == len(CASES)
+
+
+@law
+@given(response_and_quote(st.text(min_size=1) | few_letters))
+def test_any_piece_of_a_response_is_found_as_it_is_written(drawn):
+    response, quote, _ = drawn
+    located = locate_spans(response, [quote], [])
+    if not quote.strip():
+        assert located == LocatedSpans((), (quote,))
+        return
+    assert located.spans
+    assert located.unmatched == ()
+    assert all(response[span.start : span.end] == quote for span in located.spans)
+
+
+def in_word(text, position):
+    """Whether a cut would go through a word, for the few letters of these tests."""
+    return 0 < position < len(text) and text[position - 1] in "ab_" and text[position] in "ab_"
+
+
+def found_by_trying(response, quote):
+    """Try every place; take whole words, if any, and what does not overlap the one before."""
+    places = [i for i in range(len(response)) if response[i : i + len(quote)] == quote]
+    whole = [i for i in places if not in_word(response, i) and not in_word(response, i + len(quote))]
+    taken = []
+    for place in whole or places:
+        if not taken or place >= taken[-1] + len(quote):
+            taken.append(place)
+    return taken if quote.strip() else []
+
+
+@law
+@given(few_letters, st.text("ab_ -.", min_size=1, max_size=4))
+def test_places_agree_with_trying_every_place(response, quote):
+    spans = locate_spans(response, [], [quote]).spans
+    assert [span.start for span in spans] == found_by_trying(response, quote)
+
+
+def dealt_by_hand(places, good, poor):
+    """Deal places to listings, one at a time, as rules 3 and 4 say."""
+    if good + poor == 1:
+        return (places, []) if good else ([], places), 0 if places else 1
+    queue = list(places)
+    positive = [queue.pop(0) for _ in range(good) if queue]
+    if not queue:
+        queue = list(places)
+    negative = [queue.pop(0) for _ in range(poor) if queue]
+    return (positive, negative), good + poor - len(positive) - len(negative)
+
+
+@pytest.mark.parametrize("there", range(5))
+@pytest.mark.parametrize("good", range(4))
+@pytest.mark.parametrize("poor", range(4))
+def test_listings_share_the_places_as_the_rules_say(there, good, poor):
+    located = locate_spans("x " * there, ["x"] * good, ["x"] * poor)
+    (positive, negative), surplus = dealt_by_hand([2 * i for i in range(there)], good, poor)
+    assert [s.start for s in located.spans if s.label == "positive"] == positive
+    assert [s.start for s in located.spans if s.label == "negative"] == negative
+    assert located.unmatched == ("x",) * (surplus if good + poor else 0)
+
+
+def core(text):
+    """A form without what may be taken off its ends."""
+    form = normalize(text).form.strip(" *_`")
+    bare = form[1:-1].strip(" *_`")
+    return bare if bare and form[0] == form[-1] and form[0] in "\"'" else form
+
+
+@law
+@given(tricky, st.text(TRICKY, min_size=1, max_size=6))
+def test_what_is_found_forgivingly_has_the_form_of_its_quote(response, quote):
+    for span in locate_spans(response, [quote], [], match="normalized").spans:
+        assert core(response[span.start : span.end]) == core(quote)
+
+
+@law
+@given(response_and_quote(tricky))
+def test_any_piece_between_units_is_found_forgivingly(drawn):
+    response, quote, start = drawn
+    normalized = normalize(response)
+    bounds = {0, len(response), *normalized.starts, *normalized.ends}
+    located = locate_spans(response, [quote], [], match="normalized")
+    if {start, start + len(quote)} <= bounds and normalize(quote).form.strip(" *_`"):
+        assert located.unmatched == ()
+
+
+@law
+@given(st.text("abé\u0323 .ßİ", min_size=1, max_size=12), st.text("abéß", min_size=1, max_size=3))
+def test_places_found_forgivingly_do_not_depend_on_composition(response, quote):
+    def found(kind):
+        text = unicodedata.normalize(kind, response)
+        spans = locate_spans(text, [unicodedata.normalize("NFD", quote)], [], match="normalized").spans
+        return [unicodedata.normalize("NFC", text[s.start : s.end]) for s in spans]
+
+    assert found("NFC") == found("NFD")
+
+
+@law
+@given(response_and_quote(st.text("abc é東\n", min_size=1, max_size=20)))
+def test_exact_and_forgiving_agree_where_there_is_nothing_to_forgive(drawn):
+    response, quote, _ = drawn
+    clean = quote.strip()
+    if "\n" in response or "  " in response or not clean:
+        return
+    assert locate_spans(response, [clean], []) == locate_spans(response, [clean], [], match="normalized")
+
+
+@law
+@given(tricky, st.lists(st.text(TRICKY, max_size=4), max_size=5), st.sampled_from(["exact", "normalized"]))
+def test_spans_are_sorted_lie_in_the_response_and_every_quote_is_accounted_for(response, quotes, match):
+    located = locate_spans(response, quotes[:3], quotes[3:], match=match)
+    assert list(located.spans) == sorted(set(located.spans))
+    assert all(0 <= span.start < span.end <= len(response) for span in located.spans)
+    assert all(located.unmatched.count(quote) <= quotes.count(quote) for quote in located.unmatched)
+    assert bool(located.spans) == (len(located.unmatched) < len(quotes))
+
+
+def test_spans_of_one_label_on_one_place_are_one_span():
+    located = locate_spans("a b", ["a b", " a b"], [], match="normalized")
+    assert located.spans == (Span(0, 3, "positive"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"match": "exat"}, "match has no value 'exat'. Did you mean 'exact'? Known values: exact, normalized"),
+        ({"match": "fuzzy"}, "match has no value 'fuzzy'. Known values: exact, normalized"),
+        (
+            {"occurrences": "al"},
+            "occurrences has no value 'al'. Did you mean 'all'? Known values: all, first",
+        ),
+    ],
+)
+def test_unknown_option_is_refused_with_the_known_ones(options, message):
+    for call in (lambda: locate_spans("a", [], [], **options), lambda: critique_from_text("", "a", **options)):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert str(caught.value) == message
+
+
+def test_one_text_instead_of_a_list_is_refused():
+    with pytest.raises(CriticError) as caught:
+        locate_spans("abc", [], "abc")
+    assert str(caught.value) == "negative is a list of quotes, got one text: 'abc'. Write ['abc']"
+
+
+def test_critique_from_text_joins_reading_and_finding():
+    text = 'Wrong city.\n{"good_spans": ["I live"], "poor_spans": ["Lyon", "Rome"], "outcome": -1,}'
+    assert critique_from_text(text, "I live in Lyon.") == Critique(
+        feedback="Wrong city.",
+        spans=(Span(0, 6, "positive"), Span(10, 14, "negative")),
+        outcome=-1.0,
+        status="repaired",
+        unmatched=("Rome",),
+    )
+
+
+def test_critique_from_text_passes_its_options_on():
+    text = '{"poor_spans": ["LYON"]}'
+    assert critique_from_text(text, "Lyon, Lyon").spans == ()
+    both = critique_from_text(text, "Lyon, Lyon", match="normalized")
+    assert both.spans == (Span(0, 4, "negative"), Span(6, 10, "negative"))
+    first = critique_from_text(text, "Lyon, Lyon", match="normalized", occurrences="first")
+    assert first.spans == (Span(0, 4, "negative"),)
+
+
+def test_unparsable_critique_has_words_and_no_spans():
+    assert critique_from_text(" Bad. ", "Bad.") == Critique("Bad.", status="unparsable")
+
+
+@pytest.mark.parametrize("match", ["exact", "normalized"])
+@pytest.mark.parametrize(
+    ("response", "quote"),
+    [
+        ("a" * 50_000, "a" * 25_000),
+        ("-a" * 20_000, "-a" * 5_000),
+        ("ß" * 20_000, "s" * 9_999),
+        ("the " * 20_000, "the the"),
+        ("a " * 30_000, "a"),
+        ("*" * 50_000 + "a", "a"),
+    ],
+)
+def test_repetitive_responses_take_no_more_than_a_moment(match, response, quote):
+    start = time.process_time()
+    locate_spans(response, [quote], [quote], match=match)
+    assert time.process_time() - start < 3.0  # 0.3 s at worst when this was written
+
+
+def test_many_listings_take_no_more_than_a_moment():
+    start = time.process_time()
+    located = locate_spans("the cat " * 500, ["cat"] * 20_000, [f"dog {i}" for i in range(20_000)])
+    assert time.process_time() - start < 3.0
+    assert (len(located.spans), len(located.unmatched)) == (500, 39_500)
+
+
+def test_exact_finding_takes_microseconds_per_quote():
+    response = "The quick brown fox jumps over the lazy dog. " * 50
+    quotes = [f"fox {i}" for i in range(1_000)]
+    start = time.process_time()
+    locate_spans(response, quotes, [])
+    assert time.process_time() - start < 0.1  # 100 µs each; 4 µs when this was written
+
+
+def test_errors_marked_by_people_are_found_where_they_were_marked():
+    path = SHARED_DATA / "qa_feedback" / "feedback.json"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/qa_feedback, which only the project's own machines have")
+    marked = found = 0
+    for record in json.loads(path.read_text("utf-8")):
+        response = record["prediction 1"]
+        for error in record["feedback"]["errors"]:
+            place = (error["start"], error["end"])
+            quote = response[slice(*place)]
+            for match in ("exact", "normalized"):
+                text = json.dumps({"textual_feedback": error["explanation"], "poor_spans": [quote]})
+                critique = critique_from_text(text, response, match=match)
+                assert (critique.status, critique.unmatched) == ("ok", ())
+                marked += 1
+                found += place in {(span.start, span.end) for span in critique.spans}
+    assert marked == 2 * 1110
+    assert found / marked > 0.98, "the rest begin or end inside a word that occurs whole elsewhere"
+
+
+def test_errors_of_translations_are_found_in_german():
+    path = SHARED_DATA / "mqm_ted_ende" / "segments.jsonl"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/mqm_ted_ende, which only the project's own machines have")
+    for line in path.read_text("utf-8").splitlines():
+        segment = json.loads(line)
+        for rating in (r for ratings in segment["ratings"].values() for r in ratings):
+            response = segment[rating["side"]]
+            quote = response[rating["start"] : rating["end"]]
+            if not quote.strip():
+                continue
+            for match in ("exact", "normalized"):
+                assert locate_spans(response, [], [quote], match=match).spans, (response, quote)
+            shouted = locate_spans(response, [], [f"“{quote.upper()}”"], match="normalized")
+            assert shouted.unmatched == ()
+
+
+def test_lines_of_real_programs_are_found():
+    path = SHARED_DATA / "kodcode" / "kodcode_algorithm.jsonl"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/kodcode, which only the project's own machines have")
+    for line in path.read_text("utf-8").splitlines():
+        program = json.loads(line)["solution"]
+        rows = [row for row in dict.fromkeys(program.splitlines()) if row.strip()]
+        for match in ("exact", "normalized"):
+            located = locate_spans(program, [], rows, match=match)
+            assert located.unmatched == ()
+            assert {program[span.start : span.end].strip() for span in located.spans} >= {
+                row.strip() for row in rows if match == "exact"
+            }

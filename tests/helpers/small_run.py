@@ -1,0 +1,99 @@
+"""A run small enough for any test: a Llama and a tokenizer made on the spot, and a critic whose calls are counted.
+
+Run as a script it trains to the end, resuming where an earlier process was killed:
+
+    python tests/helpers/small_run.py OUT [SECTION.KEY=VALUE ...]
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from text2grad.config.recipe import Recipe, make_recipe
+from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Critique, Example, Span
+
+WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "bird", "runs", "sleeps", "eats"]
+EXAMPLES = [Example(f"{a} {b}") for a in WORDS for b in WORDS]
+
+
+class ColourCritic:
+    """Colours are good, numbers are poor; every call is written down where a file is given."""
+
+    def __init__(self, calls: Path | None = None) -> None:
+        self.calls = calls
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        if self.calls is not None:
+            with self.calls.open("a") as file:
+                file.write(json.dumps(list(responses)) + "\n")
+        return [self.judge(response) for response in responses]
+
+    def judge(self, response: str) -> Critique:
+        spans, start = [], 0
+        for word in response.split(" "):
+            if word in WORDS[:3]:
+                spans.append(Span(start, start + len(word), "positive"))
+            if word in WORDS[3:6]:
+                spans.append(Span(start, start + len(word), "negative"))
+            start += len(word) + 1
+        return Critique("Colours are welcome, numbers are not.", tuple(spans))
+
+
+def tokenizer_and_model() -> tuple[Any, Any]:
+    tokenizer = word_tokenizer([" ".join(WORDS), " " + " ".join(reversed(WORDS))])
+    return tokenizer, tiny_llama(tokenizer, seed=1, width=32, context=64)
+
+
+def recipe(out: Path, **sections: dict[str, Any]) -> Recipe:
+    base: dict[str, dict[str, Any]] = {
+        "rollout": {"batch_size": 8, "max_new_tokens": 6},
+        "ppo": {"epochs": 2, "minibatches": 2, "gamma": 0.5},
+        "optim": {"lr": 3e-3, "value_lr": 1e-2},
+        "run": {"steps": 4, "save_every": 2, "out": str(out), "threads": 1, "tracker": "none", "seed": 3},
+    }
+    return make_recipe({name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}})
+
+
+def trainer(out: Path, judge: Any = None, *, resume: bool = False, **sections: dict[str, Any]) -> Text2GradTrainer:
+    tokenizer, model = tokenizer_and_model()
+    settings = recipe(out, **sections)
+    return Text2GradTrainer(model, judge or ColourCritic(), tokenizer, EXAMPLES, settings, resume=resume)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    last = sorted((out / "checkpoints").glob("step-*"))[-1]
+    return load_file(last / "trainable.safetensors")
+
+
+def finish(command: Sequence[str], environment: Mapping[str, str], *, seconds: float = 240) -> None:
+    """Run a command to its end; where it fails or hangs, show what it said and leave none of its processes behind."""
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **options) as process:
+        try:
+            _, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, said = process.communicate()
+            said += f"\nkilled after {seconds} seconds"
+    assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}:\n{said[-4000:]}"
+
+
+if __name__ == "__main__":
+    directory = Path(sys.argv[1])
+    overrides: dict[str, dict[str, Any]] = {}
+    for item in sys.argv[2:]:
+        name, value = item.split("=", 1)
+        section, key = name.split(".")
+        overrides.setdefault(section, {})[key] = json.loads(value)
+    trainer(directory, ColourCritic(directory.parent / "calls.jsonl"), resume=True, **overrides).train()

@@ -1,0 +1,148 @@
+"""Fine-tuning: where the loss stands, that it falls, and that the model then does what it was shown."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from text2grad.errors import DataError, ModelError
+from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Example
+
+ANSWERS = {"red": " cat", "blue": " dog runs", "green": " bird", "one": " red red red"}
+EXAMPLES = [Example(prompt) for prompt in ANSWERS]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return word_tokenizer([*ANSWERS, *ANSWERS.values()])
+
+
+@pytest.fixture(scope="module")
+def trained(tokenizer: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A model shown four answers for 30 steps, and its weights before."""
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    how = FineTuning(steps=30, batch_size=4, learning_rate=0.02, seed=1)
+    assert fine_tune(model, tokenizer, EXAMPLES, list(ANSWERS.values()), how) is model
+    return model, before
+
+
+@torch.no_grad()
+def loss_of(model: Any, tokenizer: Any) -> float:
+    """Return the mean loss of the answers' tokens, end-of-sequence included."""
+    total, count = 0.0, 0
+    for prompt, answer in ANSWERS.items():
+        row = supervised_row(tokenizer, prompt, answer, FineTuning(steps=1))
+        ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])
+        logp = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+        kept = labels[1:] != -100
+        total -= float(logp[kept].gather(1, labels[1:][kept][:, None]).sum())
+        count += int(kept.sum())
+    return total / count
+
+
+# Where the loss stands.
+
+
+def test_the_loss_stands_on_the_answer_and_its_end_alone(tokenizer: Any) -> None:
+    red, dog, runs = (tokenizer.convert_tokens_to_ids(token) for token in ("red", " dog", " runs"))
+    end = tokenizer.eos_token_id
+    row = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1))
+    assert row == {"input_ids": [red, dog, runs, end], "labels": [-100, dog, runs, end]}
+
+
+def test_on_request_the_loss_stands_on_the_prompt_too(tokenizer: Any) -> None:
+    row = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1, answer_only=False))
+    assert row["labels"] == row["input_ids"]
+
+
+def test_an_answer_gets_no_second_beginning_of_sequence() -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = word_tokenizer(["red cat"])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<pad> $A", special_tokens=[("<pad>", tokenizer.pad_token_id)]
+    )
+    row = supervised_row(tokenizer, "red", " cat", FineTuning(steps=1))
+    assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == ["<pad>", "red", " cat", "</s>"]
+    assert row["labels"][:2] == [-100, -100]
+
+
+def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(tokenizer: Any) -> None:
+    whole = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1))
+    row = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1, max_tokens=3))
+    assert row == {"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}
+
+
+# Training.
+
+
+def test_the_loss_goes_down_and_the_model_gives_the_answers(tokenizer: Any, trained: Any) -> None:
+    model, _ = trained
+    fresh = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16).eval()
+    assert loss_of(model, tokenizer) < 0.1 < 1.0 < loss_of(fresh, tokenizer)
+    for prompt, answer in ANSWERS.items():
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
+        assert tokenizer.decode(output[0, 1:]) == f"{answer}</s>"
+
+
+def test_the_model_comes_back_ready_to_be_used(trained: Any) -> None:
+    model, before = trained
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(torch.equal(before[name], p) for name, p in model.named_parameters())
+    assert model.dtype == torch.float32
+
+
+def test_the_same_seed_makes_the_same_weights(tokenizer: Any) -> None:
+    def weights(seed: int) -> list[torch.Tensor]:
+        model = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16)
+        torch.manual_seed(int(torch.randint(1_000, ())))  # whatever ran before
+        how = FineTuning(steps=60, batch_size=2, learning_rate=0.01, seed=seed)
+        many = 60  # rows are sorted by length within 50 batches: a few rows would always come in one order
+        return list(fine_tune(model, tokenizer, EXAMPLES * many, [*ANSWERS.values()] * many, how).parameters())
+
+    first, again, other = weights(1), weights(1), weights(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(("prompts", "answers"), [(0, 0), (2, 1), (1, 2), (0, 1)])
+def test_each_prompt_needs_one_answer(tokenizer: Any, prompts: int, answers: int) -> None:
+    with pytest.raises(DataError) as caught:
+        fine_tune(None, tokenizer, EXAMPLES[:prompts], ["x"] * answers, FineTuning(steps=1))
+    assert str(caught.value) == f"got {prompts} prompts and {answers} answers; one answer each is needed"
+
+
+def test_a_limit_that_leaves_no_answer_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        fine_tune(None, tokenizer, EXAMPLES, list(ANSWERS.values()), FineTuning(steps=2, max_tokens=1))
+    assert str(caught.value) == "max_tokens = 1 cuts every answer off, so nothing could be learned; raise it"
+
+
+def test_a_tokenizer_without_an_end_is_refused() -> None:
+    tokenizer = word_tokenizer(ANSWERS)
+    tokenizer.eos_token = None
+    with pytest.raises(ModelError) as caught:
+        fine_tune(None, tokenizer, EXAMPLES, list(ANSWERS.values()), FineTuning(steps=1))
+    assert str(caught.value) == (
+        "the tokenizer has no end-of-sequence token, so no answer could be shown to end; give it one"
+    )
+
+
+def test_a_copy_of_a_fine_tuned_model_is_a_model_of_its_own(trained: tuple[Any, dict[str, torch.Tensor]]) -> None:
+    model, _ = trained
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+        ids = torch.tensor([[3, 4]])
+        assert float(copied(ids).logits.abs().max()) == 0.0
+        assert float(model(ids).logits.abs().max()) > 0.0

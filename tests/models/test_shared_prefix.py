@@ -1,0 +1,104 @@
+"""What rows begin with alike is read once, and they go on as if each had been read whole."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from text2grad.models.adapters import with_lora
+from text2grad.models.sampling import decode_greedily
+from text2grad.models.shared_prefix import prefill
+from tiny_models import CONFIGS, tiny
+
+END, PAD = 2, 0
+WHOLE = {"gemma2"}  # its attention has a window
+
+
+def decode(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[str]) -> list[tuple[int, ...]]:
+    return decode_greedily(model, rows, max_new_tokens=8, eos_ids=[END], pad_id=PAD, groups=groups)
+
+
+ROWS = [[1, 7, 8, 9, 10, 11], [1, 7, 8, 9, 12], [1, 20, 21, 22], [1, 20, 21, 22], [5]]
+GROUPS = ["a", "a", "b", "b", "c"]
+
+
+def test_each_beginning_is_read_once_and_rows_end_in_one_column() -> None:
+    model, read = tiny("llama"), []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: read.append(kwargs["input_ids"].tolist()), with_kwargs=True
+    )
+    found = prefill(model, ROWS[:4], GROUPS[:4], PAD)
+    hook.remove()
+    assert read == [[[1, 7, 8, 9], [PAD, 1, 20, 21]]]  # of the second, the last token is left to go on from
+    assert found is not None
+    assert found.ids.tolist() == [
+        [1, 7, 8, 9, 10, 11],
+        [1, 7, 8, 9, PAD, 12],
+        [PAD, 1, 20, 21, PAD, 22],
+        [PAD, 1, 20, 21, PAD, 22],
+    ]
+    assert found.attention_mask.tolist() == [
+        [1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 0, 1],
+        [0, 1, 1, 1, 0, 1],
+        [0, 1, 1, 1, 0, 1],
+    ]
+    assert found.cache.layers[0].keys.shape[::2] == (4, 4)  # rows, slots
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_family_writes_what_it_writes_without(family: str) -> None:
+    model = tiny(family)
+    assert decode(model, ROWS[:4], GROUPS[:4]) == decode(model, ROWS[:4], ())
+    assert (prefill(model, ROWS[:4], GROUPS[:4], PAD) is None) == (family in WHOLE)
+
+
+def test_an_adapters_weights_take_part() -> None:
+    plain = decode(tiny("llama"), ROWS, ())
+    model = with_lora(tiny("llama"), r=2, alpha=64, targets="all-linear")
+    torch.manual_seed(0)
+    for name, weights in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weights, std=0.5)
+    assert prefill(model, ROWS, GROUPS, PAD) is not None
+    assert decode(model, ROWS, GROUPS) == decode(model, ROWS, ()) != plain
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups"),
+    [
+        (ROWS[:3:2], ["a", "b"]),  # nobody shares
+        ([[1, 2, 3], [4, 5, 6]], ["a", "a"]),  # nothing is alike
+        ([[1], [1]], ["a", "a"]),  # one token, and that is needed to go on from
+        ([[1, 7, 8, 9], [1, 20], [1, 21]], ["a", "b", "b"]),  # 2 × 3 + 3 × 1 = 9 < 3 × 4 tokens, in two passes
+    ],
+)
+def test_where_nothing_is_saved_every_row_is_read_whole(rows: list[list[int]], groups: list[str]) -> None:
+    saves = len(groups) == 3
+    assert (prefill(tiny("llama"), rows, groups, PAD) is not None) == saves
+
+
+TOKENS = st.integers(3, 60)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(TOKENS, max_size=6), st.lists(st.lists(TOKENS, min_size=1, max_size=5), min_size=1, max_size=4)
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_rows_in_any_groups_go_on_as_without(made: list[tuple[list[int], list[list[int]]]]) -> None:
+    rows = [head + rest for head, rests in made for rest in rests]
+    groups = [str(number) for number, (_, rests) in enumerate(made) for _ in rests]
+    model = tiny("llama")
+    found = prefill(model, rows, groups, PAD)
+    if found is not None:
+        told = zip(found.ids.tolist(), found.attention_mask.tolist(), strict=True)
+        assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == rows
+    assert decode(model, rows, groups) == decode(model, rows, ())

@@ -1,0 +1,803 @@
+"""A critique written under constraint is whole, and its quotes stand in the response, whatever the model says."""
+
+import json
+import random
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from text2grad.errors import ModelError
+from text2grad.feedback.spans import critique_from_text, locate_spans
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor, State, skeleton_of
+from text2grad.reward_models.decoding.grammar import critique_grammar
+from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Example
+from tokenizers_made_here import FAMILIES, STORIES, made, of_tokens
+
+ALL = {*string.ascii_letters, *'{}[]:,_ ".\\'}
+SAID = [  # English, code, CJK, emoji: what JSON escapes, what several tokens share, what occurs twice
+    'The "fair" is in\tLyon, he said: "The fair!"\nYes \\ no.',
+    "def mean(values):\n\treturn values['\\n'] / len(values)  # \"mean\"\r\n",
+    "我喜欢北京。 東京は美味しい。안녕하세요",
+    "so glad 😀😀 👨‍👩‍👧 👍🏽 ❤️\x00\x1f\x7f\u2028",
+]
+WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
+
+
+def texts(generator: random.Random, count: int) -> list[str]:
+    """Random responses of the four kinds, cut and joined anywhere."""
+    made_up = []
+    for number in range(count):
+        parts = [SAID[number % 4], generator.choice(SAID), SAID[number % 4]][: generator.randint(1, 3)]
+        cuts = [sorted(generator.choices(range(len(part) + 1), k=2)) for part in parts]
+        made_up.append("".join(part[start:end] for part, (start, end) in zip(parts, cuts, strict=True)))
+    return made_up
+
+
+def skeleton(tokenizer: Any, *, words: bool = True) -> Skeleton:
+    return skeleton_of(tokenizer, size=len(tokenizer), eos_ids=[end_of(tokenizer)], words=words)
+
+
+def end_of(tokenizer: Any) -> int:
+    return int(tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.unk_token_id)
+
+
+def begin(
+    tokenizer: Any, response: str, *, room: int = 10**6, words: bool = True, **limits: Any
+) -> ConstrainedCritique:
+    how = QuoteLimits(**limits)
+    eos = [end_of(tokenizer)]
+    return ConstrainedCritique(skeleton(tokenizer, words=words), response, eos_ids=eos, room=room, limits=how)
+
+
+def babble(critique: ConstrainedCritique, generator: np.random.Generator, *, marks: float) -> int:
+    """Let a model of random logits write it, which likes quotation marks by so many nats; return the tokens."""
+    room, used, vocabulary = critique.room, 0, critique.skeleton.vocabulary
+    liked = [i for i, data in vocabulary.data.items() if b'"' in data]
+    while critique.state is not None and used < room:
+        scores = generator.normal(size=vocabulary.size).astype(np.float32)
+        scores[liked] += marks
+        if not critique.take(int(scores.argmax())):
+            critique.take_best(scores)
+        used += 1
+    return used
+
+
+# Whatever a model says.
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "words"])
+def test_random_logits_write_whole_json_with_quotes_that_are_all_found(name: str) -> None:
+    tokenizer = word_tokenizer(SAID[:3], SYMBOLS) if name == "words" else made(name)
+    rng, generator, quotes = random.Random(name), np.random.default_rng(0), 0
+    least = int(skeleton(tokenizer).cost[START])
+    for response in texts(rng, 60):
+        room = least + rng.randrange(90)
+        critique = begin(tokenizer, response, room=room)
+        assert babble(critique, generator, marks=rng.choice([0.0, 3.0])) <= room
+        said = json.loads(critique.text)
+        assert list(said) == ["textual_feedback", "good_spans", "poor_spans"]
+        found = critique_from_text(critique.text, response, occurrences="first")
+        assert (found.status, found.unmatched) == ("ok", ())
+        quotes += len(said["good_spans"]) + len(said["poor_spans"])
+    assert quotes > 30, "else the test shows little"
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_it_says_it_wrote_is_what_the_tokenizer_decodes(name: str) -> None:
+    tokenizer, generator = made(name), np.random.default_rng(1)
+    for response in texts(random.Random(1), 20):
+        critique, ids = begin(tokenizer, response, room=120), []
+        take = critique.take
+        critique.take = lambda token, take=take, ids=ids: take(token) and not ids.append(token)  # type: ignore[method-assign]
+        babble(critique, generator, marks=2.0)
+        assert tokenizer.decode(ids, skip_special_tokens=True) == critique.text
+
+
+class Noise:
+    """Makes any model say something else each time: noise on its logits, and a liking for some ids."""
+
+    def __init__(self, liked: Sequence[int]) -> None:
+        self.liked, self.generator = list(liked), torch.Generator().manual_seed(0)
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        noisy = scores + 4 * torch.randn(scores.shape, generator=self.generator)
+        noisy[:, self.liked] += 4
+        return noisy
+
+
+def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: bool) -> None:
+    """Let a model write on random responses, and read everything back."""
+    from text2grad.models import sampling as rollout
+    from text2grad.models.pretrained import load_policy
+
+    tokenizer = made("stories260k" if trained else "llama3")
+    model = load_policy(str(STORIES)) if trained else tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    critic = GenerativeRewardModel(model, tokenizer, max_new_tokens=120)
+    generate, noise = rollout._generate, Noise(critic._skeleton.vocabulary.spelled[b'"'])
+    monkeypatch.setattr(  # noise before the constraint
+        rollout, "_generate", lambda *args: generate(*args[:5], [noise, *args[5]], *args[6:])
+    )
+    responses = texts(random.Random(count), count)
+    written = critic.write([Example("Judge: ")] * count, responses)
+    quotes = 0
+    for text, response in zip(written, responses, strict=True):
+        found = critique_from_text(text, response, occurrences="first")
+        assert (found.status, found.unmatched) == ("ok", ())
+        quotes += sum(map(len, list(json.loads(text).values())[1:]))
+    assert quotes > count / 2
+
+
+MODELS = [False, pytest.param(True, marks=pytest.mark.skipif(not STORIES.exists(), reason=f"no {STORIES}"))]
+
+
+@pytest.mark.parametrize("trained", MODELS, ids=["untrained", "stories260k"])
+def test_every_critique_of_a_model_that_knows_nothing_of_critiques_is_read_in_full(
+    trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_responses(32, monkeypatch, trained=trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", MODELS, ids=["untrained", "stories260k"])
+def test_every_one_of_a_thousand_critiques_is_read_in_full(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_responses(1_000, monkeypatch, trained=trained)
+
+
+# Against a brute-force oracle.
+
+
+def spelled_by(tokens: Sequence[str]) -> Any:
+    """A tokenizer of exactly these tokens and an end."""
+    tokenizer, _ = of_tokens("byte_level", [*tokens, {"special": "</s>"}])
+    tokenizer.eos_token = "</s>"
+    return tokenizer
+
+
+def reachable(critique: ConstrainedCritique, room: int) -> Iterator[str]:
+    """Every text that some sequence of at most `room` tokens writes, by trying every token everywhere."""
+    data = critique.skeleton.vocabulary.data
+
+    def follow(state: State, text: bytes, left: int) -> Iterator[str]:
+        if state.where == END:
+            yield text.decode()
+        for token, spelled in data.items():
+            after = critique.step(state, token, left - 1) if left else None
+            if after is not None:
+                yield from follow(after, text + spelled, left - 1)
+
+    return follow(State(START), b"", room)
+
+
+def language(response: str, quotes_each: int, limits: QuoteLimits | None = None) -> set[str]:
+    """Every critique without words of so many quotes in each list, from the rules of `locate_spans` alone."""
+    limits = limits or QuoteLimits()
+    pieces = {response[i:j] for i in range(len(response)) for j in range(i + 1, len(response) + 1)}
+    lists = [list(some) for n in range(quotes_each + 1) for some in product(sorted(pieces), repeat=n)]
+    return {
+        json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+        for good in lists
+        for poor in lists
+        if not locate_spans(response, good, poor).unmatched
+        and (limits.max_quotes is None or max(len(good), len(poor)) <= limits.max_quotes)
+        and not (limits.one_list and set(good) & set(poor))
+        and all(limits.max_quote_words is None or len(q.split()) <= limits.max_quote_words for q in [*good, *poor])
+    }
+
+
+MARKS = [OPENING + GOOD, POOR, CLOSING, '"', '", "']
+
+
+@pytest.mark.parametrize("response", ["", " ", "a", "aa", "aba", "a b", ' "a', "\n\\", "é😀", "a a"])
+def test_every_substring_can_be_written_and_nothing_else(response: str) -> None:
+    letters = {json.dumps(c, ensure_ascii=False)[1:-1] for c in response} | {"x", "\\", "n"}
+    tokenizer = spelled_by([*MARKS, *sorted(letters)])
+    most = 2 if len(response) < 3 else 1  # per list; without a limit there are as many as places, in any order
+    found = set(reachable(begin(tokenizer, response, words=False, max_quotes=most), 99))
+    assert found == language(response, most)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_quotes": 1}, {"one_list": True}, {"max_quote_words": 1}, {"max_quotes": 1, "max_quote_words": 2}],
+    ids=str,
+)
+def test_limits_leave_exactly_what_they_allow(limits: dict[str, Any]) -> None:
+    response = "a b"
+    tokenizer = spelled_by([*MARKS, "a", " ", "b"])
+    limits.setdefault("max_quotes", 2)
+    found = set(reachable(begin(tokenizer, response, words=False, **limits), 99))
+    assert found == language(response, limits["max_quotes"], QuoteLimits(**limits))
+    assert language(response, 2) - found, "something is forbidden"
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("cat concat", {"cat", "cat ", "cat concat", " concat", "concat"}),
+        ("cat cats", {"cat", "cat ", "cat cats", " cats", "cats"}),  # one of the two places of "cat" is enough
+    ],
+)
+def test_whole_words_begin_and_end_where_words_do(response: str, expected: set[str]) -> None:
+    tokenizer = spelled_by([*MARKS, *"catons ", "con", "cat"])
+    found = set(reachable(begin(tokenizer, response, words=False, whole_words=True, max_quotes=1), 10))
+    assert {quote for text in found for quote in json.loads(text)["good_spans"]} == expected
+
+
+SAID = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "owl'
+
+
+@pytest.mark.parametrize(
+    ("good", "poor", "allowed"),
+    [
+        (["cat"], ["con"], True),
+        (["a concat", "at"], [], True),
+        (["a con"], [], False),  # of the response, in words that are quoted, yet not between marks
+        (["cats"], [], False),
+        (["c"], [], False),
+        (["dog"], [], False),  # these marks are none that it knows
+        (["owl"], [], False),  # an open mark, and nothing of the response
+        (["cat", "cat"], [], True),  # it occurs twice
+        (["cat", "con", "at"], ["at"], True),
+    ],
+)
+def test_supported_quotes_stand_between_marks_in_the_words(good: list[str], poor: list[str], allowed: bool) -> None:
+    text = json.dumps({"textual_feedback": SAID, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    tokenizer, response = spelled_by(sorted({*text, *ALL})), "a cat, a concat, cat"
+    assert written(begin(tokenizer, response, supported=True), text) == allowed
+    assert written(begin(tokenizer, response), text) == (not locate_spans(response, good, poor).unmatched)
+
+
+def allowed(response: str, said: str, good: list[str], poor: list[str], **limits: Any) -> bool:
+    text = json.dumps({"textual_feedback": said, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    return written(begin(spelled_by(sorted({*text, *ALL})), response, **limits), text)
+
+
+def test_marks_within_a_quote_do_not_end_it() -> None:
+    response = 'he "owns" a cat'
+    assert allowed(response, f'Wrong: "{response}".', [], [response], supported=True)
+    assert allowed(response, f'Wrong: "{response}".', [], ["owns"], supported=True)
+    assert not allowed(response, f'Wrong: "{response}".', [], ["he"], supported=True)
+
+
+@pytest.mark.parametrize(("before", "supports"), [(49, True), (50, False)])
+def test_the_first_hundred_marks_of_a_kind_support_quotes(before: int, supports: bool) -> None:
+    said = "'b' " * before + "'cat'"  # two marks each, and marks 99 and 100, or 101 and 102
+    assert allowed("a cat", said, ["cat"], [], supported=True) == supports
+
+
+@pytest.mark.parametrize("good", [["cat"], ["cat", "cat"]])
+def test_what_is_listed_as_good_is_not_listed_as_poor_in_one_list(good: list[str]) -> None:
+    assert allowed("cat cat cat", "", good, ["cat"])
+    assert not allowed("cat cat cat", "", good, ["cat"], one_list=True)
+    assert allowed("cat cat cat", "", good, ["cat c"], one_list=True)
+
+
+def test_words_that_quote_nothing_of_the_response_support_empty_lists_alone() -> None:
+    tokenizer, response = spelled_by(sorted(ALL)), "a cat"
+    for said in ("The cat is a cat.", 'The "dog" is a cat.'):
+        critique = begin(tokenizer, response, supported=True)
+        opening = json.dumps({"textual_feedback": said, "good_spans": []}, ensure_ascii=False).removesuffix("]}")
+        assert written(critique, opening)
+        scores = np.zeros(critique.skeleton.vocabulary.size, np.float32)
+        scores[critique.skeleton.vocabulary.spelled[b'"'][0]] = 9.0
+        critique.take_best(scores)
+        assert critique.text == f"{opening}]"
+
+
+@pytest.mark.parametrize("limits", [{}, {"verbatim": True}], ids=str)
+@pytest.mark.parametrize("begun", ["", "cat"])
+def test_a_token_that_was_refused_supports_nothing_and_forbids_nothing(begun: str, limits: dict[str, bool]) -> None:
+    ends = f'", "good_spans": ["{begun}'  # the end of the words and the beginning of a quote
+    tokenizer, response = spelled_by([*sorted(ALL), ends]), "a cat"
+    critique = begin(tokenizer, response, supported=True, **limits)
+    assert written(critique, '{"textual_feedback": "The ')
+    (token,) = critique.skeleton.vocabulary.spelled[ends.encode()]
+    assert not critique.take(token)
+    assert written(critique, '\\"cat\\"')
+    assert critique.take(token)
+
+
+def test_the_end_of_the_words_is_refused_where_it_is_half_written() -> None:
+    ends = '", "good_spans": ['
+    tokenizer = spelled_by([*sorted(ALL), ends])
+    critique = begin(tokenizer, "a cat", supported=True)
+    assert written(critique, '{"textual_feedback": "\\"cat\\"", "good_spans')
+    assert not critique.take(critique.skeleton.vocabulary.spelled[ends.encode()][0])
+    assert written(critique, '": ["cat"')
+
+
+def written(critique: ConstrainedCritique, text: str) -> bool:
+    """Write a text character by character, or as far as it may be; tell whether all of it was."""
+    spelled = critique.skeleton.vocabulary.spelled
+    return all(critique.take(spelled[character.encode()][0]) for character in text)
+
+
+@pytest.mark.parametrize(
+    ("said", "allowed"),
+    [
+        ('"cat" and "a c" are pieces, but not dog or "".', True),
+        ("It's a 'dog', says “who”.", True),  # marks of other kinds are none
+        ('"cat', False),  # never closed
+        ('"dog" is not there', False),
+        ('"cats"', False),
+        ('"cat" is "dog"', False),
+        ('the "\n" is a line', True),
+        ('the "\\n" is none', False),
+        ('"é" is a character of two bytes', True),
+    ],
+)
+def test_verbatim_words_hold_pieces_of_the_response_between_marks(said: str, allowed: bool) -> None:
+    text = json.dumps({"textual_feedback": said, "good_spans": [], "poor_spans": []}, ensure_ascii=False)
+    tokenizer = spelled_by(sorted({*text, *ALL}))
+    assert written(begin(tokenizer, "a cat\né", verbatim=True), text) == allowed
+    assert written(begin(tokenizer, "a cat\né"), text)
+
+
+def test_an_escape_within_a_quote_of_verbatim_words_comes_whole_or_not_at_all() -> None:
+    tokenizer, opened = spelled_by(sorted({*ALL, *"0E9", "\\u0000"})), OPENING + '\\"a'
+    for token, allowed in ((b"\\u0000", True), (b"u", False)):
+        critique = begin(tokenizer, "a\0b", verbatim=True)
+        assert written(critique, opened + ("" if allowed else "\\"))
+        assert critique.take(critique.skeleton.vocabulary.spelled[token][0]) == allowed
+    assert written(begin(tokenizer, "a\0b", verbatim=True), OPENING + '\\u00E9 \\"a')
+    assert not written(begin(tokenizer, "a\0b", verbatim=True), OPENING + '\\u00E9 \\"c'), "heard after an escape"
+
+
+def test_a_mark_of_verbatim_words_is_begun_where_its_second_half_has_room() -> None:
+    for tokens, token in ((sorted(ALL), b"\\"), ([*sorted(ALL), '\\"'], b"t")):  # a half of a mark; before one token
+        tokenizer = spelled_by(tokens)
+        least = int(skeleton(tokenizer).cost[skeleton(tokenizer).text])
+        for room in (least + 1, least + 2):  # the token, one for the mark, and what ends the critique
+            critique = begin(tokenizer, "a cat", verbatim=True)
+            assert written(critique, OPENING + '\\"ca')
+            critique.room = room
+            assert critique.take(critique.skeleton.vocabulary.spelled[token][0]) == (room == least + 2)
+
+
+def pieces_alone(said: str, response: str) -> bool:
+    """Oracle: every second part between marks is a piece of the response, and the last mark closes."""
+    parts = said.split('"')
+    return len(parts) % 2 == 1 and all(part in response for part in parts[1::2])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    response=st.text('ab "\n\\é', max_size=6),
+    tokens=st.sets(st.text('ab "\\né', min_size=1, max_size=4), max_size=8),
+    said=st.text('ab"\n\\é', max_size=8),
+    seed=st.integers(0, 99),
+)
+def test_verbatim_words_are_accepted_however_they_are_cut_into_tokens_if_and_only_if_they_quote_pieces(
+    response: str, tokens: set[str], said: str, seed: int
+) -> None:
+    text = json.dumps({"textual_feedback": said, "good_spans": [], "poor_spans": []}, ensure_ascii=False)
+    tokenizer = spelled_by(sorted({*text, *ALL, *'ab "\\né', *tokens, '\\"', " \\"}))
+    critique, rest, rng = begin(tokenizer, response, verbatim=True), text.encode(), random.Random(seed)
+    spelled = critique.skeleton.vocabulary.spelled
+    while rest:
+        data = rng.choice([data for data in spelled if rest.startswith(data)])
+        if not critique.take(spelled[data][0]):
+            break
+        rest = rest[len(data) :]
+    assert (not rest) == pieces_alone(said, response)
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "words"])
+def test_verbatim_words_of_random_logits_misquote_nothing_and_end_in_time(name: str) -> None:
+    rng, generator, quoted = random.Random(name), np.random.default_rng(0), 0
+    for response in texts(rng, 8):
+        tokenizer = word_tokenizer([response, *ALL], SYMBOLS) if name == "words" else made(name)
+        vocabulary, room = skeleton(tokenizer).vocabulary, int(skeleton(tokenizer).cost[START]) + rng.randrange(20, 60)
+        critique = begin(tokenizer, response, room=room, verbatim=True)
+        ends = [i for i, data in vocabulary.data.items() if data.startswith(b'"')]
+        backslash, mark = (vocabulary.spelled[data][0] for data in (b"\\", b'"'))
+        while critique.state is not None and critique.room:
+            if not (rng.random() < 0.3 and critique.take(backslash) and critique.take(mark)):
+                scores = generator.normal(size=vocabulary.size).astype(np.float32)
+                scores[ends] -= 3
+                critique.take_best(scores)
+        said = json.loads(critique.text)["textual_feedback"]
+        assert pieces_alone(said, response)
+        quoted += sum(map(bool, said.split('"')[1::2]))
+    assert quoted > 2, "else the test shows little"
+
+
+def test_a_verbatim_quote_is_begun_only_where_its_character_and_its_mark_have_room_to_follow() -> None:
+    tokenizer = made("gpt2")
+    for room in range(9):
+        least = int(skeleton(tokenizer).cost[skeleton(tokenizer).text])
+        critique = begin(tokenizer, "é", room=len(OPENING) + 2 + least + room, verbatim=True)
+        spelled = critique.skeleton.vocabulary.spelled
+        if not written(critique, OPENING + '\\"'):
+            continue
+        critique.room = least + room
+        # the first byte of é, then the second one, a backslash and a mark, unless one token is both
+        marks = 1 if b'\\"' in spelled else 2
+        assert critique.take(spelled["é".encode()[:1]][0]) == (room >= 2 + marks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    response=st.text('ab "\n\\é', max_size=6),
+    tokens=st.sets(st.text('ab "\\né,]', min_size=1, max_size=4), max_size=8),
+    quotes=st.lists(st.tuples(st.booleans(), st.text('ab "\n\\é', min_size=1, max_size=3)), max_size=4),
+    seed=st.integers(0, 99),
+)
+def test_a_critique_is_accepted_however_it_is_cut_into_tokens_if_and_only_if_its_quotes_are_found(
+    response: str, tokens: set[str], quotes: list[tuple[bool, str]], seed: int
+) -> None:
+    alphabet = sorted({*"".join(MARKS), *'ab "\\né,]', *tokens, *MARKS, ' ["', '], "', '"]}'})
+    tokenizer = spelled_by(alphabet)
+    good, poor = ([quote for is_good, quote in quotes if is_good is kind] for kind in (True, False))
+    text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    critique, rest, rng = begin(tokenizer, response, words=False), text.encode(), random.Random(seed)
+    spelled, accepted = critique.skeleton.vocabulary.spelled, True
+    while rest and accepted:
+        token = rng.choice([data for data in spelled if rest.startswith(data)])
+        accepted, rest = critique.take(spelled[token][0]), rest[len(token) :]
+    assert accepted == (not locate_spans(response, good, poor).unmatched)
+    if accepted:
+        assert critique.text == text
+        assert critique.state is not None
+        assert critique.state.where == END
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    room=st.integers(0, 60), seed=st.integers(0, 10**6), name=st.sampled_from(["gpt2", "llama2"]), said=st.booleans()
+)
+def test_the_best_allowed_token_is_the_arg_max_of_the_masked_logits(
+    room: int, seed: int, name: str, said: bool
+) -> None:
+    tokenizer, generator = made(name), np.random.default_rng(seed)
+    room += int(skeleton(tokenizer).cost[START])
+    critique = begin(tokenizer, random.Random(seed).choice(SAID), room=room, verbatim=said)
+    if said:
+        written(critique, OPENING + '\\"')
+    for _ in range(25):
+        if critique.state is None or not critique.room:
+            return
+        scores = generator.normal(size=critique.skeleton.vocabulary.size).astype(np.float32)
+        scores[generator.integers(len(scores), size=9)] = -np.inf
+        if critique.state.where == END:
+            allowed = [end_of(tokenizer)]
+        else:
+            tried = range(len(scores))
+            allowed = [i for i in tried if critique.step(critique.state, i, critique.room - 1) is not None]
+        assert critique.take_best(scores) == max(allowed, key=lambda i: (scores[i], -i))
+
+
+# The words of a critique.
+
+
+VALID = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(feedback=VALID, ascii_only=st.booleans(), name=st.sampled_from(["gpt2", "llama2"]))
+def test_the_words_may_be_any_text_in_any_escapes_of_json(feedback: str, ascii_only: bool, name: str) -> None:
+    critique = begin(made(name), "")
+    inner = json.dumps(feedback, ensure_ascii=ascii_only)[1:-1].replace("/", "\\/")
+    text = OPENING + inner + GOOD + POOR + CLOSING
+    spelled = critique.skeleton.vocabulary.spelled
+    assert all(critique.take(spelled[bytes([byte])][0]) for byte in text.encode())
+    assert critique.text == text
+    assert json.loads(critique.text)["textual_feedback"] == feedback
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [b"\n", b"\x1f", b"\\x", b"\\u12g", b"\\'", b"\x80", b"\xc0", b"\xe0\x80", b"\xed\xa0", b"\xf5", b"\xe2a"],
+)
+def test_the_words_are_no_control_characters_no_unknown_escapes_and_no_broken_utf8(inner: bytes) -> None:
+    critique = begin(made("gpt2"), "")
+    spelled = critique.skeleton.vocabulary.spelled
+    before = [critique.take(spelled[bytes([byte])][0]) for byte in OPENING.encode() + inner]
+    assert before[:-1] == [True] * (len(before) - 1)
+    assert not before[-1]
+
+
+def test_the_words_are_every_character_and_no_surrogate() -> None:
+    automaton = skeleton(made("gpt2"))
+    for code in range(0x20, 0x110000):
+        if code % 64 in (0, 63) and chr(code) not in '"\\':  # the last byte goes from 0x80 to 0xBF
+            state = automaton.text
+            for byte in chr(code).encode("utf-8", "surrogatepass"):
+                state = int(automaton.table[state, byte])
+            assert (state == automaton.text) == (not 0xD800 <= code < 0xE000), hex(code)
+
+
+def test_without_words_the_critique_has_none() -> None:
+    tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
+    silent = begin(tokenizer, "a", words=False)
+    spelled = {data.decode(): ids[0] for data, ids in silent.skeleton.vocabulary.spelled.items()}
+    assert silent.take(spelled[OPENING])
+    assert not silent.take(spelled["a"])
+    wordy = begin(tokenizer, "a")
+    assert wordy.take(spelled[OPENING])
+    assert wordy.take(spelled["a"])
+
+
+# Length.
+
+
+@pytest.mark.parametrize(("room", "taken"), [(7, True), (6, False)])
+def test_another_quote_is_begun_only_if_it_can_be_opened_and_ended_in_time(room: int, taken: bool) -> None:
+    # After the comma come a space, a mark, a letter, a mark, POOR and CLOSING: 7 tokens with the comma.
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"', ",", " "])
+    critique = begin(tokenizer, "aa", words=False)
+    ids = critique.skeleton.vocabulary.spelled
+    assert all(critique.take(ids[token][0]) for token in ((OPENING + GOOD).encode(), b'"', b"a", b'"'))
+    critique.room = room
+    assert critique.take(ids[b","][0]) == taken
+
+
+@pytest.mark.parametrize("token", ['", "', '", "a', '", "a"'])
+def test_a_list_that_is_full_is_gone_on_with_by_no_token(token: str) -> None:
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"', token])
+    for most in (1, 2):
+        critique = begin(tokenizer, "aa", words=False, max_quotes=most)
+        ids = critique.skeleton.vocabulary.spelled
+        assert all(critique.take(ids[part][0]) for part in ((OPENING + GOOD).encode(), b'"', b"a"))
+        assert critique.take(ids[token.encode()][0]) == (most == 2)
+
+
+def test_a_critique_may_use_every_token_and_never_one_more() -> None:
+    # OPENING, six letters, GOOD, POOR, CLOSING: 10 tokens. With a seventh letter there would be no room to close.
+    tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
+    critique = begin(tokenizer, "b", room=10)
+    ids = critique.skeleton.vocabulary.spelled
+    scores = np.zeros(len(tokenizer), np.float32)
+    scores[ids[b"a"][0]] = 1
+    written = [critique.take_best(scores) for _ in range(10)]
+    assert tokenizer.decode(written) == f"{OPENING}aaaaaa{GOOD}{POOR}{CLOSING}" == critique.text
+
+
+def test_a_quote_is_begun_only_if_it_can_be_ended_in_time() -> None:
+    # 4 tokens close an empty critique; a quote is three more: a mark, a letter, a mark.
+    tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
+    scores = np.zeros(len(tokenizer), np.float32)
+    for room, expected in ((6, []), (7, ["a"])):
+        critique = begin(tokenizer, "a", room=room)
+        ids = critique.skeleton.vocabulary.spelled
+        for wanted in (OPENING, GOOD):
+            assert critique.take(ids[wanted.encode()][0])
+        scores[ids[b'"'][0]] = 1
+        while critique.state is not None and critique.room:
+            critique.take_best(scores)
+        assert json.loads(critique.text)["good_spans"] == expected
+
+
+def test_a_quote_that_no_token_could_go_on_with_is_not_begun() -> None:
+    # The response goes on with " z", which has no token: a quote of the space alone could never end.
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", " ", '"'])
+    critique = begin(tokenizer, "a z", words=False)
+    ids = {data.decode(): found[0] for data, found in critique.skeleton.vocabulary.spelled.items()}
+    assert all(critique.take(ids[token]) for token in (OPENING + GOOD, '"'))
+    assert not critique.take(ids[" "])
+    assert all(critique.take(ids[token]) for token in ("a", " ", '"', POOR, CLOSING))
+    assert critique.text.endswith('"good_spans": ["a "], "poor_spans": []}')
+
+
+def test_a_room_too_small_for_an_empty_critique_is_refused() -> None:
+    tokenizer = word_tokenizer(["a cat"], SYMBOLS)
+    model = tiny_llama(tokenizer, seed=0, width=16, layers=1)
+    with pytest.raises(ModelError) as caught:
+        GenerativeRewardModel(model, tokenizer, max_new_tokens=3)
+    assert str(caught.value) == (
+        "max_new_tokens = 3 cannot hold a critique: an empty one has 4 tokens of this tokenizer. Raise it, or switch "
+        "constrained decoding off with constrain = False."
+    )
+    assert GenerativeRewardModel(model, tokenizer, max_new_tokens=4)([Example("")], ["a cat"])[0].status == "ok"
+    assert not GenerativeRewardModel(model, tokenizer, max_new_tokens=3, constrain=False).constrain
+
+
+def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
+    with pytest.raises(ModelError) as caught:
+        skeleton(made("bert"))
+    assert str(caught.value) == (
+        "the tokenizer has no tokens for the JSON of a critique, so constrained decoding cannot write one. Take a "
+        "tokenizer that can, or switch it off: GenerativeRewardModel(..., constrain=False), in a recipe "
+        "critic.constrain = false."
+    )
+
+
+# Rows.
+
+
+def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_never_written() -> None:
+    tokenizer = made("gpt2")
+    wide = skeleton_of(tokenizer, size=len(tokenizer) + 7, eos_ids=[2], words=True)
+    critique = ConstrainedCritique(wide, "a", eos_ids=[2], room=99, limits=QuoteLimits())
+    scores = np.arange(len(tokenizer) + 7, dtype=np.float32)
+    assert critique.take_best(scores) < len(tokenizer)
+
+
+def test_a_finished_row_leaves_the_others_alone() -> None:
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"'])
+    rows = [begin(tokenizer, "a", words=False) for _ in range(2)]
+    ids = {data.decode(): found[0] for data, found in rows[0].skeleton.vocabulary.spelled.items()}
+    for token in (OPENING + GOOD, POOR, CLOSING):
+        assert rows[0].take(ids[token])
+    processor = ConstrainedProcessor(rows)
+    likes_letters, likes_marks = torch.zeros(2, len(tokenizer)), torch.zeros(2, len(tokenizer))
+    likes_letters[:, ids["a"]] = likes_marks[:, ids['"']] = 1
+    chosen = [processor(torch.zeros(2, 1), scores).argmax(-1).tolist() for scores in (likes_letters, likes_marks)]
+    assert chosen == [[end_of(tokenizer), ids[OPENING + GOOD]], [ids['"'], ids['"']]]
+    assert (rows[0].text, rows[0].state) == (OPENING + GOOD + POOR + CLOSING, None)
+
+
+def test_a_token_that_leads_anywhere_is_written_where_it_scores_best() -> None:
+    # An escape of which four digits are missing, the end of the words with the beginning of a quote, a whole quote.
+    tokens = [OPENING, "\\", "u", "0", f'{GOOD}"a', '", "a"', POOR, CLOSING, "a", '"', GOOD]
+    critique = begin(spelled_by(tokens), "aa")
+    ids = critique.skeleton.vocabulary.spelled
+    for token in [OPENING, "\\", "u", *"0000", f'{GOOD}"a', '", "a"', POOR, CLOSING]:
+        scores = np.zeros(critique.skeleton.vocabulary.size, np.float32)
+        scores[ids[token.encode()]] = 1
+        assert critique.take_best(scores) == ids[token.encode()][0]
+    assert json.loads(critique.text) == {"textual_feedback": "\0", "good_spans": ["a", "a"], "poor_spans": []}
+
+
+def test_the_space_that_sentencepiece_leaves_out_of_the_first_token_is_not_written() -> None:
+    first = f" {OPENING}"
+    tokens = [token.replace(" ", "▁") for token in (first, GOOD, *MARKS, "\\", "a", "c", "d")]
+    tokenizer, _ = of_tokens("llama", [*tokens, {"special": "</s>"}])
+    tokenizer.eos_token = "</s>"
+    critique = begin(tokenizer, "a", verbatim=True)
+    assert critique.take(critique.skeleton.vocabulary.spelled[first.encode()][0])
+    assert critique.text == OPENING
+    assert written(critique, 'c\\"a\\"')
+    assert not written(critique, '\\"d'), "the words are heard from their first letter on"
+
+
+def test_any_number_is_better_than_none() -> None:
+    critique = begin(spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"']), "a")
+    ids, scores = critique.skeleton.vocabulary.spelled, np.full(critique.skeleton.vocabulary.size, np.nan, np.float32)
+    assert critique.take_best(scores) == ids[OPENING.encode()][0]
+    scores[ids[b"a"][0]] = -1
+    assert critique.take_best(scores) == ids[b"a"][0]
+
+
+def test_scores_that_are_no_numbers_break_no_critique() -> None:
+    critique = begin(spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"']), "a", words=False)
+    processor, size = ConstrainedProcessor([critique]), critique.skeleton.vocabulary.size
+    for _ in range(4):
+        processor(torch.zeros(1, 1), torch.full((1, size), torch.nan))
+    assert critique.text.startswith(OPENING + GOOD)
+    for _ in range(4):
+        processor(torch.zeros(1, 1), torch.full((1, size), -torch.inf))
+    assert critique.text.startswith(OPENING + GOOD)
+
+
+# For servers.
+
+
+def grammar_accepts(response: str, text: str, **settings: Any) -> bool:
+    llguidance = pytest.importorskip("llguidance")
+    tokenizer = llguidance_tokenizer()
+    grammar = critique_grammar(response, **settings)
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    ids = tokenizer.tokenize_bytes(text.encode())
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+@cache
+def llguidance_tokenizer() -> Any:
+    from llguidance.hf import from_tokenizer
+
+    return from_tokenizer(made("gpt2"))
+
+
+def accepts(critique: ConstrainedCritique, text: str) -> bool:
+    spelled = critique.skeleton.vocabulary.spelled
+    took = all(critique.take(spelled[bytes([byte])][0]) for byte in text.encode())
+    return took and critique.state is not None and critique.state.where == END
+
+
+@pytest.mark.parametrize(
+    ("response", "good", "limits", "accepted"),
+    [
+        ("a cat", ["ca", "t"], {}, True),
+        ("a cat", ["ca"], {"whole_words": True}, False),
+        ("a cat", ["a", "cat"], {"max_quotes": 2}, True),
+        ("a cat", ["a", "cat", "ca"], {"max_quotes": 2}, False),
+        ("a cat", ["a", "cat"], {"max_quotes": 1}, False),
+        ("a b c", ["b c"], {"max_quote_words": 2}, True),
+        ("a b c", ["a b c"], {"max_quote_words": 2}, False),
+        ("a\fb\vc\x1dd", ["a\fb\vc\x1dd"], {"max_quote_words": 4}, True),
+        ("a\fb\vc\x1dd", ["a\fb\vc\x1dd"], {"max_quote_words": 3}, False),
+        ("a\x0fb c", ["\x0fb"], {"max_quote_words": 1}, True),
+        (" é ", [" é"], {"max_quote_words": 1}, True),
+        ("a ", [" "], {}, False),
+        (" \t", [], {}, True),
+        (" \t", ["\t"], {}, False),
+    ],
+    ids=str,
+)
+def test_the_grammar_for_servers_by_hand(
+    response: str, good: list[str], limits: dict[str, Any], accepted: bool
+) -> None:
+    text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": []}, ensure_ascii=False)
+    assert grammar_accepts(response, text, words=False, limits=QuoteLimits(**limits)) == accepted
+    assert accepts(begin(made("gpt2"), response, words=False, **limits), text) == accepted
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    response=st.text('ab "\n\té\u3000東😀\\', max_size=6),
+    quotes=st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(1, 6)), max_size=4),
+    feedback=VALID,
+    stray=st.sampled_from(["", "", "", "b", " ", "\n"]),
+    words=st.booleans(),
+    limits=st.sampled_from(
+        [QuoteLimits(), QuoteLimits(max_quotes=1), QuoteLimits(whole_words=True), QuoteLimits(max_quote_words=1)]
+    ),
+)
+def test_the_grammar_for_servers_is_the_same_language_but_for_how_often_a_quote_is_listed(
+    response: str,
+    quotes: list[tuple[bool, int, int]],
+    feedback: str,
+    stray: str,
+    words: bool,
+    limits: QuoteLimits,
+) -> None:
+    cut = [(is_good, response[start : start + length] + stray) for is_good, start, length in quotes]
+    good, poor = ([quote for is_good, quote in cut if is_good is kind] for kind in (True, False))
+    record = {"textual_feedback": feedback, "good_spans": good, "poor_spans": poor}
+    text = json.dumps(record, ensure_ascii=False)
+    ours = accepts(begin(made("gpt2"), response, words=words, **asdict(limits)), text)
+    each_once = all(not locate_spans(response, [quote], []).unmatched for quote in [*good, *poor])
+    counted = each_once and bool(locate_spans(response, good, poor).unmatched)
+    theirs = grammar_accepts(response, text, words=words, limits=limits)
+    assert theirs == ours or (theirs and counted)
+    if not limits.whole_words and (not feedback or words) and limits == QuoteLimits():
+        assert theirs == each_once
+
+
+@pytest.mark.parametrize(("max_tokens", "words"), [(None, 99), (64, 4), (61, 1), (10, 1)])
+def test_the_grammar_ends_the_words_where_the_json_still_has_room(max_tokens: int | None, words: int) -> None:
+    # The JSON around an empty critique has 60 bytes: {"textual_feedback": " 22, ", "good_spans": [ 18, ], ... 18, ]} 2.
+    llguidance = pytest.importorskip("llguidance")
+    tokenizer = llguidance_tokenizer()
+    opening, word = (tokenizer.tokenize_bytes(text.encode()) for text in (OPENING, "q"))
+    assert (len(OPENING + GOOD + POOR + CLOSING), len(word)) == (60, 1)
+    grammar = llguidance.LLMatcher.grammar_from_lark(critique_grammar("a cat", max_tokens=max_tokens))
+    matcher = llguidance.LLMatcher(tokenizer, grammar)
+    assert matcher.try_consume_tokens([*opening, *word * 99]) - len(opening) == words
+
+
+def held_to_the_grammar(response: str, room: int, generator: np.random.Generator, **settings: Any) -> str:
+    """Let a model of random logits write what the grammar allows, as a server does, until its length limit."""
+    llguidance = pytest.importorskip("llguidance")
+    grammar = critique_grammar(response, max_tokens=room, **settings)
+    matcher = llguidance.LLMatcher(llguidance_tokenizer(), llguidance.LLMatcher.grammar_from_lark(grammar))
+    tokenizer, ids = made("gpt2"), []
+    while len(ids) < room and not matcher.is_stopped():
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")[: len(tokenizer)]
+        ids.append(int(generator.choice(np.flatnonzero(bits))))
+        assert matcher.consume_token(ids[-1])
+    return str(tokenizer.decode(ids, skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_whatever_a_model_writes_under_the_grammar_is_read(words: bool) -> None:
+    generator, ends = np.random.default_rng(0), set()
+    for response in texts(random.Random(0), 12):
+        found = critique_from_text(held_to_the_grammar(response, 90, generator, words=words), response)
+        ends.add(found.status)
+    assert ends <= {"ok", "repaired"}

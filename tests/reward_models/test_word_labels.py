@@ -1,0 +1,232 @@
+"""Labels of words: which words there are, what spans make of them, and that they are read whole or not at all."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from marked_texts import TEXTS, marked
+from text2grad.reward_models.word_labels import LABEL_FORMS, critique_from_labels, labels_of, spans_of, words_of
+from text2grad.reward_models.writing import critique_questions, critique_request, critique_target
+from text2grad.types import Critique, Example, Span
+
+DENSE, SCORES = LABEL_FORMS["dense"], LABEL_FORMS["scores"]
+BOTH = pytest.mark.parametrize("form", ["dense", "scores"])
+
+
+def good(start: int, end: int) -> Span:
+    return Span(start, end, "positive")
+
+
+def poor(start: int, end: int) -> Span:
+    return Span(start, end, "negative")
+
+
+@st.composite
+def labelled(draw: st.DrawFn) -> tuple[str, list[int]]:
+    """Return any text with a label for each of its words."""
+    response = draw(TEXTS)
+    count = len(words_of(response))
+    return response, draw(st.lists(st.sampled_from([-1, 0, 1]), min_size=count, max_size=count))
+
+
+# Words.
+
+
+def test_words_are_runs_of_letters_and_digits_and_single_marks() -> None:
+    text = "It's 5.50€,\n日本 e\u0301t\u00e9 ok_1 😀!"
+    #       0123456789 0 1 23  4 5    6      789
+    assert [text[start:end] for start, end in words_of(text)] == [
+        *("It", "'", "s", "5", ".", "50", "€", ",", "日", "本", "e\u0301", "té", "ok_1", "😀", "!"),
+    ]
+    assert words_of(" to  be") == [(1, 3), (5, 7)]
+    assert words_of("") == words_of(" \n\t") == []
+
+
+@given(TEXTS)
+def test_every_visible_character_is_in_exactly_one_word(text: str) -> None:
+    places = [place for start, end in words_of(text) for place in range(start, end)]
+    assert places == sorted(set(places))
+    assert {place for place in range(len(text)) if not text[place].isspace()} == set(places)
+
+
+# Spans to labels and back.
+
+
+@pytest.mark.parametrize(
+    ("spans", "labels"),
+    [
+        pytest.param([], [0, 0, 0, 0], id="no span marks nothing"),
+        pytest.param([good(3, 7)], [0, 1, 0, 0], id="a span that ends where a mark begins leaves it out"),
+        pytest.param([good(2, 3)], [0, 0, 0, 0], id="blanks are no word"),
+        pytest.param([good(2, 4)], [0, 1, 0, 0], id="the first letter is touched"),
+        pytest.param([good(6, 9)], [0, 1, 1, 0], id="the last letter and the comma, not the word after the blank"),
+        pytest.param([poor(13, 15)], [0, 0, 0, -1], id="beyond the last word a span may go on"),
+        pytest.param([poor(4, 4)], [0, 0, 0, 0], id="an empty span marks nothing"),
+        pytest.param([good(0, 14), poor(9, 14)], [1, 1, 1, 0], id="both labels: none"),
+        pytest.param([good(3, 5), good(5, 7)], [0, 1, 0, 0], id="twice the same: once"),
+    ],
+)
+def test_a_word_has_the_label_of_the_spans_that_touch_it(spans: list[Span], labels: list[int]) -> None:
+    assert labels_of("in Lyon, today ", spans) == labels
+    #                 012345678901234
+
+
+@pytest.mark.parametrize(
+    ("labels", "spans"),
+    [
+        ([1, 1, 1, 1], [good(1, 15)]),  # from the first letter to the last
+        ([0, 1, 1, 0], [good(4, 9)]),
+        ([0, 1, -1, -1], [good(4, 8), poor(8, 15)]),
+        ([-1, 0, -1, 1], [poor(1, 3), poor(8, 9), good(10, 15)]),
+        ([0, 0, 0, 0], []),
+    ],
+)
+def test_a_run_of_equal_labels_is_one_span(labels: list[int], spans: list[Span]) -> None:
+    assert spans_of(" in Lyon, today ", labels) == tuple(spans)
+
+
+@given(labelled())
+def test_labels_come_back_from_the_spans_that_they_mean(case: Any) -> None:
+    response, labels = case
+    assert labels_of(response, spans_of(response, labels)) == labels
+
+
+# Written.
+
+
+def test_what_is_written_by_hand() -> None:
+    critique = Critique('The "day" is wrong.', (good(3, 7), poor(9, 14)))
+    words = '{"textual_feedback": "The \\"day\\" is wrong.", '
+    assert critique_target(critique, "in Lyon, today", form="dense") == words + '"word_labels": "0 + 0 -"}'
+    assert critique_target(critique, "in Lyon, today", form="scores") == (
+        words + '"word_score_list": [["in", 0], ["Lyon", 1], [",", 0], ["today", -1]]}'
+    )
+    assert critique_target(critique, "in Lyon, today", words=False, form="dense") == (
+        '{"textual_feedback": "", "word_labels": "0 + 0 -"}'
+    )
+    assert critique_target(Critique(""), "", form="scores") == '{"textual_feedback": "", "word_score_list": []}'
+
+
+def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
+    asked = [critique_request(Example("Where?"), " in Lyon", form) for form in ("spans", "dense", "scores")]
+    for request, key in zip(asked, ("good_spans and poor_spans ", "word_labels ", "word_score_list "), strict=True):
+        assert f"your critique in words, then under {key}" in request
+        assert request.endswith(".\n\n### Prompt\nWhere?\n\n### Response\n in Lyon")
+    assert "+ for a good one, - for a poor one, 0 for any other." in asked[1]
+    assert "1 for a good one, -1 for a poor one, 0 for any other." in asked[2]
+    assert asked[0] == critique_request(Example("Where?"), " in Lyon")
+    assert critique_questions([Example("Where?")], [" in Lyon"], "chat", "scores") == asked[2:]
+    assert critique_questions([Example("Where?")], [" in Lyon"], "plain", "scores") == ["Where? in Lyon\n"]
+
+
+# Read.
+
+
+@BOTH
+@given(case=labelled(), feedback=TEXTS)
+@settings(deadline=None)
+def test_spans_that_are_runs_of_words_come_back_exactly(form: Any, case: Any, feedback: str) -> None:
+    response, labels = case
+    spans = spans_of(response, labels)
+    target = critique_target(Critique(feedback, spans), response, form=form)
+    read = critique_from_labels(target, response, LABEL_FORMS[form])
+    assert read == Critique(feedback if feedback.strip() else "", spans)  # blank words are none
+
+
+@BOTH
+@given(case=marked(), feedback=TEXTS, words=st.booleans())
+@settings(deadline=None)
+def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedback: str, words: bool) -> None:
+    response, spans = case
+    target = critique_target(Critique(feedback, spans), response, words=words, form=form)
+    assert list(json.loads(target)) == ["textual_feedback", LABEL_FORMS[form].key]
+    read = critique_from_labels(target, response, LABEL_FORMS[form])
+    assert read.status == "ok"
+    assert labels_of(response, read.spans) == labels_of(response, spans)
+    assert critique_target(read, response, words=words, form=form) == critique_target(
+        Critique(feedback if feedback.strip() else "", spans), response, words=words, form=form
+    )
+
+
+@BOTH
+@given(case=marked(), data=st.data())
+@settings(deadline=None)
+def test_a_critique_of_another_response_is_never_taken_for_one_of_this(form: Any, case: Any, data: Any) -> None:
+    response, spans = case
+    longer = response + data.draw(st.sampled_from([" x", ".", "\n日"]))
+    target = critique_target(Critique("Fine.", spans), response, form=form)
+    assert critique_from_labels(target, longer, LABEL_FORMS[form]).failed
+
+
+@BOTH
+@given(case=marked(), data=st.data())
+@settings(deadline=None)
+def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any) -> None:
+    response, spans = case
+    target = critique_target(Critique("Fine.", spans), response, form=form)
+    cut = target[: data.draw(st.integers(0, len(target) - 1))]
+    read = critique_from_labels(cut, response, LABEL_FORMS[form])
+    assert (read.status, read.spans) == ("unparsable", ())
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "reason"),
+    [
+        (DENSE, '{"word_labels": "0 +"}', "2 labels for 3 words"),
+        (DENSE, '{"word_labels": "0 + - -"}', "4 labels for 3 words"),
+        (DENSE, '{"word_labels": ""}', "0 labels for 3 words"),
+        (DENSE, '{"word_labels": "0+-"}', "1 labels for 3 words"),
+        (DENSE, '{"word_labels": "0 + 1"}', "label 3 is '1', none of + - 0"),
+        (DENSE, '{"word_labels": [0, 1, -1]}', "the labels are no text"),
+        (DENSE, '{"textual_feedback": "Good."}', "no whole JSON object with word_labels"),
+        (DENSE, '{"word_labels": "0 + -"', "no whole JSON object with word_labels"),
+        (DENSE, "0 + -", "no whole JSON object with word_labels"),
+        (DENSE, "", "no whole JSON object with word_labels"),
+        (SCORES, '{"word_score_list": [["in", 0], ["Lyon", 1]]}', "2 scores for 3 words"),
+        (
+            SCORES,
+            '{"word_score_list": [["in", 0], [".", 0], ["Lyon", 1]]}',
+            "word 2 is 'Lyon' in the response and '.' in",
+        ),
+        (
+            SCORES,
+            '{"word_score_list": [["in", 0], ["lyon", 1], [".", 0]]}',
+            "word 2 is 'Lyon' in the response and 'lyon'",
+        ),
+        (
+            SCORES,
+            '{"word_score_list": [["in", 0], ["Lyon", 0.5], [".", 0]]}',
+            "the score of word 2 is 0.5, none of 1 -1 0",
+        ),
+        (SCORES, '{"word_score_list": [["in", 0], ["Lyon", true], [".", 0]]}', "the score of word 2 is True, none of"),
+        (
+            SCORES,
+            '{"word_score_list": [["in", 0], ["Lyon", "1"], [".", 0]]}',
+            "the score of word 2 is '1', none of 1 -1",
+        ),
+        (SCORES, '{"word_score_list": ["in", "Lyon", "."]}', "the scores are no list of [word, score] pairs"),
+        (SCORES, '{"word_score_list": "0 + -"}', "the scores are no list of [word, score] pairs"),
+        (SCORES, '{"word_score_list": [["in", 0], ["Lyon", 1], [".", 0', "no whole JSON object with word_score_list"),
+    ],
+)
+def test_what_labels_other_words_is_a_failure_that_says_why(form: Any, text: str, reason: str) -> None:
+    read = critique_from_labels(text, "in Lyon.", form)
+    assert (read.status, read.spans) == ("unparsable", ())
+    assert read.feedback.startswith(reason)
+    assert read.feedback.endswith(f": {text}")  # what it wrote is kept
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "status"),
+    [
+        (DENSE, 'Well. ```json\n{"word_labels": "0 + -", "textual_feedback": "So."}\n```', "ok"),
+        (DENSE, "{'textual_feedback': 'So.', 'word_labels': '0 + -',}", "repaired"),
+        (DENSE, '{"a": 1} {"textual_feedback": "So.", "word_labels": "  0  +  - "}', "ok"),
+        (SCORES, "{'textual_feedback': 'So.', 'word_score_list': [('in', 0), ('Lyon', 1), ('.', -1)]}", "repaired"),
+        (SCORES, '{"textual_feedback": "So.", "word_score_list": [["in", 0.0], ["Lyon", 1.0], [".", -1]]}', "ok"),
+    ],
+)
+def test_json_is_read_as_models_write_it(form: Any, text: str, status: Any) -> None:
+    assert critique_from_labels(text, "in Lyon.", form) == Critique("So.", (good(3, 7), poor(7, 8)), status=status)

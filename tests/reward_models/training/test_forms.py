@@ -1,0 +1,113 @@
+"""A model that learned to label words, from annotations to the loop: trained, saved, loaded and measured."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_reward import ANNOTATIONS, prepare, recipe
+from text2grad.cli.__main__ import main
+from text2grad.errors import ConfigError
+from text2grad.feedback.annotations import write_annotations
+from text2grad.feedback.critic import ask
+from text2grad.feedback.preferences import split_by_prompt
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.load import load_learned
+from text2grad.reward_models.training.run import RewardRun
+from text2grad.reward_models.word_labels import labels_of, spans_of
+from text2grad.reward_models.writing import critique_target
+from text2grad.types import Critique, CritiqueForm, Example
+
+LEARNED, HELD_OUT = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
+TARGET_TOKENS = {
+    # The opening, 3 of "Animals please.", '", "', the key, '"', ":", " ", '"', 2 labels, '"', "}" and the end: 15.
+    "dense": 15,
+    # Up to ":" the same 8, " [" and "[", then twice the 6 of '"', word, '"', ",", " 1", "]", with "," and " [" between,
+    # "]}" and the end. -1 is one more, " -" and "1": half of the words are poor, and so one of a target's two.
+    "scores": 8 + 2 + 6 + 2 + 6 + 2 + 1,
+}
+
+
+@pytest.fixture(scope="module", params=["dense", "scores"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CritiqueForm, Path]:
+    """A form, and the directory of a finished run that learned it by heart."""
+    home = tmp_path_factory.mktemp(request.param)
+    prepare(home, request.param)
+    how = {"form": request.param, "steps": 120, "eval_every": 120, "lr": 0.01, "batch_size": 8}
+    RewardRun(recipe(home, reward_model=how)).run()
+    return request.param, home / "run"
+
+
+def asked(annotations: Any) -> tuple[list[Example], list[str]]:
+    return [Example(one.prompt) for one in annotations], [one.response for one in annotations]
+
+
+def test_it_writes_labels_which_are_read_as_the_spans_that_were_annotated(trained: Any) -> None:
+    form, run = trained
+    critic = GenerativeRewardModel.load(run / "model")
+    assert (critic.form, critic.constrain, critic.words) == (form, False, True)
+    targets = [critique_target(one.critique, one.response, form=form) for one in LEARNED]
+    right = [text == target for text, target in zip(critic.write(*asked(LEARNED)), targets, strict=True)]
+    assert sum(right) >= 23  # of 24
+    for critique, one, was_right in zip(ask(critic, *asked(LEARNED), match="exact"), LEARNED, right, strict=True):
+        spans = spans_of(one.response, labels_of(one.response, one.critique.spans))  # neighbours of one label are one
+        assert (critique == Critique("Animals please.", spans)) == was_right
+
+
+def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
+    form, run = trained
+    counts = json.loads((run / "results.json").read_bytes())["counts"]
+    assert (counts["learned"], counts["target_tokens"]) == (24, 24 * TARGET_TOKENS[form])
+    card = (run / "model" / "README.md").read_text("utf-8")
+    assert f"| tokens of what it learned to write, all together | {24 * TARGET_TOKENS[form]} |" in card
+    assert ("a label for each word of the response" in card) == (form == "dense")
+    assert ("a list of the response's words, each with a score of 1, -1 or 0, which" in card) == (form == "scores")
+    assert "constrained" not in card
+
+
+def test_a_text_without_room_for_all_labels_is_a_failure_with_its_reason(trained: Any) -> None:
+    form, run = trained
+    critic = GenerativeRewardModel.load(run / "model", max_new_tokens=TARGET_TOKENS[form] - 3)
+    for critique in critic(*asked(LEARNED[:3])):
+        assert (critique.status, critique.spans) == ("unparsable", ())
+        assert critique.feedback.startswith("no whole JSON object with word_")
+
+
+def test_in_the_loop_it_is_loaded_with_its_form_and_refuses_to_be_constrained(trained: Any) -> None:
+    form, run = trained
+    settings = {"model": {}, "critic": {"model": str(run / "model")}}
+    critic = load_learned(recipe(run.parent, **settings))
+    assert isinstance(critic, GenerativeRewardModel)
+    assert (critic.form, critic.constrain) == (form, False)
+    settings["critic"]["constrain"] = True  # type: ignore[assignment]
+    with pytest.raises(ConfigError) as caught:
+        load_learned(recipe(run.parent, **settings))
+    assert str(caught.value) == (
+        f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain out, in a "
+        "recipe critic.constrain."
+    )
+
+
+def test_a_form_that_nobody_knows_is_refused(trained: Any) -> None:
+    _, run = trained
+    with pytest.raises(ConfigError, match="form has no value 'dens'"):
+        GenerativeRewardModel.load(run / "model", form="dens")
+
+
+def test_a_run_that_would_constrain_labels_is_refused_before_anything_is_written(trained: Any) -> None:
+    form, run = trained
+    with pytest.raises(ConfigError, match="constrained decoding knows quotes alone"):
+        RewardRun(recipe(run.parent, "refused", reward_model={"form": form}, critic={"constrain": True}))
+    assert not (run.parent / "refused").exists()
+
+
+def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
+    _, run = trained
+    write_annotations(tmp_path / "truth.jsonl", LEARNED)
+    args = ["evaluate-reward", str(tmp_path / "truth.jsonl"), "--model", str(run / "model"), "--no-words"]
+    assert main([*args, "--draws", "20", "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())
+    assert found["constrained"] is False
+    assert found["metrics"]["failure_rate"]["value"] <= 1 / 24
+    assert found["metrics"]["precision/negative"]["value"] > 0.9

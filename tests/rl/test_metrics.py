@@ -1,0 +1,148 @@
+"""Numbers of a step, made by hand from three small responses."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from text2grad.models.policy import Scores
+from text2grad.rl import metrics as module
+from text2grad.rl.metrics import Clock, correlation, explained_variance, response_records, step_metrics
+from text2grad.types import Critique, Example, Rollout, Span
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "ids": [5, 6, 7],
+        "delta": [1.0, 0.0, -0.5],
+        "reward": [1.0, 0.0, 0.5],
+        "kl": [0.1, 0.2, 0.0],
+        "truncated": False,
+        "critique": {"spans": [[0, 1, "positive"], [2, 3, "negative"]], "unmatched": ["x"], "status": "ok"},
+    }
+    return base | changes
+
+
+RECORDS = [
+    record(),
+    record(
+        ids=[5],
+        delta=[0.0],
+        reward=[-0.5],
+        kl=[-0.1],
+        critique={"spans": [], "unmatched": ["y", "z"], "status": "timed_out"},
+    ),
+    record(
+        ids=[5, 6],
+        delta=[-1.0, 0.0],
+        reward=[1.0, 1.0],
+        kl=[0.3, 0.1],
+        truncated=True,
+        critique={"spans": [[0, 1, "negative"]], "unmatched": [], "status": "repaired"},
+    ),
+]
+MASK = torch.tensor([[True, True, True], [True, False, False]])
+
+
+def scores(entropy: torch.Tensor, values: torch.Tensor) -> Scores:
+    zeros = torch.zeros_like(entropy)
+    return Scores(zeros, zeros, zeros, entropy, values, torch.zeros(len(zeros)))
+
+
+def test_the_metrics_of_a_step_by_hand() -> None:
+    entropy = torch.tensor([[1.0, 2.0, 3.0], [4.0, 99.0, 99.0]])
+    returns = torch.tensor([[1.0, 2.0, 3.0], [4.0, -99.0, -99.0]])
+    values = torch.tensor([[1.0, 2.0, 3.0], [3.0, 99.0, 99.0]])
+    found = step_metrics(RECORDS, scores(entropy, values), returns, MASK)
+    assert found == pytest.approx(
+        {
+            "reward/per_response": 1.0,  # (1.5 − 0.5 + 2) / 3
+            "delta/positive_share": 1 / 6,
+            "delta/negative_share": 2 / 6,
+            "delta/labelled_share": 3 / 6,
+            "kl/per_token": 0.6 / 6,  # (0.3 − 0.1 + 0.4) / 6 tokens
+            "kl/per_sequence": 0.2,  # ... / 3 responses
+            "entropy/per_token": 2.5,
+            "value/explained_variance": 0.85,  # residuals 0, 0, 0, 1: 1 − (0.75/3) / (5/3)
+            "critic/failure_rate": 1 / 3,  # repaired is no failure
+            "critic/unmatched_rate": 0.5,  # 3 quotes not found beside 3 spans
+            "critic/spans_per_response": 1.0,
+            "length/mean": 2.0,
+            "length/truncated_share": 1 / 3,
+            # lengths −2: 1, −1, 0; rewards −1: ½, −3/2, 1; r = (½ + 3/2) / √(2 · 3½)
+            "length/reward_correlation": 2 / math.sqrt(7),
+        }
+    )
+    assert all(type(value) is float for value in found.values())
+
+
+def test_a_step_of_empty_responses_has_finite_metrics() -> None:
+    empty = record(ids=[], delta=[], reward=[], kl=[], critique={"spans": [], "unmatched": [], "status": "ok"})
+    none = torch.zeros(2, 0)
+    found = step_metrics([empty, empty], scores(none, none), none, none.bool())
+    assert set(found.values()) == {0.0}
+
+
+def test_a_record_holds_what_a_response_was_judged_by() -> None:
+    example = Example([{"role": "user", "content": "where?"}])
+    rollouts = [Rollout(example, (1, 2), (5, 6), "ab", True), Rollout(Example("q"), (1,), (7,), "c", False)]
+    critiques = [
+        Critique("wrong", (Span(0, 1, "negative"),), -0.5, "repaired", ("zz",)),
+        Critique("fine"),
+    ]
+    tokens = {"kl": torch.tensor([[0.123456789, -1.0], [2.0, 9.0]]), "value": torch.tensor([[1.0, 2.0], [3.0, 9.0]])}
+    first, second = response_records(
+        7, rollouts, critiques, [[0.0, -1 / 3], [1.0]], [[(0, 1), (1, 2)], [(0, 1)]], tokens
+    )
+    assert first == {
+        "step": 7,
+        "prompt": "where?",
+        "response": "ab",
+        "truncated": True,
+        "critique": {
+            "feedback": "wrong",
+            "spans": [[0, 1, "negative"]],
+            "outcome": -0.5,
+            "status": "repaired",
+            "unmatched": ["zz"],
+        },
+        "ids": [5, 6],
+        "offsets": [[0, 1], [1, 2]],
+        "delta": [0.0, -0.3333],
+        "kl": [0.12346, -1.0],
+        "value": [1.0, 2.0],
+    }
+    assert (second["kl"], second["value"], second["delta"], second["offsets"]) == ([2.0], [3.0], [1.0], [[0, 1]])
+    assert json.loads(json.dumps([first, second], allow_nan=False)) == [first, second]
+
+
+def test_explained_variance_is_one_for_a_perfect_value_and_zero_for_a_constant() -> None:
+    returns = torch.tensor([1.0, 2.0, 4.0])
+    assert explained_variance(returns, returns) == 1.0
+    assert explained_variance(torch.full((3,), 7.0), returns) == pytest.approx(0.0, abs=1e-6)
+    assert explained_variance(-returns, returns) == pytest.approx(-3.0)  # Var(2R) / Var(R) = 4
+
+
+@pytest.mark.parametrize("returns", [[], [1.0], [2.0, 2.0]])
+def test_explained_variance_of_returns_that_do_not_vary_is_zero(returns: list[float]) -> None:
+    assert explained_variance(torch.zeros(len(returns)), torch.tensor(returns)) == 0.0
+
+
+def test_correlation_is_pearsons_and_zero_where_nothing_varies() -> None:
+    assert correlation(np.array([1.0, 2.0, 3.0]), np.array([-1.0, -2.0, -3.0])) == pytest.approx(-1.0)
+    assert correlation(np.array([1.0]), np.array([2.0])) == 0.0
+    assert correlation(np.array([1.0, 1.0]), np.array([2.0, 3.0])) == 0.0
+    assert correlation(np.array([1.0, 2.0]), np.array([3.0, 3.0])) == 0.0
+
+
+def test_the_clock_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([10.0, 13.0, 20.0, 20.5, 30.0, 34.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
+    clock = Clock()
+    for phase in ("rollout", "update", "rollout"):
+        with clock(phase):
+            pass
+    assert clock.seconds == {"seconds/rollout": 7.0, "seconds/update": 0.5}

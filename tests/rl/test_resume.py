@@ -1,0 +1,210 @@
+"""A run that is killed and resumed ends as the run that was not, bit for bit, and pays its critic once."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import small_run
+from text2grad.errors import CheckpointError, ConfigError, CriticError
+from text2grad.rl.checkpoint import latest_checkpoint
+
+SCRIPT = str(Path(small_run.__file__))
+
+
+def untimed(path: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("seconds/")} for line in lines]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    first, second = small_run.weights(one), small_run.weights(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert untimed(one / "metrics.jsonl") == untimed(other / "metrics.jsonl")
+    logs = [sorted((run / "rollouts").glob("*.jsonl")) for run in (one, other)]
+    assert [p.read_bytes() for p in logs[0]] == [p.read_bytes() for p in logs[1]]
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_critic_once(tmp_path: Path) -> None:
+    settings = ["run.steps=10", "run.save_every=3", 'model.value="trunk"']
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    calm = [sys.executable, SCRIPT, str(tmp_path / "calm" / "run"), *settings]
+    small_run.finish(calm, environment)
+
+    rng, kills, steps_at_kill = random.Random(7), 0, []
+    killed = tmp_path / "killed" / "run"
+    command = [sys.executable, SCRIPT, str(killed), *settings]
+    calls = tmp_path / "killed" / "calls.jsonl"
+    for _ in range(4):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        enough = _calls(calls) + rng.randint(1, 3)  # die somewhere in the step after some more critiques
+        while process.poll() is None and _calls(calls) < enough:
+            time.sleep(0.002)
+        time.sleep(rng.random() * 0.15)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        steps_at_kill.append(_calls(calls))
+    small_run.finish(command, environment)
+    assert kills >= 3, steps_at_kill
+    assert_same_run(tmp_path / "calm" / "run", killed)
+    assert not list((killed / "critiques").glob("*")), "critiques that a checkpoint covers are removed"
+    asked = [line for line in calls.read_text().splitlines() if line]
+    in_flight = len(asked) - len(set(asked))
+    assert in_flight <= kills  # only what was being asked at the moment of a kill may be asked again
+    assert set(asked) == set((tmp_path / "calm" / "calls.jsonl").read_text().splitlines())
+
+
+def _calls(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"value": "none"},
+        {"value": "trunk", "detach_trunk": False},
+        {"value": "model"},
+        {"value": "adapter", "lora_r": 4},
+        {"value": "trunk", "lora_r": 4, "gradient_checkpointing": True},
+    ],
+    ids=lambda m: "-".join(map(str, m.values())),
+)
+def test_two_and_two_steps_equal_four(tmp_path: Path, model: dict[str, object]) -> None:
+    more = {"ppo": {"target_kl": 0.5, "epochs": 2, "minibatches": 2, "gamma": 0.5}}
+    small_run.trainer(tmp_path / "whole", model=model, **more).train()
+    first = small_run.trainer(tmp_path / "halves", model=model, **more)
+    first.train_step(), first.train_step()
+    first.save()
+    small_run.trainer(tmp_path / "halves", model=model, resume=True, **more).train()
+    assert_same_run(tmp_path / "whole", tmp_path / "halves")
+
+
+def test_critiques_given_after_the_last_checkpoint_are_used_again(tmp_path: Path) -> None:
+    calls = tmp_path / "calls.jsonl"
+    first = small_run.trainer(tmp_path / "run", small_run.ColourCritic(calls), run={"save_every": 100})
+    for _ in range(3):
+        first.train_step()
+    small_run.trainer(tmp_path / "run", small_run.ColourCritic(calls), resume=True).train()
+    assert _calls(calls) == 4  # steps 0, 1, 2 were asked by the first process, step 3 by the second
+
+
+def test_a_critic_that_raises_stops_the_run_and_loses_nothing(tmp_path: Path) -> None:
+    seen: list[object] = []
+
+    class Failing(small_run.ColourCritic):
+        def __call__(self, examples, responses):  # type: ignore[no-untyped-def]
+            if len(seen) == 3:
+                raise TimeoutError("no answer in 60 s")
+            seen.append(responses)
+            return super().__call__(examples, responses)
+
+    with pytest.raises(CriticError) as caught:
+        small_run.trainer(tmp_path / "run", Failing(), run={"save_every": 100}).train()
+    assert str(caught.value) == (
+        "critic Failing raised TimeoutError on a batch of 8 responses: no answer in 60 s. Every finished step is "
+        "saved; mend the critic and go on with --resume."
+    )
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / "step-000003"
+    small_run.trainer(tmp_path / "run", resume=True).train()
+    small_run.trainer(tmp_path / "calm").train()
+    assert_same_run(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_full_disk_while_saving_is_explained_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    run = small_run.trainer(tmp_path / "run")
+    run.train_step()
+    run.save()
+    run.train_step()
+    before = {p: p.read_bytes() for p in (tmp_path / "run" / "checkpoints").rglob("*") if p.is_file()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # a write beyond it fails as on a full disk
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"cannot write checkpoint .*step-000002: .* Free some space and go on"
+        ):
+            run.save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {p: p.read_bytes() for p in (tmp_path / "run" / "checkpoints").rglob("*") if p.is_file()} == before
+    run.train()
+    small_run.trainer(tmp_path / "calm").train()
+    assert_same_run(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_half_written_checkpoint_is_not_a_checkpoint(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    half = tmp_path / "run" / "checkpoints" / ".step-000009.tmp"
+    half.mkdir()
+    (half / "state.json").write_text("{")
+    found = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.name == "step-000004"
+
+
+def test_older_checkpoints_are_removed(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run", run={"steps": 4, "save_every": 1, "keep_checkpoints": 2}).train()
+    names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-000003", "step-000004"]
+
+
+def test_a_directory_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    with pytest.raises(ConfigError) as caught:
+        small_run.trainer(tmp_path / "run")
+    assert str(caught.value) == (
+        f"{tmp_path / 'run'} already holds a run. Go on with it by --resume, or choose another directory with "
+        "--set run.out=DIR."
+    )
+
+
+def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    with pytest.raises(CheckpointError) as caught:
+        small_run.trainer(tmp_path / "run", resume=True, optim={"lr": 3e-3, "value_lr": 0.5})
+    assert str(caught.value) == (
+        f"{tmp_path / 'run'} holds a run of another recipe; these settings changed: optim.value_lr: 0.01 → 0.5. Resume "
+        "with the settings it was started with, or choose another directory with --set run.out=DIR."
+    )
+
+
+def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
+    constant = {"optim": {"lr": 3e-3, "value_lr": 1e-2, "schedule": "constant"}}
+    small_run.trainer(tmp_path / "run", run={"steps": 2}, **constant).train()
+    small_run.trainer(tmp_path / "run", run={"steps": 4}, resume=True, **constant).train()
+    small_run.trainer(tmp_path / "whole", run={"steps": 4}, **constant).train()
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_logs_written_after_the_checkpoint_are_cut_off_on_resume(tmp_path: Path) -> None:
+    first = small_run.trainer(tmp_path / "run", run={"rollout_file_mb": 1})
+    first.log.rollout_file_bytes = 4_000  # several files, so that whole ones must go too
+    for _ in range(3):
+        first.train_step()
+        if first.step == 1:
+            first.save()
+    assert len(list((tmp_path / "run" / "rollouts").glob("*"))) >= 3
+    again = small_run.trainer(tmp_path / "run", run={"rollout_file_mb": 1}, resume=True)
+    files = sorted((tmp_path / "run" / "rollouts").glob("*"))
+    records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert (again.step, [r["step"] for r in records]) == (1, [0] * 8)
+    assert [m["step"] for m in untimed(tmp_path / "run" / "metrics.jsonl")] == [0]
+
+
+@pytest.mark.parametrize("name", ["trainable.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    path = tmp_path / "run" / "checkpoints" / "step-000004"
+    (path / name).write_bytes(b"{damaged")
+    with pytest.raises(CheckpointError, match=f"cannot read checkpoint {path}: "):
+        small_run.trainer(tmp_path / "run", resume=True)

@@ -1,0 +1,281 @@
+"""The loop of Algorithm 4 on a model made on the spot: it learns, it counts, and it refuses bad input before work."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+import small_run
+from text2grad import Critique, Example, Span
+from text2grad.config.recipe import make_recipe
+from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
+from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.tasks.tiny import tiny_llama
+
+LEARNING = {"rollout": {"batch_size": 32, "max_new_tokens": 6}, "run": {"steps": 12, "save_every": 100}}
+
+
+def records(out: Path) -> list[dict]:
+    return [json.loads(line) for file in sorted((out / "rollouts").glob("*")) for line in file.read_text().splitlines()]
+
+
+def metrics(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_the_critic_praises_becomes_likelier_and_what_it_faults_rarer(tmp_path: Path, seed: int) -> None:
+    more = {**LEARNING, "run": {**LEARNING["run"], "seed": seed}}
+    small_run.trainer(tmp_path / "run", **more).train()
+    found = metrics(tmp_path / "run")
+    early, late = found[:3], found[-3:]
+    for key, sign in (("delta/positive_share", 1), ("delta/negative_share", -1), ("reward/per_response", 1)):
+        change = sum(m[key] for m in late) - sum(m[key] for m in early)
+        assert sign * change > 0, (key, [m[key] for m in found])
+
+
+def test_the_reversed_critic_teaches_the_reverse(tmp_path: Path) -> None:
+    class Reversed(small_run.ColourCritic):
+        def judge(self, response: str) -> Critique:
+            spans = super().judge(response).spans
+            swapped = {"positive": "negative", "negative": "positive"}
+            return Critique("Numbers please.", tuple(Span(s.start, s.end, swapped[s.label]) for s in spans))
+
+    small_run.trainer(tmp_path / "run", Reversed(), **LEARNING).train()
+    text = [
+        " ".join(r["response"] for r in records(tmp_path / "run") if r["step"] in steps) for steps in ((0, 1), (10, 11))
+    ]
+    numbers = [sum(t.split().count(word) for word in ("one", "two", "three")) for t in text]
+    assert numbers[1] > 1.5 * numbers[0]
+
+
+def test_the_loop_does_not_know_which_kind_of_critic_it_has(tmp_path: Path) -> None:
+    def in_words(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        found = [small_run.ColourCritic().judge(r) for r in responses]
+        return [
+            json.dumps(
+                {
+                    "textual_feedback": c.feedback,
+                    "good_spans": [r[s.start : s.end] for s in c.spans if s.label == "positive"],
+                    "poor_spans": [r[s.start : s.end] for s in c.spans if s.label == "negative"],
+                }
+            )
+            for c, r in zip(found, responses, strict=True)
+        ]
+
+    small_run.trainer(tmp_path / "words", in_words).train()
+    small_run.trainer(tmp_path / "spans").train()
+    first, second = small_run.weights(tmp_path / "words"), small_run.weights(tmp_path / "spans")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_every_rollout_is_written_with_critique_and_numbers_per_token(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run", run={"steps": 1}).train()
+    found = records(tmp_path / "run")
+    assert len(found) == 8
+    for record in found:
+        tokens = len(record["ids"])
+        for key in ("delta", "reward", "kl", "value", "advantage", "offsets"):
+            assert len(record[key]) == tokens, key
+        for start, end, label in record["critique"]["spans"]:
+            marked = {d for d, (a, b) in zip(record["delta"], record["offsets"], strict=True) if a < end and b > start}
+            assert marked == {1.0 if label == "positive" else -1.0}
+        assert record["critique"]["feedback"] == "Colours are welcome, numbers are not."
+
+
+def test_the_trained_policy_is_an_ordinary_hugging_face_directory(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run = small_run.trainer(tmp_path / "run")
+    path = run.train()
+    loaded, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    ids = tokenizer("red cat", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, run.model.policy(ids).logits)
+
+
+def test_a_lora_policy_is_saved_as_an_adapter(tmp_path: Path) -> None:
+    path = small_run.trainer(tmp_path / "run", model={"lora_r": 2}).train()
+    assert (path / "adapter_model.safetensors").exists()
+
+
+def test_the_first_step_starts_at_ratio_one_and_kl_zero(tmp_path: Path) -> None:
+    for name, lora in (("full", 0), ("lora", 4)):
+        small_run.trainer(tmp_path / name, model={"lora_r": lora}, run={"steps": 1}).train()
+        assert abs(metrics(tmp_path / name)[0]["kl/per_token"]) < 1e-6
+
+
+def test_unreadable_critiques_give_no_reward_and_keep_the_sample(tmp_path: Path) -> None:
+    def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        return ["I would rather not say."] * len(responses)
+
+    small_run.trainer(tmp_path / "run", mute, run={"steps": 2}, critic={"max_failure_rate": 1.0}).train()
+    found = records(tmp_path / "run")
+    assert len(found) == 16
+    assert {x for r in found for x in r["delta"] + r["reward"]} == {0.0}
+    assert {m["critic/failure_rate"] for m in metrics(tmp_path / "run")} == {1.0}
+
+
+def test_a_critic_that_fails_too_often_stops_the_run(tmp_path: Path) -> None:
+    def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        return ["No."] * len(responses)
+
+    run = small_run.trainer(tmp_path / "run", mute, run={"steps": 50, "save_every": 100})
+    with pytest.raises(CriticError) as caught:
+        run.train()
+    assert str(caught.value) == (
+        "100% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
+        f"with δ = 0. Look at critique.status in {tmp_path / 'run' / 'rollouts'}, mend the critic, and go on with "
+        "--resume."
+    )
+    assert (tmp_path / "run" / "checkpoints" / "step-000013").exists()  # ⌈100 / 8⌉ batches
+
+
+def test_a_run_that_its_critic_stopped_goes_on_with_a_mended_one(tmp_path: Path) -> None:
+    def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        return ["No."] * len(responses)
+
+    settings = {"run": {"steps": 16, "save_every": 100}}
+    with pytest.raises(CriticError):
+        small_run.trainer(tmp_path / "run", mute, **settings).train()
+    small_run.trainer(tmp_path / "run", resume=True, **settings).train()
+    assert [m["step"] for m in metrics(tmp_path / "run")] == list(range(16))
+
+
+def test_spans_beyond_the_response_count_as_unreadable(tmp_path: Path) -> None:
+    def wild(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        return [Critique("Off the page.", (Span(0, 10_000, "negative"),)) for _ in responses]
+
+    small_run.trainer(tmp_path / "run", wild, run={"steps": 1}).train()
+    assert {r["critique"]["status"] for r in records(tmp_path / "run")} == {"unparsable"}
+
+
+def test_too_few_critiques_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CriticError) as caught:
+        small_run.trainer(tmp_path / "run", lambda examples, responses: []).train()
+    assert str(caught.value) == "critic <lambda> returned 0 critiques for 8 responses; one each is needed"
+
+
+def test_weights_that_are_not_numbers_stop_the_run_with_the_way_out(tmp_path: Path) -> None:
+    run = small_run.trainer(tmp_path / "run")
+    run.train_step()
+    run.save()
+    with torch.no_grad():
+        run.model.value_head.weight.fill_(torch.nan)
+    with pytest.raises(TrainingError, match=r"the loss is not finite .* Resume from the last checkpoint"):
+        run.train_step()
+    assert (tmp_path / "run" / "checkpoints" / "step-000001").exists()
+
+
+def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    critic, recipe = small_run.ColourCritic(), small_run.recipe(tmp_path / "run")
+    with pytest.raises(DataError) as caught:
+        Text2GradTrainer(model, critic, tokenizer, [], recipe)
+    assert str(caught.value) == "there are no prompts: the list of examples is empty"
+    long = [Example("red " * 80)]
+    with pytest.raises(DataError, match=r"1 of 1 prompts have more than 58 tokens"):
+        Text2GradTrainer(model, critic, tokenizer, long, recipe)
+    with pytest.raises(ModelError, match="cannot load a causal language model from 'nowhere'"):
+        Text2GradTrainer("nowhere", critic, tokenizer, small_run.EXAMPLES, recipe)
+    tokenizer.eos_token, model.generation_config.eos_token_id = None, None
+    with pytest.raises(ModelError) as caught_model:
+        Text2GradTrainer(model, critic, tokenizer, small_run.EXAMPLES, recipe)
+    assert str(caught_model.value) == (
+        "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response could "
+        "ever end. Set rollout.eos_token_ids."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_without_padding_token_is_fine(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    tokenizer.pad_token = None
+    Text2GradTrainer(
+        model, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, small_run.recipe(tmp_path / "a")
+    ).train()
+    small_run.trainer(tmp_path / "b").train()
+    first, second = small_run.weights(tmp_path / "a"), small_run.weights(tmp_path / "b")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate import Accelerator
+
+    from text2grad.rl.processes import make_accelerator
+
+    monkeypatch.setattr(Accelerator, "num_processes", 3)
+    with pytest.raises(ConfigError) as caught:
+        make_accelerator(make_recipe({"rollout": {"batch_size": 8}, "run": {"tracker": "none"}}))
+    assert str(caught.value) == (
+        "rollout.batch_size = 8 cannot be shared evenly by 3 processes × ppo.minibatches = 1; choose a multiple of 3"
+    )
+
+
+def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
+    run = small_run.trainer(
+        tmp_path / "run",
+        ppo={"kl": "full", "entropy_coef": 0.01, "stop_kl": 0.02, "target_kl": 1.0},
+        optim={"lr": 3e-3, "value_lr": 1e-2, "value_warmup_steps": 1, "warmup_steps": 1},
+        rollout={"temperature": 0.7, "batch_size": 8, "max_new_tokens": 6},
+    )
+    start = {name: p.detach().clone() for name, p in run.model.policy.named_parameters()}
+    run.train_step()
+    assert all(torch.equal(start[name], p) for name, p in run.model.policy.named_parameters())
+    run.train_step()
+    assert not all(torch.equal(start[name], p) for name, p in run.model.policy.named_parameters())
+
+
+def test_two_processes_make_the_same_run_as_one(tmp_path: Path) -> None:
+    # The loopback by number: a machine whose own name cannot be looked up would otherwise wait for ever.
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    settings = ["run.steps=2", "run.save_every=2"]
+    script = str(Path(small_run.__file__))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launch = ["--master-addr", "127.0.0.1", "--master-port", port, "--nnodes", "1", "--nproc-per-node", "2", script]
+    for name, command in (("one", [script]), ("two", ["-m", "torch.distributed.run", *launch])):
+        (tmp_path / name).mkdir()
+        small_run.finish([sys.executable, *command, str(tmp_path / name / "run"), *settings], environment)
+    first, second = small_run.weights(tmp_path / "one" / "run"), small_run.weights(tmp_path / "two" / "run")
+    for name in first:  # sums are taken in another order, so the last bits may differ
+        torch.testing.assert_close(first[name], second[name], rtol=0, atol=2e-5)
+    responses = [[r["response"] for r in records(tmp_path / who / "run") if r["step"] == 0] for who in ("one", "two")]
+    assert responses[0] == responses[1]
+
+
+def test_a_model_whose_own_logits_differ_is_refused(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+
+    class Sharpened(type(model)):  # type: ignore[misc]
+        def forward(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits * 3
+            return output
+
+    model.__class__ = Sharpened
+    with pytest.raises(ModelError, match="Sharpened: log-probs from its hidden states differ from its own by"):
+        Text2GradTrainer(
+            model, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, small_run.recipe(tmp_path / "r")
+        )
+
+
+def test_the_same_seed_makes_the_same_tiny_model() -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    again = tiny_llama(tokenizer, seed=1, width=32, context=64)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_weighting_without_its_tagger_is_refused_before_work_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nltk", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match="text2grad\\[importance\\]"):
+        small_run.trainer(tmp_path / "run", reward={"weighting": "token_importance"})
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,443 @@
+"""One PPO update: its gradient against one written by hand, what changes nothing, and what stops it."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from text2grad.config.policy import OptimConfig, PPOConfig
+from text2grad.errors import TrainingError
+from text2grad.models.batch import collate
+from text2grad.models.policy import PolicyWithValue, Reference, Scores
+from text2grad.rl.optimizers import Optimizers
+from text2grad.rl.update import Learning, Updater
+from text2grad.types import Rollout
+from tiny_models import own_logits, rollouts, tiny
+
+LENGTHS = ((3, 4), (5, 1), (2, 5), (1, 6), (4, 2), (2, 3))
+RATE = 3e-3
+
+
+class Recorded:
+    """Stands for the optimizers: it keeps the gradient that it was given, and moves nothing."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.gradients = model, list[dict[str, Tensor]]()
+
+    def step(self) -> dict[str, float]:
+        self.gradients.append({n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None})
+        self.zero_grad()
+        return {"update/policy_grad_norm": 1.0}
+
+    def zero_grad(self) -> None:
+        self.model.zero_grad(set_to_none=True)
+
+
+class Bench:
+    """A policy with a value function, rollouts scored by it, and advantages and returns drawn at random."""
+
+    def __init__(
+        self,
+        *,
+        family: str = "llama",
+        value: str = "trunk",
+        lengths: tuple[tuple[int, int], ...] = LENGTHS,
+        temperature: float = 1.0,
+        recorded: bool = False,
+        detach_trunk: bool = True,
+        lr: float = RATE,
+        **ppo: Any,
+    ) -> None:
+        self.model = PolicyWithValue(tiny(family), value=value, detach_trunk=detach_trunk)  # type: ignore[arg-type]
+        self.reference = Reference(self.model.policy)
+        self.rollouts, self.temperature = rollouts(lengths), temperature
+        generator = torch.Generator().manual_seed(1)
+        width = max(response for _, response in lengths)
+        self.advantages = torch.randn(len(lengths), width, generator=generator)
+        self.returns = torch.randn(len(lengths), width, generator=generator)
+        self.config = PPOConfig(**({"epochs": 1} | ppo))
+        settings = OptimConfig(lr=lr, value_lr=lr, schedule="constant", max_grad_norm=100.0)
+        self.optimizers: Any = Recorded(self.model)
+        if not recorded:
+            policy, psi = self.model.policy_parameters(), self.model.value_parameters()
+            self.optimizers = Optimizers(policy, psi, settings, total_steps=100)
+            self.optimizers.begin(0)
+        self.updater = Updater(
+            self.model,
+            Accelerator(cpu=True),
+            self.config,
+            temperature=temperature,
+            optimizers=self.optimizers,
+            half_precision=False,
+        )
+
+    def learning(self, order: list[int] | None = None) -> Learning:
+        """Score the rollouts with the policy as it stands now; rows may come in another order."""
+        rows = torch.tensor(order or range(len(self.rollouts)))
+        batch = collate([self.rollouts[row] for row in rows.tolist()], pad_id=0)
+        scores = self.model.score(batch, self.reference, temperature=self.temperature, kl="k1")
+        mask = batch.response_mask
+        return Learning(
+            batch, scores, self.advantages[rows].masked_fill(~mask, 0), self.returns[rows].masked_fill(~mask, 0)
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+
+    def logp(self, row: int, token: int) -> float:
+        learning = self.learning()
+        return float(learning.scores.logp[row, token])
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+# The gradient.
+
+
+def test_the_gradient_of_the_first_step_is_that_of_the_losses_written_by_hand() -> None:
+    # At ratio 1 the surrogate's gradient is that of −Σ A log π / N; the value loss is ½ Σ (V − R)² / N with V = 0 at
+    # the start; the bonus is Σ H / N. The logits are transformers' own, unpadded, row by row, at the temperature.
+    bench = Bench(recorded=True, entropy_coef=0.3, vf_coef=0.5, temperature=0.7, detach_trunk=False)
+    torch.nn.init.normal_(bench.model.value_head.weight, std=0.1)
+    learning = bench.learning()
+    bench.updater(learning, seed=0)
+    (found,) = bench.optimizers.gradients
+
+    policy, tokens = bench.model.policy, sum(response for _, response in LENGTHS)
+    policy.zero_grad()
+    loss = torch.zeros(())
+    for row, rollout in enumerate(bench.rollouts):
+        length, start = len(rollout.response_ids), len(rollout.prompt_ids) - 1
+        output = policy(input_ids=torch.tensor([rollout.prompt_ids + rollout.response_ids]), output_hidden_states=True)
+        logp = (output.logits[0, start : start + length] / 0.7).log_softmax(-1)
+        chosen = logp.gather(1, torch.tensor(rollout.response_ids)[:, None])[:, 0]
+        values = bench.model.value_head(output.hidden_states[-1][0, start : start + length])[:, 0]
+        loss = loss - (bench.advantages[row, :length] * chosen).sum()
+        loss = loss + 0.5 * 0.5 * (values - bench.returns[row, :length]).square().sum()
+        loss = loss + 0.3 * (logp.exp() * logp).sum()
+    (loss / tokens).backward()
+    expected = {name: p.grad for name, p in bench.model.named_parameters() if p.grad is not None}
+    assert set(found) == set(expected)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=2e-6, msg=name)
+
+
+def test_what_the_first_step_saw_by_hand() -> None:
+    bench = Bench(entropy_coef=0.1, max_ratio=1.1)
+    learning = bench.learning()
+    found = bench.updater(learning, seed=0)
+    mask = learning.batch.response_mask
+    entropy = torch.cat([own_logits(bench.reference.model, r).log_softmax(-1) for r in bench.rollouts])
+    assert found == pytest.approx(
+        {
+            "update/policy_loss": -float(learning.advantages[mask].mean()),  # ratio 1
+            "update/value_loss": 0.5 * float(learning.returns[mask].square().mean()),  # V = 0
+            "update/ratio_mean": 1.0,
+            "update/ratio_max": 1.0,
+            "update/clip_fraction": 0.0,
+            "update/approx_kl_per_token": 0.0,
+            "update/entropy_per_token": -float((entropy.exp() * entropy).sum(-1).mean()),
+            "update/policy_grad_norm": found["update/policy_grad_norm"],
+            "update/value_grad_norm": found["update/value_grad_norm"],
+            "update/skipped": 0.0,
+            "update/epochs": 1.0,
+        },
+        abs=1e-5,
+    )
+    assert found["update/policy_grad_norm"] > 0.01
+    assert found["update/value_grad_norm"] > 0.01
+
+
+def test_later_passes_see_the_ratio_move_and_the_clip_bite() -> None:
+    first, third = (Bench(epochs=epochs, clip_range=0.05) for epochs in (1, 3))
+    once, thrice = first.updater(first.learning(), seed=0), third.updater(third.learning(), seed=0)
+    assert (once["update/clip_fraction"], once["update/approx_kl_per_token"]) == pytest.approx((0.0, 0.0), abs=1e-6)
+    assert thrice["update/clip_fraction"] > 0.1
+    assert thrice["update/approx_kl_per_token"] > 1e-3
+    assert thrice["update/ratio_max"] > 1.05
+    assert thrice["update/epochs"] == 3.0
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_token_that_is_praised_becomes_likelier_and_one_that_is_faulted_rarer(sign: float) -> None:
+    bench = Bench(lr=1e-3)
+    bench.advantages = torch.zeros_like(bench.advantages)
+    bench.advantages[2, 3] = sign
+    before = bench.logp(2, 3)
+    bench.updater(bench.learning(), seed=0)
+    assert sign * (bench.logp(2, 3) - before) > 0.01
+
+
+def test_the_entropy_bonus_raises_the_entropy() -> None:
+    # A bandit: one prompt token, one response token, every answer worth the same.
+    def entropy_after(coefficient: float) -> tuple[float, float]:
+        bench = Bench(lengths=((1, 1),) * 4, entropy_coef=coefficient, vf_coef=0.0)
+        bench.advantages = torch.zeros_like(bench.advantages)
+        before = float(bench.learning().scores.entropy.mean())
+        for step in range(5):
+            bench.updater(bench.learning(), seed=step)
+        return before, float(bench.learning().scores.entropy.mean())
+
+    before, after = entropy_after(0.1)
+    assert after > before + 0.05
+    before, after = entropy_after(0.0)
+    assert after == before
+
+
+def test_the_value_function_comes_closer_to_the_returns_and_leaves_the_policy_alone() -> None:
+    bench = Bench(value="trunk", vf_coef=1.0, value_clip_range=0.0, epochs=20)
+    bench.advantages = torch.zeros_like(bench.advantages)
+    before = {name: p.detach().clone() for name, p in bench.model.policy.named_parameters()}
+    found = bench.updater(bench.learning(), seed=0)
+    learning = bench.learning()
+    mask = learning.batch.response_mask
+    error = 0.5 * float((learning.scores.values - learning.returns)[mask].square().mean())
+    assert error < 0.9 * 0.5 * float(learning.returns[mask].square().mean())
+    assert found["update/value_loss"] > error  # the mean over all passes, of which the first was the worst
+    assert same(before, {name: p.detach() for name, p in bench.model.policy.named_parameters()})
+
+
+def test_a_value_clip_of_zero_means_none() -> None:
+    # In the second pass V has moved from V_old = 0. A clip of 1e-6 pretends that it has not: the loss stays that of
+    # V = 0 and gets no gradient where V came closer.
+    losses = {clip: Bench(vf_coef=1.0, value_clip_range=clip, epochs=2, lr=0.01) for clip in (0.0, 1e-6, 1e6)}
+    found = {clip: b.updater(b.learning(), seed=0)["update/value_loss"] for clip, b in losses.items()}
+    assert found[0.0] == found[1e6]
+    assert found[0.0] < found[1e-6]
+
+
+# What changes nothing.
+
+
+@pytest.mark.parametrize("tokens", [1, 12, 30])
+def test_the_size_of_a_micro_batch_changes_no_gradient(tokens: int) -> None:
+    settings = {"entropy_coef": 0.1, "minibatches": 2, "epochs": 2, "recorded": True}
+    whole, split = Bench(**settings), Bench(micro_batch_tokens=tokens, **settings)  # type: ignore[arg-type]
+    assert len(split.learning().batch.groups(tokens)) > 1
+    one, other = whole.updater(whole.learning(), seed=3), split.updater(split.learning(), seed=3)
+    assert one == pytest.approx(other, abs=1e-5)
+    for first, second in zip(whole.optimizers.gradients, split.optimizers.gradients, strict=True):
+        assert set(first) == set(second)
+        for name in first:
+            torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_size_of_a_micro_batch_changes_the_weights_by_fp32_noise_alone() -> None:
+    # AdamW's first steps are about lr · g/(|g| + 1e-5): noise of 1e-8 in g moves a weight by at most 1e-3 lr.
+    benches = [Bench(micro_batch_tokens=tokens, minibatches=2, epochs=2) for tokens in (1, 20, 16_384)]
+    found = [bench.updater(bench.learning(), seed=3) for bench in benches]
+    assert found[0]["update/ratio_max"] > 1.01
+    assert found[1] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
+    assert found[2] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
+    for bench in benches[1:]:
+        for name, weight in bench.weights().items():
+            torch.testing.assert_close(weight, benches[0].weights()[name], rtol=0, atol=0.02 * RATE, msg=name)
+
+
+def test_the_order_of_rows_changes_no_gradient() -> None:
+    one, other = Bench(recorded=True), Bench(recorded=True)
+    one.updater(one.learning(), seed=0)
+    other.updater(other.learning([4, 2, 0, 5, 1, 3]), seed=0)
+    for name, gradient in one.optimizers.gradients[0].items():
+        torch.testing.assert_close(gradient, other.optimizers.gradients[0][name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_what_stands_in_padding_changes_no_bit() -> None:
+    clean, dirty = Bench(), Bench()
+    clean.updater(clean.learning(), seed=0)
+    learning = dirty.learning()
+    padding = ~learning.batch.response_mask
+    scores = Scores(*(x.masked_fill(padding, 77.0) if x.ndim == 2 else x for x in learning.scores))
+    filled = (x.masked_fill(padding, -55.0) for x in (learning.advantages, learning.returns))
+    dirty.updater(Learning(learning.batch, scores, *filled), seed=0)
+    assert same(clean.weights(), dirty.weights())
+
+
+def test_a_row_without_a_response_changes_no_gradient() -> None:
+    one, other = Bench(recorded=True), Bench(recorded=True, lengths=(*LENGTHS, (3, 0)))
+    other.advantages[:6], other.returns[:6] = one.advantages, one.returns
+    one.updater(one.learning(), seed=0)
+    other.updater(other.learning(), seed=0)
+    for name, gradient in one.optimizers.gradients[0].items():
+        torch.testing.assert_close(gradient, other.optimizers.gradients[0][name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_same_seed_makes_the_same_bits_and_another_other_minibatches() -> None:
+    benches = [Bench(minibatches=3, epochs=2) for _ in range(3)]
+    for bench, seed in zip(benches, (5, 5, 6), strict=True):
+        torch.manual_seed(int(torch.randint(1_000, ())))  # whatever ran before
+        bench.updater(bench.learning(), seed=seed)
+    assert same(benches[0].weights(), benches[1].weights())
+    assert not same(benches[0].weights(), benches[2].weights())
+
+
+def test_each_pass_uses_every_row_once_in_minibatches_of_one_size_and_another_order() -> None:
+    updater = Bench(minibatches=3).updater
+    orders = []
+    for seed in range(12):
+        parts = [part.tolist() for part in updater._minibatches(6, seed)]
+        assert [len(part) for part in parts] == [2, 2, 2]
+        assert sorted(row for part in parts for row in part) == [0, 1, 2, 3, 4, 5]
+        orders.append(str(parts))
+    assert len(set(orders)) > 6
+    bench = Bench(minibatches=3, epochs=4, recorded=True)
+    assert bench.updater(bench.learning(), seed=0)["update/epochs"] == 4.0
+    assert len(bench.optimizers.gradients) == 12
+    passes = bench.optimizers.gradients[::3]  # weights never move here: equal minibatches would give equal gradients
+    assert len({float(gradients["policy.lm_head.weight"].sum()) for gradients in passes}) > 1
+
+
+def test_a_minibatch_may_end_anywhere_in_the_batch() -> None:
+    assert [part.tolist() for part in Bench(minibatches=1).updater._minibatches(4, 9)] == [[0, 1, 2, 3]]
+    assert [sorted(part.tolist()) for part in Bench(minibatches=4).updater._minibatches(4, 9)] != [[0, 1, 2, 3]]
+
+
+def test_rows_are_taken_with_all_that_belongs_to_them_and_trimmed() -> None:
+    bench = Bench()
+    learning = bench.learning()
+    part = learning.rows(torch.tensor([4, 1]))  # responses of 2 tokens and of 1
+    assert part.advantages.tolist() == learning.advantages[[4, 1], :2].tolist()
+    assert part.returns.tolist() == learning.returns[[4, 1], :2].tolist()
+    assert part.batch.response_mask.tolist() == [[True, True], [True, False]]
+    assert part.scores.logp.tolist() == learning.scores.logp[[4, 1], :2].tolist()
+    assert part.scores.bootstrap.tolist() == learning.scores.bootstrap[[4, 1]].tolist()
+
+
+# What stops an update, or a part of it.
+
+
+def test_a_model_with_dropout_is_found_out_before_the_first_step() -> None:
+    bench = Bench(family="gpt2", epochs=2)
+    learning = bench.learning()
+    for module in bench.model.modules():  # against what PolicyWithValue does
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.3
+    bench.model.train()
+    before = bench.weights()
+    with pytest.raises(TrainingError) as caught:
+        bench.updater(learning, seed=0)
+    shape = re.fullmatch(
+        r"before the first optimizer step the policy is π_old, but log π − log π_old is (?P<deviation>[\d.e+-]+) "
+        r"\(tolerance 1e-04\): the model is not deterministic \(dropout, or a layer that depends on the batch\), so "
+        r"PPO's ratios would compare noise",
+        str(caught.value),
+    )
+    assert shape is not None, str(caught.value)
+    assert float(shape["deviation"]) > 1e-3
+    assert same(before, bench.weights())
+
+
+@pytest.mark.parametrize(("half", "inside", "outside"), [(False, 6e-5, 1.6e-4), (True, 0.04, 0.06)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_first_ratio_may_differ_from_one_by_the_arithmetics_noise(
+    half: bool, inside: float, outside: float, sign: int
+) -> None:
+    for size, passes in ((inside, True), (outside, False)):
+        bench = Bench()
+        updater = Updater(
+            bench.model,
+            Accelerator(cpu=True),
+            bench.config,
+            temperature=1.0,
+            optimizers=bench.optimizers,
+            half_precision=half,
+        )
+        learning = bench.learning()
+        learning.scores.logp[3, 5] += sign * size
+        if passes:
+            updater(learning, seed=0)
+        else:
+            with pytest.raises(TrainingError, match="before the first optimizer step the policy is π_old"):
+                updater(learning, seed=0)
+
+
+@pytest.mark.parametrize("row", range(len(LENGTHS)))
+def test_the_largest_ratio_is_found_in_whichever_micro_batch_it_stands(row: int) -> None:
+    bench = Bench(micro_batch_tokens=1)
+    bench.updater.tolerance = 1.0
+    learning = bench.learning()
+    learning.scores.logp[row, 0] -= math.log(1.5)
+    assert bench.updater(learning, seed=0)["update/ratio_max"] == pytest.approx(1.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("row", range(len(LENGTHS)))
+def test_a_first_ratio_other_than_one_is_found_in_whichever_micro_batch_it_stands(row: int) -> None:
+    bench = Bench(micro_batch_tokens=1, minibatches=1)
+    learning = bench.learning()
+    learning.scores.logp[row, 0] += 0.5
+    with pytest.raises(TrainingError, match=r"log π − log π_old is 0\.5 \(tolerance 1e-04\)"):
+        bench.updater(learning, seed=0)
+
+
+@pytest.mark.parametrize("where", ["advantages", "returns"])
+def test_a_loss_that_is_no_number_changes_no_weight(where: str) -> None:
+    bench = Bench(micro_batch_tokens=12)
+    learning = bench.learning()
+    getattr(learning, where)[3, 0] = math.nan
+    before, expected = bench.weights(), -float(learning.advantages[learning.batch.response_mask].mean())
+    with pytest.raises(TrainingError) as caught:
+        bench.updater(learning, seed=0)
+    value = 0.5 * float(learning.returns[learning.batch.response_mask].square().mean())
+    assert str(caught.value) == (
+        f"the loss is not finite (policy {expected:.4g}, value {value:.4g}) before an optimizer step, which was not "
+        "made. Resume from the last checkpoint with a lower optim.lr or a higher ppo.beta, or look at the last "
+        "rollouts for what was sampled."
+    )
+    assert same(before, bench.weights())
+    assert bench.optimizers.states({id(p): n for n, p in bench.model.named_parameters()}) == {}
+
+
+def test_a_minibatch_whose_mean_ratio_is_too_high_is_skipped_and_counted() -> None:
+    bench = Bench(max_ratio=0.999, epochs=3, minibatches=2)  # so that even ratio 1 is too high
+    before = bench.weights()
+    found = bench.updater(bench.learning(), seed=0)
+    assert found["update/skipped"] == 6.0  # a count, not a mean
+    assert "update/policy_grad_norm" not in found
+    assert same(before, bench.weights())
+    assert all(parameter.grad is None for parameter in bench.model.parameters())
+
+
+def test_only_the_minibatches_after_the_ratio_ran_away_are_skipped() -> None:
+    bench = Bench(max_ratio=1.5, epochs=3, lr=0.1)
+    bench.advantages = torch.ones_like(bench.advantages)
+    found = bench.updater(bench.learning(), seed=0)
+    assert 0 < found["update/skipped"] < 3
+    assert found["update/ratio_max"] > 1.5
+
+
+def test_the_passes_end_early_when_the_policy_has_moved_too_far() -> None:
+    # The KL of the second pass is measured before its step; the limit is one and a half times the setting.
+    def passes(stop_kl: float | None) -> dict[str, float]:
+        bench = Bench(epochs=4, stop_kl=stop_kl)
+        return bench.updater(bench.learning(), seed=0)
+
+    two = Bench(epochs=2)
+    kl = 2 * two.updater(two.learning(), seed=0)["update/approx_kl_per_token"]  # the mean of 0 and this
+    assert kl > 1e-4
+    assert passes(None)["update/epochs"] == 4.0
+    assert passes(kl / 1.6)["update/epochs"] == 2.0
+    assert passes(kl / 1.4)["update/epochs"] == 3.0
+
+
+def test_a_policy_without_value_function_learns_too() -> None:
+    bench = Bench(value="none", vf_coef=1.0)
+    before = bench.weights()
+    found = bench.updater(bench.learning(), seed=0)
+    assert "update/value_grad_norm" not in found
+    assert not same(before, bench.weights())
+
+
+def test_responses_of_no_tokens_at_all_move_nothing() -> None:
+    bench = Bench(lengths=((2, 1),))
+    bench.rollouts = [Rollout(r.example, r.prompt_ids, (), "", True) for r in bench.rollouts]
+    bench.advantages, bench.returns = torch.zeros(1, 0), torch.zeros(1, 0)
+    before = bench.weights()
+    found = bench.updater(bench.learning(), seed=0)
+    assert found["update/ratio_mean"] == 0.0
+    assert same(before, bench.weights())
