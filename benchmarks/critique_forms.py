@@ -31,9 +31,9 @@ from text2grad.types import Critique, CritiqueForm, Example
 FORMS: tuple[CritiqueForm, ...] = get_args(CritiqueForm)
 
 
-def target(one: Annotation, form: CritiqueForm, *, words: bool) -> str:
+def target(one: Annotation, form: CritiqueForm, *, write_feedback: bool) -> str:
     """Return what is learned of an annotation."""
-    return critique_target(one.critique, one.response, words=words, form=form)
+    return critique_target(one.critique, one.response, write_feedback=write_feedback, form=form)
 
 
 def read(text: str, response: str, form: CritiqueForm) -> Critique:
@@ -46,7 +46,8 @@ def read(text: str, response: str, form: CritiqueForm) -> Critique:
 def own_tokenizer(annotations: Sequence[Annotation]) -> Any:
     """Return a byte-level BPE that has seen all forms, and has a token made for none."""
     texts = [critique_prompt(Example(one.prompt), one.response) for one in annotations]
-    texts += [target(one, form, words=words) for one in annotations for form in FORMS for words in (True, False)]
+    for write_feedback in (True, False):
+        texts += [target(one, form, write_feedback=write_feedback) for one in annotations for form in FORMS]
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -59,17 +60,19 @@ def own_tokenizer(annotations: Sequence[Annotation]) -> Any:
 def cost(annotations: Sequence[Annotation], form: CritiqueForm, tokenizer: Any) -> dict[str, float]:
     """Return what a form costs, means over annotations, each target with its end-of-sequence."""
 
-    def tokens(*, words: bool) -> float:
-        ids = tokenizer([target(one, form, words=words) for one in annotations], add_special_tokens=False).input_ids
+    def tokens(*, write_feedback: bool) -> float:
+        ids = tokenizer(
+            [target(one, form, write_feedback=write_feedback) for one in annotations], add_special_tokens=False
+        ).input_ids
         return sum(map(len, ids)) / len(annotations) + 1
 
     exact = [
-        set(read(target(one, form, words=True), one.response, form).spans) == set(one.critique.spans)
+        set(read(target(one, form, write_feedback=True), one.response, form).spans) == set(one.critique.spans)
         for one in annotations
     ]
     return {
-        "with_words": tokens(words=True),
-        "marks_alone": tokens(words=False),
+        "with_words": tokens(write_feedback=True),
+        "marks_alone": tokens(write_feedback=False),
         "exact": sum(exact) / len(annotations),
     }
 

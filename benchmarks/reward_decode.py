@@ -145,7 +145,7 @@ class Bench:
         ids, width, layers = SIZES[size]
         self.model, self.tokenizer = build_model(ids, width, layers), build_tokenizer(ids)
         start = time.process_time()
-        self.skeleton = skeleton_of(self.tokenizer, size=ids, eos_ids=(0,), words=True)
+        self.skeleton = skeleton_of(self.tokenizer, size=ids, eos_ids=(0,), write_feedback=True)
         self.prepare_seconds = time.process_time() - start
         self.responses, self.scripts = make_rows(self.skeleton.vocabulary, batch)
         generator = random.Random(1)

@@ -83,7 +83,7 @@ def byte_bpe(texts: list[str], size: int) -> Any:
 def make_base(path: Path, annotations: list[Annotation], options: argparse.Namespace, seed: int) -> None:
     """Write a tokenizer of the training texts and a Llama of random weights."""
     texts = [critique_prompt(Example(one.prompt), one.response) for one in annotations]
-    texts += [critique_target(one.critique, one.response, words=options.words) for one in annotations]
+    texts += [critique_target(one.critique, one.response, write_feedback=options.words) for one in annotations]
     tokenizer = byte_bpe(texts, options.vocabulary)
     torch.manual_seed(seed)
     width = options.width
@@ -251,7 +251,7 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
     for name, how in ways.items():
         critic = GenerativeRewardModel.load(path, **how)
         quality = held_out.measure(critic)
-        found[name] = span_f1(quality) | quality.metrics() | {"agreement": critic.agreement}
+        found[name] = span_f1(quality) | quality.metrics() | {"vote_threshold": critic.vote_threshold}
     return found
 
 

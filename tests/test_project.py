@@ -97,19 +97,18 @@ def test_files_are_short_enough_to_be_read() -> None:
 
 
 def test_public_names_are_those_documented_and_all_load() -> None:
-    assert sorted(text2grad.__all__) == sorted(text2grad._HOME)
     documented = (ROOT / "docs" / "api.md").read_text("utf-8")
     for name in text2grad.__all__:
         assert getattr(text2grad, name).__doc__, name
         assert f"`{name}" in documented, f"docs/api.md does not name {name}"
 
 
-def test_an_unknown_public_name_is_an_attribute_error_that_lists_the_known() -> None:
-    with pytest.raises(AttributeError, match=r"module 'text2grad' has no attribute 'Trainer'; public names: Critic, "):
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="No text2grad attribute Trainer"):
         _ = text2grad.Trainer
 
 
-@pytest.mark.parametrize("name", ["text2grad", "text2grad.align", "text2grad.spans", "text2grad.cli"])
+@pytest.mark.parametrize("name", ["text2grad", "text2grad.align", "text2grad.feedback.spans", "text2grad.cli"])
 def test_importing_the_core_loads_nothing_heavy(name: str) -> None:
     code = f"import sys, {name}; print([m for m in ('torch', 'transformers', 'matplotlib', 'trl') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -117,7 +116,8 @@ def test_importing_the_core_loads_nothing_heavy(name: str) -> None:
 
 
 def test_the_mathematics_does_not_load_transformers() -> None:
-    code = "import sys, text2grad.nl_gradient, text2grad.ppo, text2grad.logprobs; print('transformers' in sys.modules)"
+    names = "text2grad.rl.nl_gradient, text2grad.rl.ppo, text2grad.models.logprobs"
+    code = f"import sys, {names}; print('transformers' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 

@@ -95,3 +95,7 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
     near = get_close_matches(str(value), known, n=1)
     hint = f' Did you mean "{near[0]}"?' if near else ""
     raise ConfigError(f"{setting} has no value {value!r}.{hint} Known values: {', '.join(known)}")
+
+
+class RenamedSetting(FutureWarning):
+    """A recipe uses a setting by the name of an earlier version."""

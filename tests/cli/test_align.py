@@ -291,7 +291,7 @@ def test_help_shows_an_example_of_input_and_of_use_and_every_exit_status(capsys:
 
 
 def test_the_command_line_loads_neither_torch_nor_transformers() -> None:
-    code = "import sys, text2grad.commands.align; sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
+    code = "import sys, text2grad.cli.align; sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from text2grad.config.recipe import Recipe, make_recipe
+from text2grad.critics.servers import tested as tested_module
 from text2grad.critics.servers.judging import Item
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError, DataError
@@ -172,5 +173,5 @@ def test_unit_tests_run_once_and_their_outcome_and_traceback_go_to_the_judge(
     assert failed is not None
     assert failed.startswith("The tests did not pass (failed).\nTraceback")
     assert "assert twice(2) == 4" in failed
-    monkeypatch.setattr(items_module, "Sandbox", None)  # it is not started again
+    monkeypatch.setattr(tested_module, "Sandbox", None)  # it is not started again
     assert [one.tests for one in items(tmp_path, wanted)] == [passed, failed, None]

@@ -176,7 +176,7 @@ def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
         "no_words": {
             "critic.model='x/reward_model'",
             "critic.model='x/reward_model_without_words'",
-            "critic.supported=false",  # by words, of which there are none
+            "critic.quoted_in_feedback=false",  # by words, of which there are none
             "critic.verbatim=false",
         },
     }

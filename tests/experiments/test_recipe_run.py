@@ -209,7 +209,7 @@ class Kind:
 
 def test_a_named_annotator_audits_and_does_not_become_the_critic(phases: Path, tmp_path: Path) -> None:
     Strict.asked = 0
-    named = ("--set", "refresh.annotator=test_session:Strict", "--set", "refresh.audit=1")
+    named = ("--set", "refresh.annotator=test_recipe_run:Strict", "--set", "refresh.audit=1")
     assert train(phases / "start", tmp_path / "run", *named) == 0
     # Both ends judge 14 held-out responses, and each of the two steps audits one.
     assert Strict.asked == 14 + 1 + 1 + 14
@@ -223,7 +223,7 @@ def test_a_named_annotator_audits_and_does_not_become_the_critic(phases: Path, t
 
 def test_a_critic_by_name_comes_before_a_learned_one(phases: Path, tmp_path: Path) -> None:
     recipe = settings(
-        critic={"use": "test_session:Kind", "model": str(phases / "reward_model")},
+        critic={"use": "test_recipe_run:Kind", "model": str(phases / "reward_model")},
         model={"path": str(phases / "start")},
         data={"task": "summarization", "examples": 50, "eval_examples": 0},
         run={"steps": 1, "threads": 1, "tracker": "none", "out": str(tmp_path / "run")},
@@ -239,7 +239,7 @@ def test_a_critic_by_name_comes_before_a_learned_one(phases: Path, tmp_path: Pat
 def test_somebody_must_judge_the_responses(phases: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Ann sold a bike."}\n')
-    for annotator in ("", "test_session:Strict"):
+    for annotator in ("", "test_recipe_run:Strict"):
         recipe = make_recipe({"data": {"train": str(prompts)}, "refresh": {"annotator": annotator}})
         with pytest.raises(ConfigError) as caught:
             run_recipe(recipe)

@@ -226,7 +226,7 @@ def test_status_is_one_a_critique_may_have():
 
 def test_reading_critiques_loads_no_heavy_library():
     code = (
-        "import sys, text2grad.spans as s; s.critique_from_text('{\"good_spans\": [\"a\"]}', 'a');"
+        "import sys, text2grad.feedback.spans as s; s.critique_from_text('{\"good_spans\": [\"a\"]}', 'a');"
         "print([m for m in ('torch', 'transformers', 'json_repair', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

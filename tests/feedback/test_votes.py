@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from test_constrained import begin, written
 
+from constrained_writing import begin, written
 from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
@@ -38,7 +38,7 @@ def said(feedback: str, *spans: Span, **more: Any) -> Critique:
 
 
 @pytest.mark.parametrize(
-    ("agreement", "spans", "feedback"),
+    ("vote_threshold", "spans", "feedback"),
     [
         (0.25, (BOTH,), "c"),  # "on" has one vote of four: its share is 0.25
         (0.26, (CITY, DAY), "b"),  # "Lyon" has three, "Monday" two; the second says just this
@@ -49,18 +49,18 @@ def said(feedback: str, *spans: Span, **more: Any) -> Critique:
     ],
 )
 def test_what_enough_critiques_mark_is_marked_in_the_words_of_the_most_like(
-    agreement: float, spans: tuple[Span, ...], feedback: str
+    vote_threshold: float, spans: tuple[Span, ...], feedback: str
 ) -> None:
     critiques = [said("a", CITY), said("b", CITY, DAY), said("c", BOTH), said("d")]
-    found = vote(critiques, RESPONSE, agreement=agreement)
+    found = vote(critiques, RESPONSE, threshold=vote_threshold)
     assert found == Critique(feedback, spans)
 
 
 def test_a_character_has_the_label_of_more_votes_and_none_in_a_tie() -> None:
     critiques = [said("a", CITY), said("b", CITY), said("c", GOOD_CITY), said("d", GOOD_CITY, DAY)]
-    assert vote(critiques, RESPONSE, agreement=0.25).spans == (DAY,)
-    assert vote([*critiques, said("e", GOOD_CITY)], RESPONSE, agreement=0.25).spans == (GOOD_CITY,)
-    assert vote([*critiques, said("e", CITY)], RESPONSE, agreement=0.25).spans == (CITY,)
+    assert vote(critiques, RESPONSE, threshold=0.25).spans == (DAY,)
+    assert vote([*critiques, said("e", GOOD_CITY)], RESPONSE, threshold=0.25).spans == (GOOD_CITY,)
+    assert vote([*critiques, said("e", CITY)], RESPONSE, threshold=0.25).spans == (CITY,)
 
 
 def test_a_critique_that_contradicts_itself_has_no_vote_there() -> None:
@@ -71,12 +71,12 @@ def test_a_critique_that_contradicts_itself_has_no_vote_there() -> None:
 
 def test_spans_of_one_critique_that_lie_upon_each_other_are_one_vote() -> None:
     inner = Span(4, 6, "negative")
-    assert vote([said("a", CITY, inner), said("b"), said("c")], RESPONSE, agreement=0.5).spans == ()
+    assert vote([said("a", CITY, inner), said("b"), said("c")], RESPONSE, threshold=0.5).spans == ()
 
 
 def test_failed_critiques_have_no_vote_and_alone_they_fail() -> None:
     broken = Critique("", status="unparsable")
-    assert vote([broken, broken, said("a", CITY)], RESPONSE, agreement=1.0).spans == (CITY,)
+    assert vote([broken, broken, said("a", CITY)], RESPONSE, threshold=1.0).spans == (CITY,)
     assert vote([broken, Critique("late", status="timed_out")], RESPONSE) is broken
 
 
@@ -92,10 +92,10 @@ def test_the_outcome_is_the_mean_of_those_given_and_none_where_none_is() -> None
     assert vote([said("a")], RESPONSE).outcome is None
 
 
-@pytest.mark.parametrize("agreement", [0.0, -0.1, 1.01, math.nan])
-def test_an_agreement_that_is_none_is_refused(agreement: float) -> None:
-    with pytest.raises(ConfigError, match="an agreement above 0 and at most 1"):
-        vote([said("a")], RESPONSE, agreement=agreement)
+@pytest.mark.parametrize("vote_threshold", [0.0, -0.1, 1.01, math.nan])
+def test_a_threshold_that_is_none_is_refused(vote_threshold: float) -> None:
+    with pytest.raises(ConfigError, match="a threshold in \\("):
+        vote([said("a")], RESPONSE, threshold=vote_threshold)
 
 
 def test_a_vote_of_nobody_is_refused() -> None:
@@ -117,7 +117,7 @@ CRITIQUES = st.lists(
 
 @given(CRITIQUES, st.integers(1, 20))
 def test_each_word_is_judged_alone_by_counting(critiques: list[Critique], twentieths: int) -> None:
-    spans = vote(critiques, RESPONSE, agreement=twentieths / 20).spans
+    spans = vote(critiques, RESPONSE, threshold=twentieths / 20).spans
     for place in WORDS:
         good, poor = (sum(Span(*place, label) in critique.spans for critique in critiques) for label in LABELS)
         enough = 20 * max(good, poor) >= twentieths * len(critiques)
@@ -127,9 +127,9 @@ def test_each_word_is_judged_alone_by_counting(critiques: list[Critique], twenti
 
 @given(CRITIQUES, st.randoms())
 def test_the_order_of_the_critiques_does_not_change_the_spans(critiques: list[Critique], rng: random.Random) -> None:
-    before = vote(critiques, RESPONSE, agreement=0.3).spans
+    before = vote(critiques, RESPONSE, threshold=0.3).spans
     rng.shuffle(critiques)
-    assert vote(critiques, RESPONSE, agreement=0.3).spans == before
+    assert vote(critiques, RESPONSE, threshold=0.3).spans == before
 
 
 # Drawn from a model.
@@ -195,43 +195,43 @@ def test_draws_follow_from_the_seed_and_what_is_asked_alone(home: Path, constrai
 
 
 def test_it_votes_as_vote_says(home: Path) -> None:
-    model = GenerativeRewardModel.load(home / "voting" / "model", agreement=0.4)
+    model = GenerativeRewardModel.load(home / "voting" / "model", vote_threshold=0.4)
     drawn = model.draw(EXAMPLES, RESPONSES)
     assert model(EXAMPLES, RESPONSES) == [
-        vote(own, response, agreement=0.4) for own, response in zip(drawn, RESPONSES, strict=True)
+        vote(own, response, threshold=0.4) for own, response in zip(drawn, RESPONSES, strict=True)
     ]
 
 
-@pytest.mark.parametrize(("votes", "agreement"), [(0, 0.5), (3, 0.0), (3, 1.5)])
-def test_settings_that_are_none_are_refused(home: Path, votes: int, agreement: float) -> None:
-    with pytest.raises(ConfigError, match=f"votes = {votes}, agreement = {agreement}"):
-        GenerativeRewardModel.load(home / "voting" / "model", votes=votes, agreement=agreement)
+@pytest.mark.parametrize(("votes", "vote_threshold"), [(0, 0.5), (3, 0.0), (3, 1.5)])
+def test_settings_that_are_none_are_refused(home: Path, votes: int, vote_threshold: float) -> None:
+    with pytest.raises(ConfigError, match=f"votes = {votes}, vote_threshold = {vote_threshold}"):
+        GenerativeRewardModel.load(home / "voting" / "model", votes=votes, vote_threshold=vote_threshold)
 
 
 # Chosen on held-out annotations.
 
 
-def test_the_agreement_is_the_best_on_held_out_annotations_and_is_saved(home: Path) -> None:
+def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Path) -> None:
     run = RewardRun(recipe(home, "voting", critic={"votes": 5}), resume=True)
     model = GenerativeRewardModel.load(home / "voting" / "model")
     assert model.votes == 5
-    by_agreement = {}
-    for number in range(1, 6):  # an oracle: each agreement measured as a critic of its own
-        model.agreement = number / 5
-        by_agreement[number / 5] = run.held_out.measure(model)
-    f1s = {agreement: span_f1(quality)["f1"] for agreement, quality in by_agreement.items()}
+    by_threshold = {}
+    for number in range(1, 6):  # an oracle: each vote_threshold measured as a critic of its own
+        model.vote_threshold = number / 5
+        by_threshold[number / 5] = run.held_out.measure(model)
+    f1s = {vote_threshold: span_f1(quality)["f1"] for vote_threshold, quality in by_threshold.items()}
     assert len(set(f1s.values())) > 1
     measured = json.loads((home / "voting" / "results.json").read_bytes())["measured"]
-    assert measured["agreement"] == max(f1s, key=f1s.__getitem__)
+    assert measured["vote_threshold"] == max(f1s, key=f1s.__getitem__)
     assert measured["f1"] == max(f1s.values())
-    assert GenerativeRewardModel.load(home / "voting" / "model").agreement == measured["agreement"]
+    assert GenerativeRewardModel.load(home / "voting" / "model").vote_threshold == measured["vote_threshold"]
 
 
 def test_the_card_says_that_it_was_a_vote_and_what_was_unseen(home: Path) -> None:
     card = (home / "voting" / "model" / "README.md").read_text()
     assert "Critiques drawn, 5 for each response, and put to the vote, and constrained" in card
     assert "from their prompts." in card
-    assert "| agreement | 0." in card
+    assert "| vote_threshold | 0." in card
 
 
 def test_votes_can_be_counted_in_shares_of_the_held_out_annotations(home: Path) -> None:
@@ -242,20 +242,20 @@ def test_votes_can_be_counted_in_shares_of_the_held_out_annotations(home: Path) 
     assert [one.merged(other) for one, other in zip(*parts, strict=True)] == whole
 
 
-def test_an_agreement_that_the_recipe_names_is_kept(home: Path) -> None:
-    RewardRun(recipe(home, "named", critic={"votes": 3, "agreement": 0.9}, reward_model={"steps": 2})).run()
-    assert "agreement" not in json.loads((home / "named" / "results.json").read_bytes())["measured"]
+def test_a_threshold_that_the_recipe_names_is_kept(home: Path) -> None:
+    RewardRun(recipe(home, "named", critic={"votes": 3, "vote_threshold": 0.9}, reward_model={"steps": 2})).run()
+    assert "vote_threshold" not in json.loads((home / "named" / "results.json").read_bytes())["measured"]
     model = GenerativeRewardModel.load(home / "named" / "model")
-    assert (model.votes, model.agreement) == (3, 0.9)
+    assert (model.votes, model.vote_threshold) == (3, 0.9)
 
 
 def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     path = str(home / "voting" / "model")
     saved = GenerativeRewardModel.load(path)
     assert load_generative(recipe(home), path).votes == 5
-    assert load_generative(recipe(home), path).agreement == saved.agreement
-    named = load_generative(recipe(home, critic={"votes": 1, "agreement": 0.25}), path)
-    assert (named.votes, named.agreement) == (1, 0.25)
+    assert load_generative(recipe(home), path).vote_threshold == saved.vote_threshold
+    named = load_generative(recipe(home, critic={"votes": 1, "vote_threshold": 0.25}), path)
+    assert (named.votes, named.vote_threshold) == (1, 0.25)
 
 
 def test_a_server_cannot_be_put_to_the_vote(home: Path) -> None:

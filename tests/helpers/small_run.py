@@ -76,6 +76,20 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(last / "trainable.safetensors")
 
 
+def untimed(path: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("seconds/")} for line in lines]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert untimed(one / "metrics.jsonl") == untimed(other / "metrics.jsonl")
+    logs = [sorted((run / "rollouts").glob("*.jsonl")) for run in (one, other)]
+    assert [p.read_bytes() for p in logs[0]] == [p.read_bytes() for p in logs[1]]
+
+
 def finish(command: Sequence[str], environment: Mapping[str, str], *, seconds: float = 240) -> None:
     """Run a command to its end; where it fails or hangs, show what it said and leave none of its processes behind."""
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}

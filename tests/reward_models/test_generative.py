@@ -201,14 +201,20 @@ def test_a_model_that_nothing_could_stop_is_refused() -> None:
 
 def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: GenerativeRewardModel, tmp_path: Path) -> None:
     limits = QuoteLimits(whole_words=True, max_quote_words=3, max_quotes=2, one_list=True)
-    settings = {"max_new_tokens": 33, "rows_at_once": 2, "words": False, "form": "dense", "match": "normalized"}
-    settings |= {"votes": 3, "agreement": 0.25}
+    settings = {
+        "max_new_tokens": 33,
+        "rows_at_once": 2,
+        "write_feedback": False,
+        "form": "dense",
+        "match": "normalized",
+    }
+    settings |= {"votes": 3, "vote_threshold": 0.25}
     given = like(taught, **settings, limits=limits)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
         "max_new_tokens": 33,
         "rows_at_once": 2,
-        "words": False,
+        "write_feedback": False,
         "form": "dense",
         "match": "normalized",
         "constrain": False,
@@ -217,12 +223,12 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
             "max_quote_words": 3,
             "max_quotes": 2,
             "one_list": True,
-            "supported": False,
+            "quoted_in_feedback": False,
             "verbatim": False,
         },
         "prompt_format": "plain",
         "votes": 3,
-        "agreement": 0.25,
+        "vote_threshold": 0.25,
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
@@ -299,8 +305,10 @@ def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(lessons: list[Any
 
 
 def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, lessons: list[Any]) -> None:
-    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, words=False, max_new_tokens=7)
-    assert (model.words, model.max_new_tokens) == (False, 7)
+    model, _ = train_reward_model(
+        new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, write_feedback=False, max_new_tokens=7
+    )
+    assert (model.write_feedback, model.max_new_tokens) == (False, 7)
     spans = [critique_target(Critique("", one.critique.spans), one.response) for one in ANNOTATIONS]
     assert lessons[0][1] == spans != TARGETS
 

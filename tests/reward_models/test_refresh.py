@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_resume import assert_same_run, untimed
 
 import small_run
-from small_run import EXAMPLES, WORDS, ColourCritic
+from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.annotations import Annotation, annotate, write_annotations
 from text2grad.models.fine_tuning import FineTuning
@@ -431,13 +430,13 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
-    critic.words = critic.constrain = False
+    critic.write_feedback = critic.constrain = False
     critic.form = "dense"
     monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(more))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.see(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
-    assert found == [{"words": False, "form": "dense", "constrain": False}]
+    assert found == [{"write_feedback": False, "form": "dense", "constrain": False}]
 
 
 # The audit.

@@ -46,12 +46,12 @@ def test_the_prompt_is_what_the_model_was_trained_on_and_the_grammar_is_the_resp
 
 def test_a_model_with_a_chat_template_is_asked_by_the_user(server: Running, tmp_path: Path) -> None:
     limits = QuoteLimits(max_quotes=2)
-    model = critic(server, tmp_path, prompt_format="chat", words=False, limits=limits, max_tokens=9)
+    model = critic(server, tmp_path, prompt_format="chat", write_feedback=False, limits=limits, max_tokens=9)
     assert [one.status for one in model([ASKED], [RESPONSE])] == ["ok"]
     last = server.state()["last"]
     assert last["messages"] == [{"role": "user", "content": critique_request(ASKED, RESPONSE)}]
     assert last["structured_outputs"] == {
-        "grammar": critique_grammar(RESPONSE, words=False, limits=limits, max_tokens=9)
+        "grammar": critique_grammar(RESPONSE, write_feedback=False, limits=limits, max_tokens=9)
     }
     assert last["max_tokens"] == 9
 
@@ -152,7 +152,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
     recipe = small_run.recipe(
         tmp_path / "run",
         critic={"model": "rm", "kind": "server", "max_quotes": 3},
-        server={"base_url": server.url, "max_tokens": 77, "retries": 1, "words": False},
+        server={"base_url": server.url, "max_tokens": 77, "retries": 1, "write_feedback": False},
         run={"steps": 1},
     )
     found = load_learned(recipe)

@@ -197,7 +197,7 @@ def test_a_run_that_shares_its_base_ends_as_one_that_does_not(
     found = []
     for name in ("shared", "apart"):
         if name == "apart":
-            monkeypatch.setattr("text2grad.session.shares_base", lambda recipe: False)
+            monkeypatch.setattr("text2grad.experiments.recipe_run.shares_base", lambda recipe: False)
         data = {"train": str(tmp_path / "prompts.jsonl")}
         run_recipe(recipe(phases, tmp_path / name, data=data, refresh=refresh))
         found.append(small_run.weights(tmp_path / name))

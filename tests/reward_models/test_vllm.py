@@ -73,12 +73,14 @@ def critic(*texts: str, context: int = 2048, **settings: Any) -> tuple[VLLMRewar
 
 
 @pytest.mark.parametrize("words", [True, False])
-def test_each_response_is_asked_about_with_its_own_grammar(words: bool) -> None:
+def test_each_response_is_asked_about_with_its_own_grammar(write_feedback: bool) -> None:
     limits = QuoteLimits(max_quotes=2)
-    model, asked = critic(words=words, limits=limits)
+    model, asked = critic(write_feedback=write_feedback, limits=limits)
     model(ASKED, RESPONSES)
     prompts = critique_prompts(made("llama3"), ASKED, RESPONSES, "plain")
-    grammars = [critique_grammar(one, words=words, limits=limits, max_tokens=200) for one in RESPONSES]
+    grammars = [
+        critique_grammar(one, write_feedback=write_feedback, limits=limits, max_tokens=200) for one in RESPONSES
+    ]
     assert asked == [Request(ids, 200, grammar) for ids, grammar in zip(prompts, grammars, strict=True)]
 
 
@@ -119,7 +121,7 @@ def test_critiques_come_in_the_order_of_the_responses_and_a_quote_marks_one_plac
 
 def test_several_critiques_are_drawn_and_put_to_the_vote() -> None:
     second = '{"textual_feedback": "No.", "good_spans": [], "poor_spans": ["in", "a day"]}'
-    model, asked = critic(WRITTEN, "no JSON", second, second, votes=4, agreement=0.3, seed=7)
+    model, asked = critic(WRITTEN, "no JSON", second, second, votes=4, vote_threshold=0.3, seed=7)
     found = model(ASKED[:2], RESPONSES[:2])
     # Of the first, three can be read: "in" is good to one and poor to two; "a day" is not in it. Of the second, "in" is
     # not there, and "a day" is poor to two of three.
@@ -132,7 +134,7 @@ def test_several_critiques_are_drawn_and_put_to_the_vote() -> None:
 @pytest.mark.parametrize(("votes", "agreement"), [(0, 0.5), (2, 0.0)])
 def test_a_vote_that_is_none_is_refused(votes: int, agreement: float) -> None:
     with pytest.raises(ConfigError, match=f"votes = {votes}, agreement = {agreement}"):
-        critic(votes=votes, agreement=agreement)
+        critic(votes=votes, vote_threshold=agreement)
 
 
 def test_without_the_constraint_quotes_are_found_as_one_wishes() -> None:
@@ -237,7 +239,7 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     path = untrained(tmp_path / "model")
     model = load_policy(str(path))
     limits = QuoteLimits(max_quotes=7)
-    GenerativeRewardModel(model, made("llama3"), max_new_tokens=77, words=False, limits=limits).save(path)
+    GenerativeRewardModel(model, made("llama3"), max_new_tokens=77, write_feedback=False, limits=limits).save(path)
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
     assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99), False)
     assert (found.max_new_tokens, found.words, found.limits, found.constrain) == (77, False, limits, True)

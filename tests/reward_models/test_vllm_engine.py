@@ -112,14 +112,14 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
     return False
 
 
-def check_read(texts: list[str], limits: QuoteLimits, words: bool) -> int:
+def check_read(texts: list[str], limits: QuoteLimits, write_feedback: bool) -> int:
     """Every critique is read, its quotes are found as often as there are places, and it is within the limits."""
     found = 0
     for text, response in zip(texts, SAID, strict=True):
         critique = critique_from_text(text, response, occurrences="first")
         assert critique.status in ("ok", "repaired"), text  # repaired: the length limit cut a list
         assert all(quote in response for quote in critique.unmatched), "listed more often than it occurs"
-        assert words or not critique.feedback
+        assert write_feedback or not critique.feedback
         quotes = [response[span.start : span.end] for span in critique.spans]
         assert all(limits.max_quote_words is None or len(quote.split()) <= limits.max_quote_words for quote in quotes)
         found += len(quotes)
@@ -134,7 +134,7 @@ def test_a_server_is_held_to_the_grammar_and_writes_what_the_model_itself_writes
         spans = 0
         for number, limits in enumerate(LIMITS):
             for words in (True, False):
-                settings = {"words": words, "limits": limits, "prompt_format": ("plain", "chat")[number % 2]}
+                settings = {"write_feedback": words, "limits": limits, "prompt_format": ("plain", "chat")[number % 2]}
                 critic = ServerRewardModel(
                     "rm", base_url=url, store=tmp_path / "a.sqlite", max_tokens=TOKENS, retries=0, **settings
                 )
@@ -187,7 +187,7 @@ def test_in_process_it_is_held_to_the_grammar_and_writes_what_the_model_itself_w
     for directory in models:
         free = [{"constrain": False, "max_new_tokens": 60, "prompt_format": form} for form in ("plain", "chat")]
         held = [
-            {"max_new_tokens": TOKENS, "words": words, "limits": asdict(limits)}
+            {"max_new_tokens": TOKENS, "write_feedback": words, "limits": asdict(limits)}
             for limits in LIMITS
             for words in (True, False)
         ]

@@ -103,7 +103,7 @@ def test_what_is_written_by_hand() -> None:
     assert critique_target(critique, "in Lyon, today", form="scores") == (
         words + '"word_score_list": [["in", 0], ["Lyon", 1], [",", 0], ["today", -1]]}'
     )
-    assert critique_target(critique, "in Lyon, today", words=False, form="dense") == (
+    assert critique_target(critique, "in Lyon, today", write_feedback=False, form="dense") == (
         '{"textual_feedback": "", "word_labels": "0 + 0 -"}'
     )
     assert critique_target(Critique(""), "", form="scores") == '{"textual_feedback": "", "word_score_list": []}'
@@ -138,15 +138,15 @@ def test_spans_that_are_runs_of_words_come_back_exactly(form: Any, case: Any, fe
 @BOTH
 @given(case=marked(), feedback=TEXTS, words=st.booleans())
 @settings(deadline=None)
-def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedback: str, words: bool) -> None:
+def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedback: str, write_feedback: bool) -> None:
     response, spans = case
-    target = critique_target(Critique(feedback, spans), response, words=words, form=form)
+    target = critique_target(Critique(feedback, spans), response, write_feedback=write_feedback, form=form)
     assert list(json.loads(target)) == ["textual_feedback", LABEL_FORMS[form].key]
     read = critique_from_labels(target, response, LABEL_FORMS[form])
     assert read.status == "ok"
     assert labels_of(response, read.spans) == labels_of(response, spans)
-    assert critique_target(read, response, words=words, form=form) == critique_target(
-        Critique(feedback if feedback.strip() else "", spans), response, words=words, form=form
+    assert critique_target(read, response, write_feedback=write_feedback, form=form) == critique_target(
+        Critique(feedback if feedback.strip() else "", spans), response, write_feedback=write_feedback, form=form
     )
 
 

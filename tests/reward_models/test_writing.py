@@ -60,17 +60,19 @@ def test_only_words_and_spans_are_written_not_outcome_status_or_unmatched_quotes
 
 def test_without_words_the_critique_is_empty_and_the_spans_are_the_same() -> None:
     critique = Critique("Too short.", (poor(0, 1),))
-    written = critique_target(critique, "a cat", words=False)
+    written = critique_target(critique, "a cat", write_feedback=False)
     assert written == '{"textual_feedback": "", "good_spans": [], "poor_spans": ["a"]}'
     assert critique_from_text(written, "a cat") == Critique("", (poor(0, 1),))
 
 
 @given(marked(), TEXTS, st.booleans())
-def test_the_target_is_json_with_the_same_keys_in_order_for_any_text(case: Any, feedback: str, words: bool) -> None:
+def test_the_target_is_json_with_the_same_keys_in_order_for_any_text(
+    case: Any, feedback: str, write_feedback: bool
+) -> None:
     response, spans = case
-    record = json.loads(critique_target(Critique(feedback, spans), response, words=words))
+    record = json.loads(critique_target(Critique(feedback, spans), response, write_feedback=write_feedback))
     assert list(record) == ["textual_feedback", "good_spans", "poor_spans"]
-    assert record["textual_feedback"] == (feedback if words else "")
+    assert record["textual_feedback"] == (feedback if write_feedback else "")
     for key, label in (("good_spans", "positive"), ("poor_spans", "negative")):
         places = sorted((span.start, span.end) for span in spans if span.label == label)
         assert record[key] == [response[start:end] for start, end in places]

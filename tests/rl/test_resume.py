@@ -11,27 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 import small_run
+from small_run import assert_same_run, untimed
 from text2grad.errors import CheckpointError, ConfigError, CriticError
 from text2grad.rl.checkpoint import latest_checkpoint
 
 SCRIPT = str(Path(small_run.__file__))
-
-
-def untimed(path: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("seconds/")} for line in lines]
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    first, second = small_run.weights(one), small_run.weights(other)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert untimed(one / "metrics.jsonl") == untimed(other / "metrics.jsonl")
-    logs = [sorted((run / "rollouts").glob("*.jsonl")) for run in (one, other)]
-    assert [p.read_bytes() for p in logs[0]] == [p.read_bytes() for p in logs[1]]
 
 
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_critic_once(tmp_path: Path) -> None:
@@ -73,7 +59,6 @@ def _calls(path: Path) -> int:
     "model",
     [
         {"value": "none"},
-        {"value": "trunk", "detach_trunk": False},
         {"value": "model"},
         {"value": "adapter", "lora_r": 4},
         {"value": "trunk", "lora_r": 4, "gradient_checkpointing": True},
@@ -187,14 +172,14 @@ def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
 
 
 def test_logs_written_after_the_checkpoint_are_cut_off_on_resume(tmp_path: Path) -> None:
-    first = small_run.trainer(tmp_path / "run", run={"rollout_file_mb": 1})
+    first = small_run.trainer(tmp_path / "run")
     first.log.rollout_file_bytes = 4_000  # several files, so that whole ones must go too
     for _ in range(3):
         first.train_step()
         if first.step == 1:
             first.save()
     assert len(list((tmp_path / "run" / "rollouts").glob("*"))) >= 3
-    again = small_run.trainer(tmp_path / "run", run={"rollout_file_mb": 1}, resume=True)
+    again = small_run.trainer(tmp_path / "run", resume=True)
     files = sorted((tmp_path / "run" / "rollouts").glob("*"))
     records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert (again.step, [r["step"] for r in records]) == (1, [0] * 8)

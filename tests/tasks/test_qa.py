@@ -109,7 +109,7 @@ def quotes(response: str, label: str) -> list[str]:
 def test_the_same_seed_gives_the_same_items_and_words_in_another_process() -> None:
     code = (
         "from random import Random\n"
-        "from text2grad.tasks.qa import QATask, QACritic\n"
+        "from text2grad.tasks.qa.task import QATask, QACritic\n"
         "task = QATask('held_out', seed=3)\n"
         "es = task.examples(5, seed=2)\n"
         "rs = [task.demonstration(e, Random(4)) for e in es]\n"

@@ -1,4 +1,4 @@
-"""The command line: `text2grad <command>`. Each command is a module of this package and loads what it needs when it runs."""
+"""The command line: `text2grad <command>`. Each command is a module of this package and loads its imports late."""
 
 import argparse
 import sys

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
     if not mark.exists() or checkpoint is None:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
-    recipe = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark))
+    recipe = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
     examples = [Example(prompt) for prompt in args.prompt]
     if not examples:
         if not recipe.data.task:

@@ -28,13 +28,13 @@ class CriticConfig(Section):
     """The most constrained quotes in each of the two lists; leave out for any number."""
     one_list: bool = False
     """Constrained quotes that are listed as good are not listed as poor."""
-    supported: bool = False
-    """Constrained quotes stand between quotation marks in the critique's words, too."""
+    quoted_in_feedback: bool = False
+    """A constrained span must also be quoted, between quotation marks, in the feedback."""
     verbatim: bool = False
     """What constrained words hold between double quotation marks is a piece of the response."""
     votes: Count | None = None
     """Critiques a generative model draws of a response, to mark what enough of them mark; leave out for as saved: 1."""
-    agreement: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    vote_threshold: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Share of the votes that marks a character; leave out for the best on what `text2grad reward` held out, or 0.5."""
     max_failure_rate: Fraction = 0.25
     """The run stops when more of the last 100 or more critiques than this could not be read."""

@@ -28,8 +28,6 @@ class ModelConfig(Section):
     """Modules to adapt."""
     value: Literal["none", "trunk", "adapter", "model"] = "trunk"
     """Where the value head reads: the policy's trunk, its own adapter, its own model, or no value function."""
-    detach_trunk: bool = True
-    """With value = "trunk": keep the value loss out of the policy's weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     trust_remote_code: bool = False
@@ -133,7 +131,5 @@ class SFTConfig(Section):
     """Peak learning rate."""
     optimizer: Optimizer = "adamw"
     """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
-    answer_only: bool = True
-    """Put the loss on the answer alone; an untrained model learns to read from the prompt too."""
     after_reward_model: Annotated[int, Field(ge=0)] = 0
     """Steps of fine-tuning on top of the reward model's weights, where the policy starts from those; 0: it does not."""

@@ -1,7 +1,7 @@
 """Recipes: TOML in, frozen and checked settings out. Everything wrong is refused before a model loads.
 
-A recipe is a file of the sections in `sections.py`; `--set ppo.beta=0.1` overrides one value; `text2grad recipe` prints
-every setting with its documentation.
+A recipe is a TOML file of sections; each section is a class of this package. `--set ppo.beta=0.1` overrides one value,
+and `text2grad recipe` prints every setting with its documentation.
 """
 
 import difflib
@@ -15,6 +15,7 @@ from pydantic import ValidationError, model_validator
 
 from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
 from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
+from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
 from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import Section
@@ -85,16 +86,18 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return make_recipe(data, where=str(path))
 
 
-def make_recipe(data: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
+def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = True) -> Recipe:
     """Return a recipe from nested mappings.
 
     Args:
         data: sections of settings, as TOML gives them.
         where: named in errors.
+        warn: warn of settings under names of earlier versions; off for recipes that a run wrote.
 
     Raises:
         ConfigError: if a key is unknown or a value is refused.
     """
+    data = with_current_names(data, where, warn=warn)
     _refuse_unknown(data, where)
     try:
         return Recipe.model_validate(data)

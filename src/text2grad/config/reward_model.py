@@ -25,8 +25,8 @@ class RewardModelConfig(Section):
     """The weights it starts from: those of the fine-tuned policy, or such as were never trained."""
     max_new_tokens: Count = 512
     """Length limit of a critique."""
-    words: bool = True
-    """Write the critique before the spans; off is the ablation without reasoning (section 5.3)."""
+    write_feedback: bool = True
+    """Write the feedback before the spans; false is the ablation without reasoning (section 5.3)."""
     annotations: Annotated[tuple[str, ...], Listed] = ()
     """JSONL files that `text2grad reward` learns from; this and all below are that command's alone."""
     form: CritiqueForm = "spans"
@@ -77,8 +77,8 @@ class ServerConfig(Section):
     """Environment variable that holds the key; empty for a server that wants none. The key is written nowhere."""
     prompt_format: Literal["plain", "chat"] = "plain"
     """As it was trained: "plain" goes on with prompt and response, "chat" asks by the server's chat template."""
-    words: bool = True
-    """Off where it was trained to write spans alone."""
+    write_feedback: bool = True
+    """False for a model that was trained to write spans only."""
     max_tokens: Count = 512
     """Length limit of a critique."""
     concurrency: Count = 64
@@ -115,8 +115,8 @@ class RefreshConfig(Section):
     """ "module:name" of the critic that annotates; empty takes the built-in task's own."""
     window: Count = 640
     """How many of the last responses are annotated."""
-    blamed: Fraction = 0.0
-    """Least share of new annotations that blame something: praise alone, which a good policy earns, is thinned out."""
+    negative_share: Fraction = 0.0
+    """Least share of new annotations that hold a negative span; others are left out at random to reach it."""
     replay: Fraction = 0.5
     """Share of older annotations among what it trains on; they come from `replay_from`."""
     replay_from: str = ""

@@ -41,7 +41,5 @@ class RunConfig(Section):
     """Older ones are removed."""
     threads: Annotated[int, Field(ge=0)] = 0
     """CPU threads of torch; 0 leaves its own choice. Exact resume needs the same number."""
-    rollout_file_mb: Count = 64
-    """Size at which a rollouts file is closed and the next begun."""
     tracker: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Where metrics go besides metrics.jsonl."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from text2grad.config.recipe import Recipe
+from text2grad.config.renamed import with_current_names
 from text2grad.errors import CheckpointError, ConfigError
 from text2grad.files import to_json, write_atomically
 
@@ -17,7 +18,7 @@ from text2grad.files import to_json, write_atomically
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
-    *(("run", key) for key in ("steps", "out", "save_every", "keep_checkpoints", "rollout_file_mb", "tracker")),
+    *(("run", key) for key in ("steps", "out", "save_every", "keep_checkpoints", "tracker")),
 }
 
 
@@ -36,7 +37,8 @@ def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -
                 f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
                 "--set run.out=DIR."
             )
-        _refuse_other_recipe(json.loads(mark.read_bytes())["recipe"], settings, directory)
+        before = with_current_names(json.loads(mark.read_bytes())["recipe"], str(mark), warn=False)
+        _refuse_other_recipe(before, settings, directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "checkpoints").mkdir(exist_ok=True)
     write_atomically(

@@ -28,7 +28,7 @@ NEEDS: Mapping[str, str] = {"reward_head_ppo": "reward_head", "no_words": "rewar
 ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "gamma_1": ("ppo.gamma=1.0",),
     "frozen": ("refresh.steps=[]",),
-    "no_words": ("critic.supported=false", "critic.verbatim=false"),  # both are of words
+    "no_words": ("critic.quoted_in_feedback=false", "critic.verbatim=false"),  # both are of words
     "linear_decay": ("reward.weighting=linear_decay",),
 }
 

@@ -103,12 +103,12 @@ class Pipeline:
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
     def _reward_model(self, path: Path) -> None:
-        self._train_reward_model(path, words=self.recipe.reward_model.words)
+        self._train_reward_model(path, write_feedback=self.recipe.reward_model.write_feedback)
 
     def _reward_model_without_words(self, path: Path) -> None:
-        self._train_reward_model(path, words=False)
+        self._train_reward_model(path, write_feedback=False)
 
-    def _train_reward_model(self, path: Path, *, words: bool) -> None:
+    def _train_reward_model(self, path: Path, *, write_feedback: bool) -> None:
         settings = self.recipe.reward_model
         tokenizer = load_tokenizer(str(self.out / "sft"))
         fine_tuned = settings.start == "sft"
@@ -117,7 +117,7 @@ class Pipeline:
             tokenizer,
             self._read_annotations(),
             self._how(settings),
-            words=words,
+            write_feedback=write_feedback,
             max_new_tokens=settings.max_new_tokens,
             constrain=self.recipe.critic.constrain is not False,
             on_step=lambda done: self.progress(path.name, done, settings.steps),
@@ -216,7 +216,6 @@ class Pipeline:
             learning_rate=settings.lr,
             optimizer=settings.optimizer,
             max_tokens=CONTEXT,
-            answer_only=self.recipe.sft.answer_only,
             seed=self.recipe.run.seed,
         )
 

@@ -29,6 +29,7 @@ from text2grad.reward_models.writing import critique_questions
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
 SETTINGS_FILE = "reward_model.json"
+RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
 
 
 def critique_prompts(
@@ -90,8 +91,12 @@ def check_room(max_new_tokens: int, least: int) -> None:
 def saved_settings(directory: str | Path) -> dict[str, Any]:
     """Return the settings that were saved beside a reward model; where there are none, those of no limits."""
     path = Path(directory) / SETTINGS_FILE
-    saved = json.loads(path.read_bytes()) if path.exists() else {}
-    return {**saved, "limits": QuoteLimits(**saved.get("limits", {}))}
+    saved = _current_names(json.loads(path.read_bytes()) if path.exists() else {})
+    return {**saved, "limits": QuoteLimits(**_current_names(saved.get("limits", {})))}
+
+
+def _current_names(saved: dict[str, Any]) -> dict[str, Any]:
+    return {RENAMED.get(key, key): value for key, value in saved.items()}
 
 
 class _Asked(NamedTuple):
@@ -120,14 +125,14 @@ class GenerativeRewardModel:
         *,
         max_new_tokens: int = 512,
         rows_at_once: int = 64,
-        words: bool = True,
+        write_feedback: bool = True,
         form: CritiqueForm = "spans",
         match: Match = "exact",
         constrain: bool | None = None,
         limits: QuoteLimits | None = None,
         prompt_format: PromptFormat = "plain",
         votes: int = 1,
-        agreement: float = 0.5,
+        vote_threshold: float = 0.5,
         seed: int = 0,
     ) -> None:
         """Take a model that was trained to write critiques.
@@ -140,35 +145,36 @@ class GenerativeRewardModel:
             match: how quotes are found in the response; those of constrained decoding are always exact.
             form: what it writes beside the words: "spans" are quotes; "dense" and "scores" label each word of the
                 response, and are read whole or not at all (`critique_forms`).
-            words: False where it writes spans alone, and learns so when it is trained again.
+            write_feedback: False where it writes spans alone, and learns so when it is trained again.
             constrain: write whole JSON with verbatim quotes alone (docs/constrained.md); None does so with quotes, and
                 cannot with labels. Without it, quotes that were cut off are read as far as they go.
             limits: more that constrained decoding holds quotes to.
             prompt_format: how it is asked, as when it learned: "chat" by its chat template, "plain" without.
             votes: how many critiques of a response are drawn and put to the vote; 1 decodes the likeliest.
-            agreement: share of the votes that marks a character (`votes.vote`).
+            vote_threshold: share of the votes that marks a character (`votes.vote`).
             seed: of the draws, which follow from it and what is asked alone, not from what is asked beside it.
 
         Raises:
             ConfigError: if there is no such form, `constrain` is True and `form` labels words, or `votes` or
-                `agreement` is none.
+                `vote_threshold` is none.
             ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
         """
         self.constrain = constrains(constrain, form)
         self.model, self.tokenizer = model.eval(), tokenizer
-        self.max_new_tokens, self.rows_at_once, self.words = max_new_tokens, rows_at_once, words
+        self.max_new_tokens, self.rows_at_once = max_new_tokens, rows_at_once
+        self.write_feedback = write_feedback
         self.match: Match = match
         self.eos_ids = stop_ids(model, tokenizer)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
         self.limits = limits or QuoteLimits()
         self.form: CritiqueForm = form
         self.prompt_format: PromptFormat = prompt_format
-        self.votes, self.agreement, self.seed = votes, agreement, seed
-        check_votes(votes, agreement)
-        if self.constrain and not words and self.limits.supported:
+        self.votes, self.vote_threshold, self.seed = votes, vote_threshold, seed
+        check_votes(votes, vote_threshold)
+        if self.constrain and not write_feedback and self.limits.quoted_in_feedback:
             raise ModelError(
-                "limits.supported allows what the critique's words quote alone, and this model writes no words. Leave "
-                "it out, in a recipe critic.supported."
+                "limits.quoted_in_feedback allows only quotes that the feedback contains, and this model writes no "
+                "feedback. Leave it out (in a recipe: critic.quoted_in_feedback)."
             )
         check_room(max_new_tokens, self._least_room)
 
@@ -176,7 +182,7 @@ class GenerativeRewardModel:
         """Return one critique per response, in order."""
         if self.votes > 1:
             drawn = self.draw(examples, responses)
-            return [vote(*pair, agreement=self.agreement) for pair in zip(drawn, responses, strict=True)]
+            return [vote(*pair, threshold=self.vote_threshold) for pair in zip(drawn, responses, strict=True)]
         return self._read(self.write(examples, responses), responses)
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
@@ -250,7 +256,7 @@ class GenerativeRewardModel:
     @property
     def _skeleton(self) -> Skeleton:
         size = self.model.config.get_text_config().vocab_size
-        return skeleton_of(self.tokenizer, size=size, eos_ids=self.eos_ids, words=self.words)
+        return skeleton_of(self.tokenizer, size=size, eos_ids=self.eos_ids, write_feedback=self.write_feedback)
 
     @property
     def _least_room(self) -> int:
@@ -268,14 +274,14 @@ class GenerativeRewardModel:
         settings = {
             "max_new_tokens": self.max_new_tokens,
             "rows_at_once": self.rows_at_once,
-            "words": self.words,
+            "write_feedback": self.write_feedback,
             "form": self.form,
             "match": self.match,
             "constrain": self.constrain,
             "limits": asdict(self.limits),
             "prompt_format": self.prompt_format,
             "votes": self.votes,
-            "agreement": self.agreement,
+            "vote_threshold": self.vote_threshold,
         }
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 

@@ -65,7 +65,7 @@ def _writing(recipe: Recipe) -> dict[str, Any]:
     """Return what [critic] says about how critiques are written."""
     limits = limits_of(recipe)
     settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
-    for name in ("constrain", "votes", "agreement"):
+    for name in ("constrain", "votes", "vote_threshold"):
         if (value := getattr(recipe.critic, name)) is not None:
             settings[name] = value
     return settings

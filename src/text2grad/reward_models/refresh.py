@@ -142,7 +142,7 @@ class Refresher:
         fresh = [one for one in annotate(self.annotator, examples, responses) if not one.critique.failed]
         if not fresh:
             return False
-        fresh = thinned(fresh, self.config.blamed, Random(f"{self.seed} {step} thinned"))
+        fresh = thinned(fresh, self.config.negative_share, Random(f"{self.seed} {step} thinned"))
         share = self.config.replay
         count = min(len(self.old), round(len(fresh) * share / (1 - share)))
         mixed: list[Annotation] = [*fresh, *Random(f"{self.seed} {step}").sample(self.old, count)]
@@ -158,7 +158,13 @@ class Refresher:
         critic = self.critic
         with learning(critic.model) as model:
             train_reward_model(
-                model, critic.tokenizer, mixed, how, words=critic.words, form=critic.form, constrain=critic.constrain
+                model,
+                critic.tokenizer,
+                mixed,
+                how,
+                write_feedback=critic.write_feedback,
+                form=critic.form,
+                constrain=critic.constrain,
             )
         self.critic.model.to(device)
         return True

@@ -46,7 +46,7 @@ class ServerRewardModel:
         *,
         store: str | Path = "runs/reward_server.sqlite",
         prompt_format: PromptFormat = "plain",
-        words: bool = True,
+        write_feedback: bool = True,
         constrain: bool = True,
         limits: QuoteLimits | None = None,
         match: Match = "exact",
@@ -59,7 +59,7 @@ class ServerRewardModel:
             store: the SQLite file, which need not exist. It knows models by name, so weights that change take another
                 file, or another name.
             prompt_format: as it was trained: "plain" goes on with prompt and response, "chat" by its chat template.
-            words: False where it was trained to write spans alone.
+            write_feedback: False where it was trained to write spans alone.
             constrain: send the grammar. A server that knows none refuses it, and each such critique is a failure.
             limits: on constrained quotes, those that a grammar can say.
             match: how quotes are found in responses; those of constrained decoding are always exact.
@@ -76,7 +76,7 @@ class ServerRewardModel:
         fixed = {"model": model, "temperature": 0.0, "structured": "json_schema" if constrain else "off"}
         self.settings = settings_of("ServerRewardModel", **{**defaults, **settings, **fixed})
         check_server(self.settings, "server")
-        self.path, self.prompt_format, self.words = Path(store), prompt_format, words
+        self.path, self.prompt_format, self.write_feedback = Path(store), prompt_format, write_feedback
         self.constrain, self.limits = constrain, limits
         self.match: Match = "exact" if constrain else match
 
@@ -117,7 +117,10 @@ class _Writer:
         grammar = ""
         if model.constrain:
             grammar = critique_grammar(
-                item.response, words=model.words, limits=model.limits, max_tokens=model.settings.max_tokens
+                item.response,
+                write_feedback=model.write_feedback,
+                limits=model.limits,
+                max_tokens=model.settings.max_tokens,
             )
         try:
             answer = await self.asker.ask(model.asked(item), Form("grammar", grammar))

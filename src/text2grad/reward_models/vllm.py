@@ -126,14 +126,14 @@ class VLLMRewardModel:
         tokenizer: Any,
         *,
         max_new_tokens: int = 512,
-        words: bool = True,
+        write_feedback: bool = True,
         form: CritiqueForm = "spans",
         match: Match = "exact",
         constrain: bool | None = None,
         limits: QuoteLimits | None = None,
         prompt_format: PromptFormat = "plain",
         votes: int = 1,
-        agreement: float = 0.5,
+        vote_threshold: float = 0.5,
         seed: int = 0,
     ) -> None:
         """Take what decodes, and how; the settings are those of `GenerativeRewardModel`.
@@ -142,33 +142,36 @@ class VLLMRewardModel:
             engine: has loaded a model that was trained to write critiques.
             tokenizer: its tokenizer.
             max_new_tokens: length limit of a critique.
-            words: False where it writes spans alone.
+            write_feedback: False where it writes spans alone.
             form: what it writes beside the words.
             match: how quotes are found in the response; those of constrained decoding are always exact.
             constrain: hold it to the grammar of the response; None does so with quotes.
             limits: on constrained quotes, those that a grammar can say.
             prompt_format: how it is asked, as when it learned.
             votes: how many critiques of a response are drawn and put to the vote; 1 decodes the likeliest.
-            agreement: share of the votes that marks a character.
+            vote_threshold: share of the votes that marks a character.
             seed: of the draws.
 
         Raises:
             ConfigError: if a limit is none that a grammar holds, `constrain` is True and `form` labels words, or
-                `votes` or `agreement` is none.
+                `votes` or `vote_threshold` is none.
             ModelError: if the tokenizer or the length has no room for a critique's JSON.
         """
         self.limits = limits or QuoteLimits()
         self.constrain = _held(constrain, form, self.limits)
-        self.engine, self.tokenizer, self.max_new_tokens, self.words = engine, tokenizer, max_new_tokens, words
+        self.engine, self.tokenizer, self.max_new_tokens = engine, tokenizer, max_new_tokens
+        self.write_feedback = write_feedback
         self.form: CritiqueForm = form
         self.match: Match = match
         self.prompt_format: PromptFormat = prompt_format
-        self.votes, self.agreement, self.seed = votes, agreement, seed
-        check_votes(votes, agreement)
+        self.votes, self.vote_threshold, self.seed = votes, vote_threshold, seed
+        check_votes(votes, vote_threshold)
         self._least = 1
         if self.constrain:
             ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-            self._least = int(skeleton_of(tokenizer, size=len(tokenizer), eos_ids=ends, words=words).cost[START])
+            self._least = int(
+                skeleton_of(tokenizer, size=len(tokenizer), eos_ids=ends, write_feedback=write_feedback).cost[START]
+            )
             check_room(max_new_tokens, self._least)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -176,7 +179,7 @@ class VLLMRewardModel:
         if self.votes == 1:
             return self._read(self.write(examples, responses), responses)
         drawn = self.draw(examples, responses)
-        return [vote(*pair, agreement=self.agreement) for pair in zip(drawn, responses, strict=True)]
+        return [vote(*pair, threshold=self.vote_threshold) for pair in zip(drawn, responses, strict=True)]
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
         """Return `votes` critiques of each response, drawn from the model."""
@@ -208,7 +211,7 @@ class VLLMRewardModel:
     def _grammar(self, response: str, room: int) -> str:
         if not self.constrain:
             return ""
-        return critique_grammar(response, words=self.words, limits=self.limits, max_tokens=room)
+        return critique_grammar(response, write_feedback=self.write_feedback, limits=self.limits, max_tokens=room)
 
     @classmethod
     def load(

@@ -50,13 +50,15 @@ def critique_questions(
     return [critique_prompt(*pair) for pair in pairs]
 
 
-def critique_target(critique: Critique, response: str, *, words: bool = True, form: CritiqueForm = "spans") -> str:
+def critique_target(
+    critique: Critique, response: str, *, write_feedback: bool = True, form: CritiqueForm = "spans"
+) -> str:
     r"""Return what a reward model learns to write about a response.
 
     Args:
         critique: the annotation.
         response: what its spans are offsets into; each is quoted once for each time it is marked.
-        words: False leaves the critique empty: the ablation without reasoning (section 5.3).
+        write_feedback: False leaves the critique empty: the ablation without reasoning (section 5.3).
         form: "spans" quotes; "dense" and "scores" label each word (`critique_forms`).
 
     Example:
@@ -64,7 +66,7 @@ def critique_target(critique: Critique, response: str, *, words: bool = True, fo
         >>> critique_target(Critique('"Lyon" is wrong.', (Span(3, 7, "negative"),)), "in Lyon")
         '{"textual_feedback": "\\"Lyon\\" is wrong.", "good_spans": [], "poor_spans": ["Lyon"]}'
     """
-    feedback = critique.feedback if words else ""
+    feedback = critique.feedback if write_feedback else ""
     if form != "spans":
         labels = written_labels(LABEL_FORMS[form], response, critique.spans)
         return json.dumps({"textual_feedback": feedback, **labels}, ensure_ascii=False)

@@ -27,7 +27,7 @@ BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 class RunLog:
     """The growing files of one run directory."""
 
-    def __init__(self, directory: Path, *, rollout_file_bytes: int) -> None:
+    def __init__(self, directory: Path, *, rollout_file_bytes: int = 64 * 2**20) -> None:
         """Open the logs of `directory`, which must exist."""
         self.directory = directory
         self.rollout_file_bytes = rollout_file_bytes

@@ -113,12 +113,12 @@ class Text2GradTrainer:
         if self.accelerator.is_main_process:
             open_run(self.directory, self.recipe, resume=resume, processes=self.accelerator.num_processes)
         self.accelerator.wait_for_everyone()
-        self.log = RunLog(self.directory, rollout_file_bytes=self.recipe.run.rollout_file_mb * 2**20)
+        self.log = RunLog(self.directory)
         policy = policy.to(self.accelerator.device)
         check_model(policy)
         self.reference = Reference(policy)
         settings = self.recipe.model
-        self.model = PolicyWithValue(policy, value=settings.value, detach_trunk=settings.detach_trunk)
+        self.model = PolicyWithValue(policy, value=settings.value)
         self.model.to(self.accelerator.device)
         if settings.gradient_checkpointing:
             enable_checkpointing(policy)

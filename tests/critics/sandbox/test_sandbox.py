@@ -685,7 +685,7 @@ def test_a_closed_sandbox_leaves_no_process_and_no_directory_and_can_be_used_aga
 def test_nothing_runs_on_when_the_process_that_asked_is_killed(box: Sandbox, program: str, tmp_path: Path) -> None:
     """The asking process prints its worker's directory and id; both it and the job hold the pipe's end."""
     script = (
-        "import sys, time\nfrom text2grad.sandbox import Sandbox\n"
+        "import sys, time\nfrom text2grad.critics.sandbox.sandbox import Sandbox\n"
         "box = Sandbox(workers=1, isolation=sys.argv[1], accept_weaker=True)\n"
         "print(box._idle[0]._process.pid, flush=True)\n"
         "box.run(sys.argv[2], 'assert True', timeout_s=50)\ntime.sleep(60)\n"

@@ -100,7 +100,7 @@ def test_a_budget_has_room_for_what_it_comes_to_exactly() -> None:
 
 
 def test_no_pause_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text2grad.annotating.pace.LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("text2grad.critics.servers.pace.LONGEST_PAUSE_S", 0.01)
 
     async def scenario() -> None:
         async with asyncio.timeout(30):

@@ -187,7 +187,9 @@ def test_words_and_characters_cover_a_response_with_its_white_space() -> None:
 def test_a_response_that_the_tokenizer_cannot_say_is_left_out_and_named() -> None:
     units = Units("tokens of it", word_tokenizer(["aa bb"]))
     found = evaluate(
-        [ONE, ONE._replace(response="aa bb", true=Critique(""), predicted=Critique(""))], units, Measures(words=False)
+        [ONE, ONE._replace(response="aa bb", true=Critique(""), predicted=Critique(""))],
+        units,
+        Measures(words=False),
     )
     assert (len(found.marked), list(found.left_out)) == (1, ["f:1"])
 

@@ -299,7 +299,7 @@ def test_the_records_of_a_run_make_a_page() -> None:
 
 
 def colours(scheme: int) -> dict[str, tuple[int, ...]]:
-    css = files("text2grad").joinpath("page", "page.css").read_text()
+    css = files("text2grad.experiments.reports").joinpath("page", "page.css").read_text()
     root = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
     found = re.findall(r"--(\w+): #(\w\w)(\w\w)(\w\w)", root)
     return {name: tuple(int(part, 16) for part in parts) for name, *parts in found}
@@ -329,7 +329,7 @@ def test_positive_is_green_negative_is_red_and_both_are_easy_to_read(scheme: int
 
 
 def test_colour_is_not_the_only_sign_of_a_reward() -> None:
-    css = " ".join(files("text2grad").joinpath("page", "page.css").read_text().split())
+    css = " ".join(files("text2grad.experiments.reports").joinpath("page", "page.css").read_text().split())
     positive = re.search(r"\.p1, \.p2, \.p3, \.p4 \{(.*?)\}", css)
     negative = re.search(r"\.n1, \.n2, \.n3, \.n4 \{(.*?)\}", css)
     assert positive

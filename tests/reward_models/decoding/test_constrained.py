@@ -14,12 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from constrained_writing import begin, end_of, skeleton, written
 from text2grad.errors import ModelError
 from text2grad.feedback.spans import critique_from_text, locate_spans
 from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor, State, skeleton_of
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
+from text2grad.reward_models.decoding.skeleton import END, START
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
@@ -44,22 +45,6 @@ def texts(generator: random.Random, count: int) -> list[str]:
         cuts = [sorted(generator.choices(range(len(part) + 1), k=2)) for part in parts]
         made_up.append("".join(part[start:end] for part, (start, end) in zip(parts, cuts, strict=True)))
     return made_up
-
-
-def skeleton(tokenizer: Any, *, words: bool = True) -> Skeleton:
-    return skeleton_of(tokenizer, size=len(tokenizer), eos_ids=[end_of(tokenizer)], words=words)
-
-
-def end_of(tokenizer: Any) -> int:
-    return int(tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.unk_token_id)
-
-
-def begin(
-    tokenizer: Any, response: str, *, room: int = 10**6, words: bool = True, **limits: Any
-) -> ConstrainedCritique:
-    how = QuoteLimits(**limits)
-    eos = [end_of(tokenizer)]
-    return ConstrainedCritique(skeleton(tokenizer, words=words), response, eos_ids=eos, room=room, limits=how)
 
 
 def babble(critique: ConstrainedCritique, generator: np.random.Generator, *, marks: float) -> int:
@@ -205,7 +190,7 @@ def test_every_substring_can_be_written_and_nothing_else(response: str) -> None:
     letters = {json.dumps(c, ensure_ascii=False)[1:-1] for c in response} | {"x", "\\", "n"}
     tokenizer = spelled_by([*MARKS, *sorted(letters)])
     most = 2 if len(response) < 3 else 1  # per list; without a limit there are as many as places, in any order
-    found = set(reachable(begin(tokenizer, response, words=False, max_quotes=most), 99))
+    found = set(reachable(begin(tokenizer, response, write_feedback=False, max_quotes=most), 99))
     assert found == language(response, most)
 
 
@@ -218,7 +203,7 @@ def test_limits_leave_exactly_what_they_allow(limits: dict[str, Any]) -> None:
     response = "a b"
     tokenizer = spelled_by([*MARKS, "a", " ", "b"])
     limits.setdefault("max_quotes", 2)
-    found = set(reachable(begin(tokenizer, response, words=False, **limits), 99))
+    found = set(reachable(begin(tokenizer, response, write_feedback=False, **limits), 99))
     assert found == language(response, limits["max_quotes"], QuoteLimits(**limits))
     assert language(response, 2) - found, "something is forbidden"
 
@@ -232,7 +217,7 @@ def test_limits_leave_exactly_what_they_allow(limits: dict[str, Any]) -> None:
 )
 def test_whole_words_begin_and_end_where_words_do(response: str, expected: set[str]) -> None:
     tokenizer = spelled_by([*MARKS, *"catons ", "con", "cat"])
-    found = set(reachable(begin(tokenizer, response, words=False, whole_words=True, max_quotes=1), 10))
+    found = set(reachable(begin(tokenizer, response, write_feedback=False, whole_words=True, max_quotes=1), 10))
     assert {quote for text in found for quote in json.loads(text)["good_spans"]} == expected
 
 
@@ -256,7 +241,7 @@ SAID = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "
 def test_supported_quotes_stand_between_marks_in_the_words(good: list[str], poor: list[str], allowed: bool) -> None:
     text = json.dumps({"textual_feedback": SAID, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
     tokenizer, response = spelled_by(sorted({*text, *ALL})), "a cat, a concat, cat"
-    assert written(begin(tokenizer, response, supported=True), text) == allowed
+    assert written(begin(tokenizer, response, quoted_in_feedback=True), text) == allowed
     assert written(begin(tokenizer, response), text) == (not locate_spans(response, good, poor).unmatched)
 
 
@@ -267,15 +252,15 @@ def allowed(response: str, said: str, good: list[str], poor: list[str], **limits
 
 def test_marks_within_a_quote_do_not_end_it() -> None:
     response = 'he "owns" a cat'
-    assert allowed(response, f'Wrong: "{response}".', [], [response], supported=True)
-    assert allowed(response, f'Wrong: "{response}".', [], ["owns"], supported=True)
-    assert not allowed(response, f'Wrong: "{response}".', [], ["he"], supported=True)
+    assert allowed(response, f'Wrong: "{response}".', [], [response], quoted_in_feedback=True)
+    assert allowed(response, f'Wrong: "{response}".', [], ["owns"], quoted_in_feedback=True)
+    assert not allowed(response, f'Wrong: "{response}".', [], ["he"], quoted_in_feedback=True)
 
 
 @pytest.mark.parametrize(("before", "supports"), [(49, True), (50, False)])
 def test_the_first_hundred_marks_of_a_kind_support_quotes(before: int, supports: bool) -> None:
     said = "'b' " * before + "'cat'"  # two marks each, and marks 99 and 100, or 101 and 102
-    assert allowed("a cat", said, ["cat"], [], supported=True) == supports
+    assert allowed("a cat", said, ["cat"], [], quoted_in_feedback=True) == supports
 
 
 @pytest.mark.parametrize("good", [["cat"], ["cat", "cat"]])
@@ -288,7 +273,7 @@ def test_what_is_listed_as_good_is_not_listed_as_poor_in_one_list(good: list[str
 def test_words_that_quote_nothing_of_the_response_support_empty_lists_alone() -> None:
     tokenizer, response = spelled_by(sorted(ALL)), "a cat"
     for said in ("The cat is a cat.", 'The "dog" is a cat.'):
-        critique = begin(tokenizer, response, supported=True)
+        critique = begin(tokenizer, response, quoted_in_feedback=True)
         opening = json.dumps({"textual_feedback": said, "good_spans": []}, ensure_ascii=False).removesuffix("]}")
         assert written(critique, opening)
         scores = np.zeros(critique.skeleton.vocabulary.size, np.float32)
@@ -302,7 +287,7 @@ def test_words_that_quote_nothing_of_the_response_support_empty_lists_alone() ->
 def test_a_token_that_was_refused_supports_nothing_and_forbids_nothing(begun: str, limits: dict[str, bool]) -> None:
     ends = f'", "good_spans": ["{begun}'  # the end of the words and the beginning of a quote
     tokenizer, response = spelled_by([*sorted(ALL), ends]), "a cat"
-    critique = begin(tokenizer, response, supported=True, **limits)
+    critique = begin(tokenizer, response, quoted_in_feedback=True, **limits)
     assert written(critique, '{"textual_feedback": "The ')
     (token,) = critique.skeleton.vocabulary.spelled[ends.encode()]
     assert not critique.take(token)
@@ -313,16 +298,10 @@ def test_a_token_that_was_refused_supports_nothing_and_forbids_nothing(begun: st
 def test_the_end_of_the_words_is_refused_where_it_is_half_written() -> None:
     ends = '", "good_spans": ['
     tokenizer = spelled_by([*sorted(ALL), ends])
-    critique = begin(tokenizer, "a cat", supported=True)
+    critique = begin(tokenizer, "a cat", quoted_in_feedback=True)
     assert written(critique, '{"textual_feedback": "\\"cat\\"", "good_spans')
     assert not critique.take(critique.skeleton.vocabulary.spelled[ends.encode()][0])
     assert written(critique, '": ["cat"')
-
-
-def written(critique: ConstrainedCritique, text: str) -> bool:
-    """Write a text character by character, or as far as it may be; tell whether all of it was."""
-    spelled = critique.skeleton.vocabulary.spelled
-    return all(critique.take(spelled[character.encode()][0]) for character in text)
 
 
 @pytest.mark.parametrize(
@@ -443,7 +422,7 @@ def test_a_critique_is_accepted_however_it_is_cut_into_tokens_if_and_only_if_its
     tokenizer = spelled_by(alphabet)
     good, poor = ([quote for is_good, quote in quotes if is_good is kind] for kind in (True, False))
     text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
-    critique, rest, rng = begin(tokenizer, response, words=False), text.encode(), random.Random(seed)
+    critique, rest, rng = begin(tokenizer, response, write_feedback=False), text.encode(), random.Random(seed)
     spelled, accepted = critique.skeleton.vocabulary.spelled, True
     while rest and accepted:
         token = rng.choice([data for data in spelled if rest.startswith(data)])
@@ -522,7 +501,7 @@ def test_the_words_are_every_character_and_no_surrogate() -> None:
 
 def test_without_words_the_critique_has_none() -> None:
     tokenizer = spelled_by([OPENING, GOOD, POOR, CLOSING, "a", '"'])
-    silent = begin(tokenizer, "a", words=False)
+    silent = begin(tokenizer, "a", write_feedback=False)
     spelled = {data.decode(): ids[0] for data, ids in silent.skeleton.vocabulary.spelled.items()}
     assert silent.take(spelled[OPENING])
     assert not silent.take(spelled["a"])
@@ -538,7 +517,7 @@ def test_without_words_the_critique_has_none() -> None:
 def test_another_quote_is_begun_only_if_it_can_be_opened_and_ended_in_time(room: int, taken: bool) -> None:
     # After the comma come a space, a mark, a letter, a mark, POOR and CLOSING: 7 tokens with the comma.
     tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"', ",", " "])
-    critique = begin(tokenizer, "aa", words=False)
+    critique = begin(tokenizer, "aa", write_feedback=False)
     ids = critique.skeleton.vocabulary.spelled
     assert all(critique.take(ids[token][0]) for token in ((OPENING + GOOD).encode(), b'"', b"a", b'"'))
     critique.room = room
@@ -549,7 +528,7 @@ def test_another_quote_is_begun_only_if_it_can_be_opened_and_ended_in_time(room:
 def test_a_list_that_is_full_is_gone_on_with_by_no_token(token: str) -> None:
     tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"', token])
     for most in (1, 2):
-        critique = begin(tokenizer, "aa", words=False, max_quotes=most)
+        critique = begin(tokenizer, "aa", write_feedback=False, max_quotes=most)
         ids = critique.skeleton.vocabulary.spelled
         assert all(critique.take(ids[part][0]) for part in ((OPENING + GOOD).encode(), b'"', b"a"))
         assert critique.take(ids[token.encode()][0]) == (most == 2)
@@ -584,7 +563,7 @@ def test_a_quote_is_begun_only_if_it_can_be_ended_in_time() -> None:
 def test_a_quote_that_no_token_could_go_on_with_is_not_begun() -> None:
     # The response goes on with " z", which has no token: a quote of the space alone could never end.
     tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", " ", '"'])
-    critique = begin(tokenizer, "a z", words=False)
+    critique = begin(tokenizer, "a z", write_feedback=False)
     ids = {data.decode(): found[0] for data, found in critique.skeleton.vocabulary.spelled.items()}
     assert all(critique.take(ids[token]) for token in (OPENING + GOOD, '"'))
     assert not critique.take(ids[" "])
@@ -620,7 +599,7 @@ def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
 
 def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_never_written() -> None:
     tokenizer = made("gpt2")
-    wide = skeleton_of(tokenizer, size=len(tokenizer) + 7, eos_ids=[2], words=True)
+    wide = skeleton_of(tokenizer, size=len(tokenizer) + 7, eos_ids=[2], write_feedback=True)
     critique = ConstrainedCritique(wide, "a", eos_ids=[2], room=99, limits=QuoteLimits())
     scores = np.arange(len(tokenizer) + 7, dtype=np.float32)
     assert critique.take_best(scores) < len(tokenizer)
@@ -628,7 +607,7 @@ def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_never_written() -> N
 
 def test_a_finished_row_leaves_the_others_alone() -> None:
     tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"'])
-    rows = [begin(tokenizer, "a", words=False) for _ in range(2)]
+    rows = [begin(tokenizer, "a", write_feedback=False) for _ in range(2)]
     ids = {data.decode(): found[0] for data, found in rows[0].skeleton.vocabulary.spelled.items()}
     for token in (OPENING + GOOD, POOR, CLOSING):
         assert rows[0].take(ids[token])
@@ -673,7 +652,7 @@ def test_any_number_is_better_than_none() -> None:
 
 
 def test_scores_that_are_no_numbers_break_no_critique() -> None:
-    critique = begin(spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"']), "a", words=False)
+    critique = begin(spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"']), "a", write_feedback=False)
     processor, size = ConstrainedProcessor([critique]), critique.skeleton.vocabulary.size
     for _ in range(4):
         processor(torch.zeros(1, 1), torch.full((1, size), torch.nan))
@@ -733,8 +712,8 @@ def test_the_grammar_for_servers_by_hand(
     response: str, good: list[str], limits: dict[str, Any], accepted: bool
 ) -> None:
     text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": []}, ensure_ascii=False)
-    assert grammar_accepts(response, text, words=False, limits=QuoteLimits(**limits)) == accepted
-    assert accepts(begin(made("gpt2"), response, words=False, **limits), text) == accepted
+    assert grammar_accepts(response, text, write_feedback=False, limits=QuoteLimits(**limits)) == accepted
+    assert accepts(begin(made("gpt2"), response, write_feedback=False, **limits), text) == accepted
 
 
 @settings(max_examples=150, deadline=None)
@@ -753,19 +732,19 @@ def test_the_grammar_for_servers_is_the_same_language_but_for_how_often_a_quote_
     quotes: list[tuple[bool, int, int]],
     feedback: str,
     stray: str,
-    words: bool,
+    write_feedback: bool,
     limits: QuoteLimits,
 ) -> None:
     cut = [(is_good, response[start : start + length] + stray) for is_good, start, length in quotes]
     good, poor = ([quote for is_good, quote in cut if is_good is kind] for kind in (True, False))
     record = {"textual_feedback": feedback, "good_spans": good, "poor_spans": poor}
     text = json.dumps(record, ensure_ascii=False)
-    ours = accepts(begin(made("gpt2"), response, words=words, **asdict(limits)), text)
+    ours = accepts(begin(made("gpt2"), response, write_feedback=write_feedback, **asdict(limits)), text)
     each_once = all(not locate_spans(response, [quote], []).unmatched for quote in [*good, *poor])
     counted = each_once and bool(locate_spans(response, good, poor).unmatched)
-    theirs = grammar_accepts(response, text, words=words, limits=limits)
+    theirs = grammar_accepts(response, text, write_feedback=write_feedback, limits=limits)
     assert theirs == ours or (theirs and counted)
-    if not limits.whole_words and (not feedback or words) and limits == QuoteLimits():
+    if not limits.whole_words and (not feedback or write_feedback) and limits == QuoteLimits():
         assert theirs == each_once
 
 
@@ -795,9 +774,11 @@ def held_to_the_grammar(response: str, room: int, generator: np.random.Generator
 
 
 @pytest.mark.parametrize("words", [True, False])
-def test_whatever_a_model_writes_under_the_grammar_is_read(words: bool) -> None:
+def test_whatever_a_model_writes_under_the_grammar_is_read(write_feedback: bool) -> None:
     generator, ends = np.random.default_rng(0), set()
     for response in texts(random.Random(0), 12):
-        found = critique_from_text(held_to_the_grammar(response, 90, generator, words=words), response)
+        found = critique_from_text(
+            held_to_the_grammar(response, 90, generator, write_feedback=write_feedback), response
+        )
         ends.add(found.status)
     assert ends <= {"ok", "repaired"}

@@ -46,7 +46,7 @@ def asked(annotations: Any) -> tuple[list[Example], list[str]]:
 def test_it_writes_labels_which_are_read_as_the_spans_that_were_annotated(trained: Any) -> None:
     form, run = trained
     critic = GenerativeRewardModel.load(run / "model")
-    assert (critic.form, critic.constrain, critic.words) == (form, False, True)
+    assert (critic.form, critic.constrain, critic.write_feedback) == (form, False, True)
     targets = [critique_target(one.critique, one.response, form=form) for one in LEARNED]
     right = [text == target for text, target in zip(critic.write(*asked(LEARNED)), targets, strict=True)]
     assert sum(right) >= 23  # of 24

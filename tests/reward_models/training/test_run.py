@@ -243,7 +243,12 @@ def test_what_was_measured_is_what_the_saved_model_does(calm: Path) -> None:
     found = HeldOut(critic.tokenizer, held_out).measure(critic)
     results = json.loads((calm / "results.json").read_bytes())
     assert results["measured"] == span_f1(found) | found.metrics()
-    assert (critic.max_new_tokens, critic.words, critic.prompt_format, critic.constrain) == (40, True, "plain", True)
+    assert (critic.max_new_tokens, critic.write_feedback, critic.prompt_format, critic.constrain) == (
+        40,
+        True,
+        "plain",
+        True,
+    )
 
 
 def test_it_learns_to_write_what_the_annotators_wrote(home: Path) -> None:
@@ -279,9 +284,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
 
 
 def test_without_words_it_learns_the_quotes_alone(home: Path) -> None:
-    run = RewardRun(recipe(home, "wordless", reward_model={"words": False}))
+    run = RewardRun(recipe(home, "wordless", reward_model={"write_feedback": False}))
     assert '{"textual_feedback": "", "good_spans"' in run.tokenizer.decode(run.rows[0]["input_ids"])
-    assert not run.critic.words
+    assert not run.critic.write_feedback
 
 
 def test_packed_rows_have_the_loss_of_single_ones(home: Path) -> None:

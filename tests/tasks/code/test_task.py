@@ -34,7 +34,7 @@ EXAMPLE = Example(
 
 def test_the_same_seed_gives_the_same_items_in_another_process() -> None:
     script = (
-        "from text2grad.tasks.code import CodeTask, CodeCritic\n"
+        "from text2grad.tasks.code.task import CodeTask, CodeCritic\n"
         "es = CodeTask('held_out', seed=3).examples(5, seed=2)\n"
         "rs = ['b = a[:3]\\n return b'] * 5\n"
         "import sys; sys.stdout.write(repr([(e, c) for e, c in zip(es, CodeCritic()(es, rs))]))"

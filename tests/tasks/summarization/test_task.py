@@ -40,7 +40,7 @@ def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
 
 def test_the_same_seed_gives_the_same_items_in_another_process() -> None:
     code = (
-        "from text2grad.tasks.summarization import SummarizationTask, SummaryCritic\n"
+        "from text2grad.tasks.summarization.task import SummarizationTask, SummaryCritic\n"
         "task = SummarizationTask('held_out', seed=3)\n"
         "es = task.examples(5, seed=2)\n"
         "rs = ['Someone fixed the bike on Friday.'] * 5\n"

@@ -138,7 +138,7 @@ class ConstrainedCritique:
     def _hear(self, token: int) -> bool:
         """Let the words say what may be quoted, if this token may stand here and ends them; tell whether it does."""
         data = self.skeleton.vocabulary.data.get(token, b"")
-        if not self.quotable.limits.supported or b"[" not in data:
+        if not self.quotable.limits.quoted_in_feedback or b"[" not in data:
             return False
         if self.state is None or self.skeleton.move(self.state.where, token) is None:
             return False
@@ -252,22 +252,22 @@ def draw(scores: Tensor, numbers: Sequence[Random]) -> list[int]:
     return tokens
 
 
-def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], words: bool) -> Skeleton:
+def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool) -> Skeleton:
     """Return the skeleton for a tokenizer, made once.
 
     Args:
         tokenizer: the reward model's.
         size: how many ids the model has.
         eos_ids: ids that end a critique and are no text.
-        words: False leaves the critique in words empty.
+        write_feedback: False leaves the critique in words empty.
 
     Raises:
         ModelError: if the tokenizer cannot write a critique's JSON.
     """
     made = _SKELETONS.setdefault(tokenizer, {})
-    key = (len(tokenizer), size, frozenset(eos_ids), words)
+    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback)
     if key not in made:
-        skeleton = Skeleton(Vocabulary(tokenizer, size=size, banned=eos_ids), words=words)
+        skeleton = Skeleton(Vocabulary(tokenizer, size=size, banned=eos_ids), write_feedback=write_feedback)
         if skeleton.cost[START] == float("inf"):
             raise ModelError(
                 "the tokenizer has no tokens for the JSON of a critique, so constrained decoding cannot write one. "

@@ -22,26 +22,26 @@ _EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, and so the most tokens, 
 
 
 def critique_grammar(
-    response: str, *, words: bool = True, limits: QuoteLimits | None = None, max_tokens: int | None = None
+    response: str, *, write_feedback: bool = True, limits: QuoteLimits | None = None, max_tokens: int | None = None
 ) -> str:
     r"""Return the Lark grammar of the critiques that can be written about a response.
 
     Args:
         response: what is quoted from.
-        words: False leaves the critique in words empty.
+        write_feedback: False leaves the critique in words empty.
         limits: on the quotes; `one_list`, `supported` and `verbatim` are not in the grammar.
         max_tokens: where the critique will be cut off; its words then end where its JSON still has room.
 
     Example:
-        >>> print(critique_grammar("A cat.", words=False).splitlines()[0])
+        >>> print(critique_grammar("A cat.", write_feedback=False).splitlines()[0])
         start: "{\"textual_feedback\": \"" "\", \"good_spans\": [" list "], \"poor_spans\": [" list "]}"
     """
     limits = limits or QuoteLimits()
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
-    text = ["text"] if words else []
+    text = ["text"] if write_feedback else []
     listed = [] if not response.strip() else ["list"]
     lines = [" ".join(["start:", opening, *text, good, *listed, poor, *listed, closing])]
-    if words:
+    if write_feedback:
         lines.append("text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - _EMPTY)}]: TEXT")
         lines.append(r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/')
     if listed:
@@ -67,7 +67,7 @@ def check_countable(limits: QuoteLimits) -> None:
     Raises:
         ConfigError: if there is one.
     """
-    if limits.one_list or limits.supported or limits.verbatim:
+    if limits.one_list or limits.quoted_in_feedback or limits.verbatim:
         raise ConfigError(
             "a grammar cannot hold a model to one_list, supported or verbatim; leave them out, in a recipe of [critic]"
         )

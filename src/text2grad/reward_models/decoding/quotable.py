@@ -33,7 +33,7 @@ class QuoteLimits:
         max_quote_words: the most words of one quote, parted by white space; None for any number.
         max_quotes: the most quotes in each list; None for any number.
         one_list: a text that is listed as good is not listed as poor.
-        supported: a quote stands between quotation marks in the critique's words, too.
+        quoted_in_feedback: a quote stands between quotation marks in the critique's words, too.
         verbatim: what stands between double quotation marks in the critique's words is a piece of the response, too.
     """
 
@@ -41,7 +41,7 @@ class QuoteLimits:
     max_quote_words: int | None = None
     max_quotes: int | None = None
     one_list: bool = False
-    supported: bool = False
+    quoted_in_feedback: bool = False
     verbatim: bool = False
 
 

@@ -45,8 +45,8 @@ class Skeleton:
         to_open: the least number of tokens into the quote that a state must open.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, words: bool = True) -> None:
-        """Lay out the states; `words=False` leaves TEXT empty."""
+    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True) -> None:
+        """Lay out the states; `write_feedback=False` leaves TEXT empty."""
         self.vocabulary = vocabulary
         self._rows = [[DEAD] * 256 for _ in range(4)]
         self._rows[BEYOND] = [BEYOND] * 256
@@ -54,7 +54,7 @@ class Skeleton:
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
         self.text = self._chain(START, OPENING)
-        if words:
+        if write_feedback:
             self._text(self.text)
         good = self._chain(self.text, GOOD)
         poor = self._new()

@@ -90,7 +90,7 @@ def model_card(recipe: Recipe, results: Mapping[str, Any], *, name: str, adapter
         library="peft" if adapter else "transformers",
         name=name.rpartition("/")[2],
         load=name,
-        words="a critique in words, then " if settings.words else "",
+        words="a critique in words, then " if settings.write_feedback else "",
         marks=_MARKS[settings.form],
         prompt_format=results["prompt_format"],
         counts="\n".join(f"| {text} | {results['counts'][key]:,} |" for key, text in _COUNTS.items()),

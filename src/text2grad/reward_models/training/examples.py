@@ -62,7 +62,9 @@ def lessons(
     read = [one for one in annotations if not one.critique.failed]
     examples, responses = [Example(one.prompt) for one in read], [one.response for one in read]
     asked = [Example(one) for one in critique_questions(examples, responses, prompt_format, form)]
-    targets = [critique_target(one.critique, one.response, words=learner.words, form=form) for one in read]
+    targets = [
+        critique_target(one.critique, one.response, write_feedback=learner.write_feedback, form=form) for one in read
+    ]
     questions = critique_prompts(tokenizer, examples, responses, prompt_format, form)
     lengths = [
         len(question) + len(answer) + 1  # and the end of the sequence

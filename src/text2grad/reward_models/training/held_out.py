@@ -109,14 +109,14 @@ class HeldOut:
         return self._compare(some, self.deltas[rank::processes], critiques)
 
     def measure_votes(
-        self, critic: GenerativeRewardModel, agreements: Sequence[float], *, rank: int = 0, processes: int = 1
+        self, critic: GenerativeRewardModel, thresholds: Sequence[float], *, rank: int = 0, processes: int = 1
     ) -> list[Quality]:
-        """Return likewise what the votes of a critic come to at each agreement; it draws them once."""
+        """Return likewise what the votes of a critic come to at each vote_threshold; it draws them once."""
         some, true = self.annotations[rank::processes], self.deltas[rank::processes]
         drawn = critic.draw([Example(one.prompt) for one in some], [one.response for one in some])
         return [
-            self._compare(some, true, [vote(d, one.response, agreement=a) for d, one in zip(drawn, some, strict=True)])
-            for a in agreements
+            self._compare(some, true, [vote(d, one.response, threshold=a) for d, one in zip(drawn, some, strict=True)])
+            for a in thresholds
         ]
 
     def _compare(

@@ -137,21 +137,21 @@ class RewardRun:
         targets = settings.lora_targets if isinstance(settings.lora_targets, str) else list(settings.lora_targets)
         return with_lora(model, r=settings.lora_r, alpha=settings.lora_alpha, targets=targets)
 
-    def _critic(self, model: Any, agreement: float | None = None) -> GenerativeRewardModel:
-        """Return the model as a critic that writes as [critic] says, or with the agreement that was found best."""
+    def _critic(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
+        """Return the model as a critic that writes as [critic] says, or with the vote_threshold that was found best."""
         settings, critic = self.recipe.reward_model, self.recipe.critic
         return GenerativeRewardModel(
             model,
             self.tokenizer,
             max_new_tokens=settings.max_new_tokens,
-            words=settings.words,
+            write_feedback=settings.write_feedback,
             form=settings.form,
             match=critic.match,
             constrain=critic.constrain,
             limits=limits_of(self.recipe),
             prompt_format=self.prompt_format,
             votes=critic.votes or 1,
-            agreement=critic.agreement or agreement or 0.5,
+            vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
         )
 
     def _rows(self, shares: Shares) -> tuple[list[dict[str, list[int]]], int]:
@@ -184,7 +184,7 @@ class RewardRun:
             if path.exists() or (path == merged and not self.recipe.reward_model.merge):
                 continue
             with published(path) as temporary:
-                self._critic(self._best(best, whole=whole), measured.get("agreement")).save(temporary)
+                self._critic(self._best(best, whole=whole), measured.get("vote_threshold")).save(temporary)
                 card = model_card(self.recipe, results, name=str(path), adapter=not whole)
                 write_atomically(temporary / "README.md", card.encode())
         write_atomically(self.directory / RESULTS_FILE, to_json(results))

@@ -102,16 +102,16 @@ def reward_trainer(
             rank, processes = self.args.process_index, self.args.world_size
             if self.accelerator.distributed_type not in PLAIN:
                 rank, processes = 0, 1  # each pass needs all processes at once, so that all decode the same
-            agreements = _agreements(critic, recipe)
-            if agreements:
-                mine = held_out.measure_votes(critic, agreements, rank=rank, processes=processes)
+            thresholds = _thresholds(critic, recipe)
+            if thresholds:
+                mine = held_out.measure_votes(critic, thresholds, rank=rank, processes=processes)
             else:
                 mine = [held_out.measure(critic, rank=rank, processes=processes)]
             qualities = _sum_over_processes(mine) if processes > 1 else mine
             best = max(range(len(mine)), key=lambda number: span_f1(qualities[number])["f1"])
             measured = span_f1(qualities[best]) | qualities[best].metrics()
-            if agreements:
-                measured["agreement"] = agreements[best]
+            if thresholds:
+                measured["vote_threshold"] = thresholds[best]
             if self.is_world_process_zero():
                 _append(directory, self.state.global_step, {f"eval/{k}": v for k, v in measured.items()})
                 told(self.state.global_step, self.state.max_steps, measured)
@@ -219,9 +219,9 @@ def _append(directory: Path, step: int, metrics: dict[str, float]) -> None:
         file.write(to_json({"step": step, **metrics}) + b"\n")
 
 
-def _agreements(critic: GenerativeRewardModel, recipe: Recipe) -> list[float]:
+def _thresholds(critic: GenerativeRewardModel, recipe: Recipe) -> list[float]:
     """Return every share of the votes that may decide, where the recipe leaves it to the held-out annotations."""
-    if critic.votes == 1 or recipe.critic.agreement is not None:
+    if critic.votes == 1 or recipe.critic.vote_threshold is not None:
         return []
     return [number / critic.votes for number in range(1, critic.votes + 1)]
 
