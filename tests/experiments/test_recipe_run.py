@@ -11,9 +11,10 @@ from places import ROOT
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError
-from text2grad.experiments.recipe_run import _critics, learned_critic, run_recipe
+from text2grad.experiments.recipe_run import learned_critic, run_recipe
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.process import ProcessRewardModel
 from text2grad.reward_models.process_steps import STEP_LABELS
 from text2grad.reward_models.scalar import ScalarRewardModel
@@ -77,7 +78,7 @@ def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved
         ({"max_quotes": 3, "whole_words": True}, True, QuoteLimits(max_quotes=3, whole_words=True)),
         ({"max_quote_words": 2, "one_list": True}, True, QuoteLimits(max_quote_words=2, one_list=True)),
     ):
-        critic, _ = _critics(make_recipe({"critic": {"model": model, **settings}}), None)
+        critic = critic_from_recipe(make_recipe({"critic": {"model": model, **settings}}))
         assert isinstance(critic, GenerativeRewardModel)
         assert (critic.constrain, critic.limits) == (constrain, limits)
 
@@ -236,11 +237,11 @@ def test_a_critic_by_name_comes_before_a_learned_one(phases: Path, tmp_path: Pat
     assert learned_critic(recipe, tmp_path / "run", last) is None
 
 
-def test_somebody_must_judge_the_responses(phases: Path, tmp_path: Path) -> None:
+def test_a_recipe_without_critic_is_refused(phases: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Ann sold a bike."}\n')
     for annotator in ("", "test_recipe_run:Strict"):
         recipe = make_recipe({"data": {"train": str(prompts)}, "refresh": {"annotator": annotator}})
         with pytest.raises(ConfigError) as caught:
             run_recipe(recipe)
-        assert str(caught.value) == "nobody judges the responses; set [critic] use or model"
+        assert str(caught.value) == "the recipe names no critic; set [critic] use or model"

@@ -26,7 +26,7 @@ def rewards(
     width = max(map(len, deltas)) + 1  # a last column that is padding everywhere
     mask = torch.tensor([[t < len(row) for t in range(width)] for row in deltas])
     truncated = torch.tensor(cut or [False] * len(deltas))
-    found = reward_tensor(deltas, critiques, mask, truncated, RewardConfig(**config))
+    found = reward_tensor(deltas, critiques, mask, truncated, **config)
     assert found.dtype == torch.float32
     assert found.shape == mask.shape
     return found.tolist()
@@ -50,7 +50,7 @@ def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
         negative=-3.0,
         unlabelled=0.5,
         outcome=10.0,
-        truncated=-4.0,
+        truncation=-4.0,
     )
     assert found == [[2.0, -3.0, 0.5, 3.0, 0.0], [0.5, -4.75, 0, 0, 0], [0.0] * 5, [-4.0, 0, 0, 0, 0]]
 
@@ -77,7 +77,7 @@ def test_a_failed_critique_gives_nothing_anywhere(failed: Critique, placement: s
 
 
 def test_a_cut_response_is_a_cut_one_even_where_its_critique_failed() -> None:
-    assert rewards([[1.0, 0.0]], [BAD], [True], truncated=-1.0, unlabelled=0.5) == [[0.0, -1.0, 0.0]]
+    assert rewards([[1.0, 0.0]], [BAD], [True], truncation=-1.0, unlabelled=0.5) == [[0.0, -1.0, 0.0]]
 
 
 def test_a_negative_span_may_be_paid_nothing_and_a_positive_one_punished() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 from text2grad.align.delta import pseudo_rewards
 from text2grad.align.offsets import token_offsets
-from text2grad.config import RewardConfig
+from text2grad.align.token_rewards import AlignSettings
 from text2grad.types import Critique, Rollout
 
 Offsets = list[tuple[int, int]]
 
 
 def response_deltas(
-    tokenizer: Any, rollouts: Sequence[Rollout], critiques: Sequence[Critique], config: RewardConfig
+    tokenizer: Any, rollouts: Sequence[Rollout], critiques: Sequence[Critique], settings: AlignSettings
 ) -> tuple[list[list[float]], list[Offsets]]:
     """Return δ of each response in its own sampled tokens, and where each token stands in the text.
 
@@ -20,7 +20,7 @@ def response_deltas(
         tokenizer: the policy's.
         rollouts: the responses.
         critiques: one per response; a failed one gives zeros.
-        config: mode, weighting, overlap and span_mass are used here.
+        settings: how spans become δ.
     """
     deltas, all_offsets = [], []
     for rollout, critique in zip(rollouts, critiques, strict=True):
@@ -31,10 +31,10 @@ def response_deltas(
                 tokenizer,
                 rollout.response_ids,
                 spans,
-                mode=config.mode,
-                weighting=config.weighting,
-                overlap=config.overlap,
-                span_mass=config.span_mass,
+                mode=settings.mode,
+                weighting=settings.weighting,
+                overlap=settings.overlap,
+                span_mass=settings.span_mass,
                 offsets=offsets,
             )
         )
