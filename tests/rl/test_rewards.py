@@ -58,7 +58,7 @@ def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
 def test_one_reward_on_the_last_token_is_the_sum_of_the_same_rewards() -> None:
     deltas = [[1.0, -1.0, 0.0, 0.5], [0.0, -0.25], [], [1.0]]
     critiques = [Critique("", outcome=0.2), OK, OK, BAD]
-    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "outcome": 10.0, "truncated": -4.0}
+    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "outcome": 10.0, "truncation": -4.0}
     spread = rewards(deltas, critiques, [False, True, False, False], **settings)
     placed = rewards(deltas, critiques, [False, True, False, False], placement="last_token", **settings)
     # 2 − 3 + ½ + 1 = ½, with the outcome 2½;   ½ − ¾ = −¼, cut −4¼
