@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from text2grad.align import response_deltas
+from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
 from text2grad.experiments.evaluate_policy import Sampling, evaluate
@@ -132,7 +132,9 @@ class _Evaluator:
             [r.response for r in shown],
             match=trainer.recipe.critic.match,
         )
-        deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.recipe.reward)
+        reward = trainer.recipe.reward
+        settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
+        deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, settings)
         quality = {}
         if annotator is not None:
             quality = judge(

@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from text2grad.align import response_deltas
+from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe, RewardConfig
-from text2grad.critics import RememberingCritic
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
@@ -72,7 +72,7 @@ class Refresher:
         self.match, self.trust_remote_code = recipe.critic.match, recipe.model.trust_remote_code
         self.annotator: Critic | None = None
         if annotator is not None:
-            self.annotator = RememberingCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
+            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
         self.old = read_annotations(config.replay_from) if config.active and config.replay_from else []
         self.seen: deque[tuple[Example, str]] = deque(maxlen=config.window)
         self.current, self.last_kl = "", 0.0
@@ -200,7 +200,8 @@ def judge(
         CriticError: if the annotator fails.
     """
     true = ask(annotator, [r.example for r in rollouts], [r.response for r in rollouts], match=match)
-    true_deltas, _ = response_deltas(tokenizer, rollouts, true, reward)
+    settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
+    true_deltas, _ = response_deltas(tokenizer, rollouts, true, settings)
     return compare(deltas, true_deltas, critiques)
 
 

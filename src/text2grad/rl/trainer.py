@@ -21,7 +21,7 @@ import torch
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
-from text2grad.align import resolve, response_deltas
+from text2grad.align import AlignSettings, resolve, response_deltas
 from text2grad.config import Recipe, open_run
 from text2grad.errors import CriticError
 from text2grad.feedback import Critic, ask
@@ -182,7 +182,9 @@ class Text2GradTrainer:
             batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
             mask = batch.response_mask
             scores = score_batch(self.model, self.reference, batch, self.recipe)
-            deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.recipe.reward)
+            reward = self.recipe.reward
+            settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
+            deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, settings)
             earned = reward_tensor(deltas, critiques, mask, batch.truncated, self.recipe.reward)
             rewards = total_rewards(earned, scores.kl, mask, beta=self.kl.beta)
             advantages, returns = estimate_advantages(rewards, scores, mask, self.recipe, self.accelerator)
