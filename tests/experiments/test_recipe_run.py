@@ -1,5 +1,4 @@
-"""A recipe from critics_by_name import Strict
-from the command line to the report, and what is refused before any model loads."""
+"""A recipe from the command line to the report, and what is refused before any model loads."""
 
 import json
 from pathlib import Path
@@ -7,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from critics_by_name import Strict
 from places import ROOT
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import Recipe, make_recipe

@@ -17,7 +17,7 @@ from typing import Any
 
 from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import RefreshConfig
-from text2grad.critics import RememberingCritic
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
@@ -72,7 +72,7 @@ class Refresher:
         self.match, self.trust_remote_code = match, trust_remote_code
         self.annotator: Critic | None = None
         if annotator is not None:
-            self.annotator = RememberingCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
+            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
         self.old = read_annotations(config.replay_from) if config.active and config.replay_from else []
         self.seen: deque[tuple[Example, str]] = deque(maxlen=config.window)
         self.current, self.last_kl = "", 0.0
