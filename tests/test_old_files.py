@@ -22,18 +22,19 @@ import transformers
 from safetensors.torch import load_file
 
 from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Text2GradTrainer, load_recipe
-
-# deep paths
-from text2grad.annotating.reward_server import ServerRewardModel
-from text2grad.annotating.store import Question, Store
-from text2grad.annotations import read_annotations, write_annotations
 from text2grad.cli import main
 from text2grad.config import make_recipe
-from text2grad.examples import read_examples
-from text2grad.pretrained import load_policy, load_tokenizer
-from text2grad.process_reward_model import ProcessRewardModel
-from text2grad.remembered import RememberingCritic
-from text2grad.reward_head import ScalarRewardModel
+from text2grad.config.renamed import with_current_names
+from text2grad.critics.cached import CachedCritic
+from text2grad.critics.servers.store import Question, Store
+from text2grad.experiments.recipe_run import refresher_from_recipe
+from text2grad.feedback import read_annotations, read_examples, write_annotations
+from text2grad.models import load_policy, load_tokenizer
+
+# deep paths
+from text2grad.reward_models import ServerRewardModel
+from text2grad.reward_models.process import ProcessRewardModel
+from text2grad.reward_models.scalar import ScalarRewardModel
 
 KEPT = Path(__file__).parent / "data" / "v0_1_0"
 EXPECTED: dict[str, Any] = json.loads((KEPT / "expected.json").read_bytes())
@@ -166,20 +167,20 @@ def test_a_trainer_takes_up_a_run_with_the_critiques_and_the_critic_that_it_left
     said = json.loads(kept.read_bytes())
     said[0]["feedback"] = "As it was kept."
     kept.write_text(json.dumps(said))
-    critic = home / "run" / "critic" / "step-000003" / "model.safetensors"
-    left, found_then = critic.stat().st_mtime_ns, []
-    recipe = load_recipe("run.toml")
+    refreshed = home / "run" / "critic" / "step-000003" / "model.safetensors"
+    left, found_then = refreshed.stat().st_mtime_ns, []
+    recipe, critic = load_recipe("run.toml"), GenerativeRewardModel.load("reward_models/generative")
     trainer = Text2GradTrainer(
         load_policy("policy"),
-        GenerativeRewardModel.load("reward_models/generative"),
+        critic,
         load_tokenizer("policy"),
         read_examples("examples.jsonl"),
         recipe,
-        annotator=importlib.import_module("old_judges").annotator,
+        refresher=refresher_from_recipe(recipe, critic, importlib.import_module("old_judges").annotator),
         resume=True,
     )
     assert trainer.step == 2
-    trainer.train(lambda run: found_then.append(critic.stat().st_mtime_ns) if run.step == 3 else None)
+    trainer.train(lambda run: found_then.append(refreshed.stat().st_mtime_ns) if run.step == 3 else None)
     assert found_then == [left], "it was trained already"
     rollouts = home / "run" / "rollouts" / "00000.jsonl"
     found = records(rollouts)
@@ -191,8 +192,8 @@ def test_a_trainer_takes_up_a_run_with_the_critiques_and_the_critic_that_it_left
 
 @pytest.mark.parametrize("name", ["run", "run_lora", "reward_run"])
 def test_the_recipe_of_a_run_is_read_as_it_was(name: str) -> None:
-    before = EXPECTED["recipes"][name]
-    found = make_recipe(before).model_dump(mode="json")
+    before = with_current_names(EXPECTED["recipes"][name], "run.json", warn=False)
+    found = make_recipe(EXPECTED["recipes"][name], warn=False).model_dump(mode="json")
     assert {section: {key: found[section][key] for key in keys} for section, keys in before.items()} == before
 
 
@@ -225,8 +226,9 @@ def test_a_reward_model_writes_what_it_wrote(home: Path, name: str) -> None:
     expected = EXPECTED["reward_models"][name]
     model = GenerativeRewardModel.load(home / "reward_models" / name)
     saved = json.loads((home / "reward_models" / name / "reward_model.json").read_bytes())
-    settings = ("max_new_tokens", "words", "form", "constrain", "prompt_format", "votes", "agreement", "match")
-    assert {key: getattr(model, key) for key in settings} == {key: saved[key] for key in settings}
+    settings = {key: key for key in ("max_new_tokens", "form", "constrain", "prompt_format", "votes", "match")}
+    settings |= {"words": "write_feedback", "agreement": "vote_threshold"}
+    assert {old: getattr(model, new) for old, new in settings.items()} == {old: saved[old] for old in settings}
     about = examples_of(expected["asked"])
     assert model.write(*about) == expected["written"]
     assert [plain(one) for one in model(*about)] == expected["critiques"]
@@ -287,7 +289,7 @@ def test_a_critic_that_remembers_is_not_asked_again(home: Path) -> None:
         return [Critique("", status="timed_out")] * len(responses)
 
     expected = EXPECTED["remembered"]
-    critic = RememberingCritic(asking, home / "cached_answers.jsonl")
+    critic = CachedCritic(asking, home / "cached_answers.jsonl")
     assert [plain(one) for one in critic(*examples_of(expected["known"]))] == [one[2] for one in expected["known"]]
     assert again == []
     critic(*examples_of(expected["asked_again"]))

@@ -37,15 +37,10 @@ from typing import Any
 import torch
 import transformers
 from old_judges import ASKED, annotator
-
-from fault_server import Running, running
-from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Span, Text2GradTrainer, load_recipe
 from text2grad.adapters import with_lora
 from text2grad.annotating.reward_server import ServerRewardModel
 from text2grad.annotating.store import Answer, Question, Store
 from text2grad.annotations import Annotation, annotate, read_annotations, write_annotations
-from text2grad.cli import main
-from text2grad.critics import load_critic
 from text2grad.critique_writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.examples import read_examples
 from text2grad.launch import prepare_policy
@@ -58,6 +53,11 @@ from text2grad.reward_run import RewardRun
 from text2grad.reward_training import train_reward_model
 from text2grad.runlog import write_records
 from text2grad.sft import FineTuning, fine_tune
+
+from fault_server import Running, running
+from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Span, Text2GradTrainer, load_recipe
+from text2grad.cli import main
+from text2grad.critics import load_critic
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
 HERE = Path(__file__).resolve().parent
