@@ -4,7 +4,7 @@
     rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
     critiques/000012-0.json     the critiques of one step and process, written before anything uses them
 
-A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes, and repeated steps read
+A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes; repeated steps read
 their critiques from the third, so that the critic is not called (and paid) twice. A checkpoint deletes older critiques.
 """
 
