@@ -18,6 +18,7 @@ from text2grad.experiments.jobs import Job
 from text2grad.experiments.methods import ABLATIONS, COMPARED, METHODS, NEEDS, settings
 from text2grad.feedback.annotations import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.tasks.registry import procedural_task
 
 SHORT = [
     "sft.steps=300",
