@@ -3,8 +3,7 @@
 import argparse
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -28,6 +27,7 @@ from text2grad.cli import (
 from text2grad.errors import RenamedSetting, Text2GradError
 
 EXIT_ERROR = 2
+SHOW_WARNING = warnings.showwarning
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,29 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 for success, 2 for an error with an explanation on stderr."""
     args = parser().parse_args(argv)
     try:
-        with _renamed_settings_in_one_line():
+        with warnings.catch_warnings():  # restores `showwarning`
+            warnings.showwarning = _show_warning
             return int(args.run(args))
     except Text2GradError as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False)
         return EXIT_ERROR
 
 
-@contextmanager
-def _renamed_settings_in_one_line() -> Iterator[None]:
-    """Print each `RenamedSetting` warning as one line on stderr, without a Python file and line number."""
-    show = warnings.showwarning
-
-    def show_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, RenamedSetting):
-            Console(stderr=True, soft_wrap=True).print(str(message), style="yellow", markup=False, highlight=False)
-        else:
-            show(message, category, *place, **more)
-
-    warnings.showwarning = show_line
-    try:
-        yield
-    finally:
-        warnings.showwarning = show
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Print a `RenamedSetting` warning as one line, without a Python file and line number; others as usual."""
+    if issubclass(category, RenamedSetting):
+        Console(stderr=True, soft_wrap=True).print(str(message), style="yellow", markup=False, highlight=False)
+    else:
+        SHOW_WARNING(message, category, *place, **more)
 
 
 if __name__ == "__main__":

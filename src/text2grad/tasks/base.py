@@ -1,17 +1,19 @@
-"""The interface of an embedded task, and the words, splits and random numbers that all tasks use.
+"""The base of embedded tasks, whose items follow from a seed, and the words and splits that they use.
 
 `WORD` splits the text of a task into words and single punctuation marks; `Task.vocabulary()` lists every word and mark
 of prompts, answers and critiques, so that a word-level tokenizer knows all of them.
 """
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from random import Random
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, get_args
 
-from text2grad.feedback import Critic
+from text2grad.errors import ConfigError
+from text2grad.tasks.program_critic import ProgramCritic, seeded_random
 from text2grad.types import Example
 
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -47,45 +49,86 @@ def pairs(pair: Pair, split: Split) -> tuple[tuple[str, str], ...]:
     )
 
 
-def seeded_random(*parts: object) -> Random:
-    """Return a generator that is seeded by the parts alone: the same on every machine and in every process."""
-    return Random(sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest())
+@dataclass(frozen=True, slots=True)
+class Task(ABC):
+    """One embedded task, on one split. It makes its own items from a seed; the two splits share no item.
 
+    Attributes:
+        split: "train" or "held_out".
+        difficulty: a key of `difficulties`.
+        seed: of the items.
+    """
 
-class Task(Protocol):
-    """One embedded task, on one split."""
+    split: Split = "train"
+    difficulty: str = "normal"
+    seed: int = 0
 
-    @property
-    def name(self) -> str:
-        """The task's name in recipes and results."""
+    name: ClassVar[str]  # in recipes and results
+    metric: ClassVar[str]  # the key of the main metric in the result of `score`
+    difficulties: ClassVar[Mapping[str, object]]
+    judgements: ClassVar[Sequence[str]]  # every wording of a judgement
 
-    @property
-    def metric(self) -> str:
-        """The key of the main metric in the result of `score`."""
+    def __post_init__(self) -> None:
+        """Refuse unknown settings."""
+        for setting, value, known in (
+            ("split", self.split, get_args(Split)),
+            ("difficulty", self.difficulty, tuple(self.difficulties)),
+        ):
+            if value not in known:
+                raise ConfigError(f"{self.name} has no {setting} {value!r}; known: {', '.join(known)}")
 
     def examples(self, n: int, seed: int = 0) -> list[Example]:
-        """Return n distinct items of the split; the same seed gives the same items."""
+        """Return n items with distinct prompts; a smaller n gives the first of them."""
+        rng = seeded_random("examples", self.split, self.difficulty, self.seed, seed)
+        items: dict[str, Example] = {}
+        while len(items) < n:
+            example = self.draw(rng)
+            items.setdefault(example.prompt_text, example)
+        return list(items.values())
 
+    def texts(self, n: int, seed: int = 0) -> list[str]:
+        """Return n texts to train a tokenizer on: prompt, answer and critique; every second answer is a corruption."""
+        rng = seeded_random("texts", self.split, self.difficulty, self.seed, seed)
+        examples = self.examples(n, seed)
+        answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
+        critiques = self.critic()(examples, answers)
+        return [
+            f"{example.prompt_text} {answer}\n{critique.feedback}"
+            for example, answer, critique in zip(examples, answers, critiques, strict=True)
+        ]
+
+    def vocabulary(self) -> list[str]:
+        """Return every word and punctuation mark of prompts, answers and critiques, of both splits, sorted."""
+        return sorted({word for text in self.all_words() for word in split_words(text)})
+
+    def verdicts(self) -> list[str]:
+        """Return the texts that can follow a quote, from the closing quotation mark on, each once and sorted."""
+        return sorted({'"' + wording.partition("{quote}")[2].partition(" {")[0] for wording in self.judgements})
+
+    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
+        """Return `score` of each response."""
+        return [self.score(example, response) for example, response in zip(examples, responses, strict=True)]
+
+    @abstractmethod
+    def draw(self, rng: Random) -> Example:
+        """Draw one item."""
+
+    @abstractmethod
     def demonstration(self, example: Example, rng: Random) -> str:
         """Return one noisy answer, as a person might have written it, for supervised fine-tuning."""
 
+    @abstractmethod
     def corruption(self, example: Example, rng: Random) -> str:
         """Return an answer with faults that demonstrations seldom have, for the training of a reward model."""
 
-    def critic(self) -> Critic:
+    @abstractmethod
+    def critic(self) -> ProgramCritic:
         """Return the program critic."""
 
+    @abstractmethod
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return the task's metrics of one response, each in [0, 1]."""
 
-    def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
-        """Return the metrics of each response."""
-
-    def vocabulary(self) -> list[str]:
-        """Return every word and punctuation mark of prompts, answers and critiques, of both splits."""
-
-    def verdicts(self) -> list[str]:
-        """Return the texts that can follow a quote in a critique, from the closing quotation mark on."""
-
-    def texts(self, n: int, seed: int = 0) -> list[str]:
-        """Return n texts to train a tokenizer on, each a prompt, an answer and its critique."""
+    @abstractmethod
+    def all_words(self) -> Iterable[str]:
+        """Return texts that together hold every word of prompts, answers and critiques."""

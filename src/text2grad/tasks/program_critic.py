@@ -8,12 +8,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby
 from random import Random
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.tasks.base import seeded_random
 from text2grad.types import Critique, Example, Span
 
 STYLES = 2  # wordings of each judgement; a critique keeps to one: random wording is noise for the reward model
@@ -82,6 +82,11 @@ class ProgramCritic(ABC):
             response: the answer.
             rng: chooses the wording; seeded with prompt and response, so that one answer always has one critique.
         """
+
+
+def seeded_random(*parts: object) -> Random:
+    """Return a generator that is seeded by the parts alone: the same on every machine and in every process."""
+    return Random(sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest())
 
 
 def sentences(

@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from text2grad.errors import DataError
+from text2grad.tasks.base import Task
 from text2grad.tasks.code import critic, specs
 from text2grad.tasks.code.critic import CodeCritic
 from text2grad.tasks.code.unit_tests import write_tests
 from text2grad.tasks.code.world import HEADER, INDENT, Step, body, code_words, draw_steps, garble, slipped, steps_of
-from text2grad.tasks.procedural import ProceduralTask
 from text2grad.types import Example
 
 BLANKS = " \n"
@@ -65,7 +65,7 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class CodeTask(ProceduralTask):
+class CodeTask(Task):
     """Specifications and programs; a training specification has no pair of operations that is held out.
 
     Attributes:

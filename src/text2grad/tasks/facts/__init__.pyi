@@ -4,7 +4,6 @@ from .answers import (
     same_words as same_words,
     scrambled as scrambled,
 )
-from .critic import FactCritic as FactCritic
+from .critic import VERDICTS as VERDICTS, FactCritic as FactCritic, FactWriter as FactWriter
 from .metric import ClaimMetric as ClaimMetric
 from .reading import FactReader as FactReader, Facts as Facts, Phrase as Phrase, Phrases as Phrases, key as key
-from .wording import VERDICTS as VERDICTS, FactWriter as FactWriter

@@ -29,9 +29,8 @@ Example:
 from dataclasses import dataclass
 from random import Random
 
-from text2grad.tasks.base import pairs
+from text2grad.tasks.base import Task, pairs
 from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
-from text2grad.tasks.procedural import ProceduralTask
 from text2grad.tasks.qa import tables
 from text2grad.tasks.qa.critic import WRITER, QACritic
 from text2grad.tasks.qa.metric import METRIC
@@ -81,7 +80,7 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class QATask(ProceduralTask):
+class QATask(Task):
     """Questions about tables; the splits share no name, no course and no combination of details asked for."""
 
     name = "qa"

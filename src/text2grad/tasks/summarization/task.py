@@ -26,9 +26,8 @@ Example:
 from dataclasses import dataclass
 from random import Random
 
-from text2grad.tasks.base import pairs
+from text2grad.tasks.base import Task, pairs
 from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
-from text2grad.tasks.procedural import ProceduralTask
 from text2grad.tasks.summarization import posts
 from text2grad.tasks.summarization.critic import WRITER, SummaryCritic
 from text2grad.tasks.summarization.metric import METRIC, rouge_l
@@ -77,7 +76,7 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SummarizationTask(ProceduralTask):
+class SummarizationTask(Task):
     """Posts and their summaries; the events of the two splits share no full name and no pair of verb and object."""
 
     name = "summarization"
