@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The code task: a specification of two to five steps → a Python function, scored by unit tests in the sandbox."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The question-answering task: a table of courses and a question → one sentence of two to five claims."""
 
 import lazy_loader
 

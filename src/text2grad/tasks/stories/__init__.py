@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The stories task: openings of children's stories, a program critic of spelling and repetition, and metrics."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The summarization task: a post → one sentence that states six facts."""
 
 import lazy_loader
 
