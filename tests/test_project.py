@@ -186,10 +186,12 @@ def test_every_setting_is_used_by_a_recipe_or_a_method_or_documented() -> None:
     methods = (SOURCE / "experiments" / "methods.py").read_text("utf-8")
 
     def named(section: str, key: str) -> bool:
-        in_pages = rf"\b{section}\.{key}\b|`{key}`|^{key} = "
+        in_pages = (
+            rf'\b{section}\.{key}\b|`{key}\b|\b{key}(`| =)|\[{section}\] {key}\b|"{key}":|--{key.replace("_", "-")}\b'
+        )
         return (
             any(key in recipe.get(section, {}) for recipe in recipes)
-            or re.search(in_pages, pages, re.MULTILINE) is not None
+            or re.search(in_pages, pages) is not None
             or f"{section}.{key}=" in methods
         )
 
