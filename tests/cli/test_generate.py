@@ -11,8 +11,8 @@ from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.experiments.reports.terminal import plain
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.critic import ask
+from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.randomness import step_uniforms

@@ -16,7 +16,7 @@ from text2grad.errors import ConfigError
 from text2grad.experiments.comparison import agreement_rows, in_words, mean_curve, method_rows, print_comparison
 from text2grad.experiments.jobs import Job
 from text2grad.experiments.methods import ABLATIONS, COMPARED, METHODS, NEEDS, method_directory, settings
-from text2grad.feedback.annotations import read_annotations
+from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.tasks.registry import procedural_task
 

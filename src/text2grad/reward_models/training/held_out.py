@@ -13,7 +13,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import (
     Annotation,
     Critic,
-    annotation_record,
+    annotation_to_json,
     ask,
     read_annotations,
     split_by_prompt,
@@ -41,7 +41,7 @@ class Shares(NamedTuple):
 
     def digest(self) -> str:
         """Return a hash of every annotation, by which a resumed run knows its data again."""
-        records = [[annotation_record(one) for one in part] for part in (self.train, self.held_out)]
+        records = [[annotation_to_json(one) for one in part] for part in (self.train, self.held_out)]
         return hashlib.sha256(to_json(records)).hexdigest()
 
 
