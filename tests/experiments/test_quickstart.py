@@ -16,9 +16,9 @@ from text2grad.errors import ConfigError
 from text2grad.experiments.comparison import agreement_rows, in_words, mean_curve, method_rows, print_comparison
 from text2grad.experiments.jobs import Job
 from text2grad.experiments.methods import ABLATIONS, COMPARED, METHODS, NEEDS, method_directory, settings
-from text2grad.feedback.annotations import read_annotations
+from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.tasks.registry import procedural
+from text2grad.tasks.registry import procedural_task
 
 SHORT = [
     "sft.steps=300",
@@ -80,7 +80,7 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     assert not any(one.critique.failed for one in annotations)
     reward_model = GenerativeRewardModel.load(seed / "reward_model")
     assert reward_model.max_new_tokens == 200
-    example = procedural("summarization", "held_out").examples(1)[0]
+    example = procedural_task("summarization", "held_out").examples(1)[0]
     (critique,) = reward_model([example], [" " + str(example.reference)])
     assert critique.status == "ok"
     assert not (seed / "reward_head").exists()  # nobody asked for it

@@ -51,7 +51,7 @@ def _stories() -> BuiltIn:
 
 def _procedural(name: str) -> BuiltIn:
     """Return a procedural task; the metrics of a set are the means over its items."""
-    train, held_out = procedural(name, "train"), procedural(name, "held_out")
+    train, held_out = procedural_task(name, "train"), procedural_task(name, "held_out")
 
     def score(examples: Sequence[Example], responses: Sequence[str]) -> dict[str, float]:
         scores = held_out.score_many(examples, responses)
@@ -60,7 +60,7 @@ def _procedural(name: str) -> BuiltIn:
     return BuiltIn(train.examples, held_out.examples, train.critic, score, held_out.metric)
 
 
-def procedural(name: str, split: Split) -> Task:
+def procedural_task(name: str, split: Split) -> Task:
     """Return a task that makes its own items, with demonstrations and a critic.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The code task: a specification of two to five steps → a Python function, scored by unit tests in the sandbox."""
+"""The code task: small Python functions, judged by unit tests."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The question-answering task: a table of courses and a question → one sentence of two to five claims."""
+"""The question-answering task: questions about a small table."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The stories task: openings of children's stories, a program critic of spelling and repetition, and metrics."""
+"""The story task: continue a story; the critic marks words that do not exist and repeated phrases."""
 
 import lazy_loader
 

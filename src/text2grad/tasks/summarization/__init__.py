@@ -1,4 +1,4 @@
-"""The summarization task: a post → one sentence that states six facts."""
+"""The summarization task: posts about people and objects, and one-sentence summaries."""
 
 import lazy_loader
 
