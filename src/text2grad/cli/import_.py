@@ -71,13 +71,19 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the source, a record or a setting cannot be used; nothing is written then.
     """
+    from text2grad.critics.sandbox import with_names
     from text2grad.feedback import write_dataset, write_examples
     from text2grad.feedback.sources import Account, Options, read_items
 
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
     options = Options(
-        _pairs("--column", args.column), _meanings(args.label), args.match, args.ground, args.missing_outcome
+        _pairs("--column", args.column),
+        _meanings(args.label),
+        args.match,
+        args.ground,
+        args.missing_outcome,
+        with_names,
     )
     console, account = Console(), Account()
     annotations: list[Annotation] = []

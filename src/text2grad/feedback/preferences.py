@@ -12,8 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from text2grad.errors import DataError
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.sources.base import Options, Row
-from text2grad.feedback.sources.published import read_ultrafeedback
-from text2grad.types import Example
+from text2grad.feedback.sources.published import read_pair
 
 
 class Preference(NamedTuple):
@@ -44,10 +43,7 @@ def read_preferences(path: str | Path, *, split: str = "train") -> list[Preferen
         meta = record.get("meta")
         if record.get("chosen") is None and isinstance(meta, dict):
             record = {**record, "chosen": record.get("reference"), "rejected": meta.get("rejected")}
-        row = Row(number, where, {key: record.get(key) for key in Preference._fields}, Options())
-        made = next(read_ultrafeedback(row)).made
-        assert isinstance(made, Example)  # of a pair
-        found.append(Preference(made.prompt_text, str(made.reference), made.meta["rejected"]))
+        found.append(Preference(*read_pair(Row(number, where, record, Options()))))
     if not found:
         raise DataError(f"{path} has no records")
     return found

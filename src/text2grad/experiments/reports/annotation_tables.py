@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from text2grad.align import TokenRewards, encode
+from text2grad.align import TokenRewards, encode, quartiles, share
 from text2grad.experiments.reports.html import Table
 from text2grad.experiments.reports.plots import COLOURS, GRID, INK, to_png
-from text2grad.feedback import CritiqueRecord, is_supported
+from text2grad.feedback import CritiqueRecord, has_word_overlap
 from text2grad.reward_models import critique_target
 from text2grad.types import LABELS, Label
 
@@ -64,7 +62,7 @@ class Counts:
         for span, tokens in zip(rewards.spans, rewards.tokens, strict=True):
             self.lengths[span.label] += [len(tokens)] if tokens else []
             text = rewards.text[span.start : span.end]
-            if not is_supported(text, critique.feedback):
+            if not has_word_overlap(text, critique.feedback):
                 self.numbers["unsupported"] += 1
                 self.flagged += [f"{record.where}: {text}"] if len(self.flagged) < FLAGGED else []
         outcome = critique.outcome
@@ -85,13 +83,13 @@ class Counts:
         n = self.numbers
         return {
             **{name: n[name] for name in _NUMBERS},
-            "saved_share": 1 - _share(n["written"], n["written_dense"]) if n["written_dense"] else 0.0,
+            "saved_share": 1 - share(n["written"], n["written_dense"]) if n["written_dense"] else 0.0,
             "cost_usd": prices.cost(n["read"], n["written"]),
             "cost_dense_usd": prices.cost(n["read"], n["written_dense"]),
-            "unmatched_rate": _share(n["unmatched"], n["unmatched"] + n["spans"]),
-            "unsupported_share": _share(n["unsupported"], n["spans"]),
-            "spans_per_response": _share(n["spans"], n["responses"]),
-            "labelled_share": _share(n["tokens_labelled"], n["tokens"]),
+            "unmatched_rate": share(n["unmatched"], n["unmatched"] + n["spans"]),
+            "unsupported_share": share(n["unsupported"], n["spans"]),
+            "spans_per_response": share(n["spans"], n["responses"]),
+            "labelled_share": share(n["tokens_labelled"], n["tokens"]),
             "span_tokens": {label: quartiles(self.lengths[label]) for label in LABELS},
             "outcomes": {kind: self.outcomes[kind] for kind in OUTCOMES},
             "flagged": self.flagged,
@@ -109,16 +107,6 @@ _NUMBERS = (
     "unmatched",
     "unsupported",
 )
-
-
-def quartiles(lengths: Sequence[int]) -> list[float] | None:
-    """Return the quartiles, None of nothing.
-
-    Example:
-        >>> quartiles([1, 2, 3, 10])
-        [1.75, 2.5, 4.75]
-    """
-    return [float(q) for q in np.quantile(lengths, [0.25, 0.5, 0.75])] if lengths else None
 
 
 def paper_tables(tasks: Mapping[str, Counts], prices: Prices) -> list[Table]:
@@ -263,9 +251,5 @@ def _bars(axis: Any, names: Sequence[str], series: Mapping[str, Sequence[float]]
     )
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"

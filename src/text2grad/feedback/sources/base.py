@@ -5,7 +5,7 @@ What an annotation cannot say is a loss: it is named with its reason, counted an
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -66,6 +66,7 @@ class Options:
     match: Match = "exact"
     ground: Ground = "diff"
     missing_outcome: float | None = None
+    prepare_tests: Callable[[str], str] = str
 
 
 class Reader(Protocol):

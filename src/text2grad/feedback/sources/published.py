@@ -13,7 +13,6 @@ it in `meta["response"]`, for an annotator.
 from collections.abc import Iterator
 from typing import Any
 
-from text2grad.critics.sandbox import with_names
 from text2grad.feedback.record_files import Object, shown
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import WORDS_ONLY, Item, Loss, Row, unjudged
@@ -54,14 +53,20 @@ def read_ultrafeedback(row: Row) -> Iterator[Item]:
         said, answer = row.words("critique"), _answer(row, "response")
         yield _said(row.text("prompt"), answer, said, row.record)
         return
-    chosen, rejected = _answer(row, "chosen"), _answer(row, "rejected")
+    prompt, chosen, rejected = read_pair(row)
     meta = {"rejected": rejected, **_some(row.record, ("prompt_id", "score_chosen", "score_rejected", "metadata"))}
-    yield Item(Example(row.text("prompt"), chosen, meta=meta))
+    yield Item(Example(prompt, chosen, meta=meta))
+
+
+def read_pair(row: Row) -> tuple[str, str, str]:
+    """Return prompt, chosen and rejected response of a preference."""
+    chosen, rejected = _answer(row, "chosen"), _answer(row, "rejected")
+    return row.text("prompt"), chosen, rejected
 
 
 def read_kodcode(row: Row) -> Iterator[Item]:
     """Yield one problem with its solution and its tests."""
-    tests = with_names(row.first("test", "test_code"))
+    tests = row.options.prepare_tests(row.first("test", "test_code"))
     names = ("question_id", "subset", "style", "gpt_difficulty", "gpt_pass_percentage")
     yield Item(Example(row.text("question"), row.text("solution"), tests, meta=_some(row.record, names)))
 
