@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""Map the spans of a response to δ_t on each sampled token, for any tokenizer; imports the ground and feedback."""
 
 import lazy_loader
 

@@ -1,4 +1,7 @@
-"""TODO package sentence."""
+"""Read critiques in words, locate their quotes as spans of the response, and store both; imports only the ground.
+
+`sources/` reads the formats of other projects and tools.
+"""
 
 import lazy_loader
 
