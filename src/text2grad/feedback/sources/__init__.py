@@ -1,7 +1,6 @@
-"""Feedback of every source -> annotations: one reader per source, by name.
+"""Feedback in the formats of other projects and tools → annotations, by one reader per format.
 
-`registry` names them; `text2grad import` is the same from the command line, and `docs/feedback.md` has a command for
-each.
+`registry` lists the formats; `text2grad import` reads them on the command line (see `docs/feedback.md`).
 """
 
 import lazy_loader
