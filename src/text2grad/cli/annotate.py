@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from text2grad.cli.shorthands import shorthands
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.critics.servers import Session, Store, check_server
     from text2grad.experiments import items_of
 
-    recipe = load_recipe(args.recipe, [*args.overrides, *_shorthands(args)])
+    limits = {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests}
+    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"annotate.out": args.out}, limits)])
     settings = recipe.annotate
     check_server(settings)
     if args.limit is not None and args.limit < 1:
@@ -116,11 +118,6 @@ def run(args: argparse.Namespace) -> int:
     _write(out, recipe, items, verdicts)
     _print_summary(console, out, items, verdicts, _figures(recipe, verdicts, tally, budget))
     return SOME_REMAIN if any(verdict.failure for verdict in verdicts) else 0
-
-
-def _shorthands(args: argparse.Namespace) -> Sequence[str]:
-    pairs = (("out", args.out and f"'{args.out}'"), ("max_cost", args.max_cost), ("max_requests", args.max_requests))
-    return [f"annotate.{name}={value}" for name, value in pairs if value]
 
 
 @contextmanager
