@@ -122,12 +122,12 @@ class Prior:
                 cell = self.counts[self.cell(place, len(delta))]
                 cell[0] += value < 0
                 cell[1] += 1
-        poor = sum(n for n, _ in self.counts.values())
+        negative = sum(n for n, _ in self.counts.values())
         right = marked = 0
         best, self.threshold = 0.0, 0.0
         for n, total in sorted(self.counts.values(), key=lambda cell: -cell[0] / cell[1]):
             right, marked = right + n, marked + total
-            if (f1 := 2 * right / (marked + poor)) > best:
+            if (f1 := 2 * right / (marked + negative)) > best:
                 best, self.threshold = f1, n / total
 
     @staticmethod
@@ -137,13 +137,13 @@ class Prior:
 
     def f1(self, deltas: list[tuple[float, ...]]) -> float:
         """Return the F1 of the predictions on held-out tokens."""
-        right = marked = poor = 0
+        right = marked = negative = 0
         for delta in deltas:
             for place, value in enumerate(delta):
                 n, total = self.counts.get(self.cell(place, len(delta)), (0, 1))
                 guess = n / total >= self.threshold and n > 0
-                right, marked, poor = right + (guess and value < 0), marked + guess, poor + (value < 0)
-        return 2 * right / (marked + poor)
+                right, marked, negative = right + (guess and value < 0), marked + guess, negative + (value < 0)
+        return 2 * right / (marked + negative)
 
 
 def with_words_left_out(one: Annotation, rng: random.Random) -> Annotation:
@@ -201,9 +201,9 @@ def variants(learned: list[Annotation], copies: int, seed: int) -> list[Annotati
 
 def words_of(one: Annotation) -> list[tuple[str, bool]]:
     """Return the words of a response, and which of them a negative span touches."""
-    poor = [(span.start, span.end) for span in one.critique.spans if span.label == "negative"]
+    negative = [(span.start, span.end) for span in one.critique.spans if span.label == "negative"]
     return [
-        (found[0].lower(), any(start < found.end() and found.start() < end for start, end in poor))
+        (found[0].lower(), any(start < found.end() and found.start() < end for start, end in negative))
         for found in re.finditer(r"\w+|[^\w\s]", one.response)
     ]
 
@@ -212,17 +212,17 @@ def f1_of_memory(train: list[Annotation], test: list[Annotation]) -> float:
     """Return the F1, in words, of the words that are negative in a training response to the same prompt."""
     known = defaultdict(set)
     for one in train:
-        known[one.prompt] |= {word for word, poor in words_of(one) if poor}
-    guesses = [(word in known[one.prompt], poor) for one in test for word, poor in words_of(one)]
-    marked, poor = sum(guess for guess, _ in guesses), sum(true for _, true in guesses)
-    return 2 * sum(guess and true for guess, true in guesses) / (marked + poor)
+        known[one.prompt] |= {word for word, negative in words_of(one) if negative}
+    guesses = [(word in known[one.prompt], negative) for one in test for word, negative in words_of(one)]
+    marked, negative = sum(guess for guess, _ in guesses), sum(true for _, true in guesses)
+    return 2 * sum(guess and true for guess, true in guesses) / (marked + negative)
 
 
 def f1_of_everything(deltas: list[tuple[float, ...]]) -> float:
     """Return the F1 of marking every token negative."""
     values = [value for delta in deltas for value in delta]
-    poor = sum(value < 0 for value in values)
-    return 2 * poor / (len(values) + poor)
+    negative = sum(value < 0 for value in values)
+    return 2 * negative / (len(values) + negative)
 
 
 def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scratch: Path) -> dict[str, Any]:
