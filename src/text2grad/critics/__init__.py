@@ -1,4 +1,12 @@
-"""TODO package sentence."""
+"""Critics that need no training: examples and responses → critiques.
+
+programs/   unit tests and ruff
+sandbox/    runs the programs that the policy wrote
+servers/    language models behind an API
+cached      stores the critiques of any critic on disk
+
+May import `errors`, `types`, `files`, `config` and `feedback`.
+"""
 
 import lazy_loader
 

@@ -15,7 +15,7 @@ from text2grad.reward_models.process import ProcessRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.reward_models.shared_base import add_role
-from text2grad.reward_models.vllm import VLLMRewardModel
+from text2grad.reward_models.vllm import EngineSettings, VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
 """Those whose `model` is in this process, and goes to the policy's device."""
@@ -73,7 +73,8 @@ def _writing(recipe: Recipe) -> dict[str, Any]:
 
 def _vllm(recipe: Recipe, path: str) -> VLLMRewardModel:
     code = recipe.model.trust_remote_code
-    return VLLMRewardModel.load(path, config=recipe.vllm, trust_remote_code=code, **_writing(recipe))
+    engine = EngineSettings(**recipe.vllm.model_dump())
+    return VLLMRewardModel.load(path, config=engine, trust_remote_code=code, **_writing(recipe))
 
 
 def _server(recipe: Recipe, name: str) -> ServerRewardModel:

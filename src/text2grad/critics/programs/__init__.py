@@ -1,4 +1,12 @@
-"""TODO package sentence."""
+"""Critics that judge programs by running or reading them: unit tests and ruff.
+
+unit_tests      the outcome of unit tests, and the expressions that fail them
+failing_lines   the lines of a program that only failing tests run
+ruff_critic     the messages of the linter ruff
+program_text    the program in a response, and the characters of its lines and expressions
+
+May import `errors`, `types` and the rest of `critics`.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,11 @@
-"""TODO package sentence."""
+"""A program and its tests → whether the tests pass, run in isolation from the machine.
+
+sandbox   many programs at a time, on warm workers
+worker    one worker process, seen from outside: start it, send it programs, read outcomes, end it
+inside/   the modules that run in the worker's process
+
+May import `errors`, `types` and `files`.
+"""
 
 import lazy_loader
 

@@ -1,14 +1,17 @@
-"""Annotation by a language model on a server: questions, answers that are paid for once, and what becomes of them.
+"""Critics that are language models on a server: prompt → answer, requested and paid for once → critique.
 
-templates   an example and a response → the messages that ask for a critique
-store       every answer, on disk before anything uses it
-pace        how many requests at once, and how much they may cost
-client      one request to an OpenAI-compatible server
-asking      a question → its answer, from the store or from the server, with retries
-judging     an answer → a critique, its quotes checked; asked again where that was wished for
-items       a recipe → what is to be judged
-critic      the same as a critic of the training loop
-reward_server    a reward model that was trained here, written by a server
+templates            an example and a response → the messages that request a critique
+endpoint             values: the model and its address, prices and budget
+store                every answer, on disk before it is used
+pace                 how many requests run in parallel, and how much they may cost
+client               one request to an OpenAI-compatible server
+cached_client        a request → its answer, from the store or from the server, with retries; a session over many items
+annotation           an answer → a critique with checked quotes; asked again on request
+preference           two texts → the better one, judged in both orders
+unit_test_outcomes   programs → the outcome of their unit tests, for the prompt
+llm_critic           the same as a critic of a training run
+
+May import `errors`, `types`, `files`, `feedback` and the rest of `critics`.
 """
 
 import lazy_loader

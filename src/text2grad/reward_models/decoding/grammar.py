@@ -61,7 +61,7 @@ def critique_grammar(
     return "\n".join(lines) + "\n"
 
 
-def check_countable(limits: QuoteLimits) -> None:
+def check_expressible(limits: QuoteLimits) -> None:
     """Refuse limits that no grammar holds anybody to.
 
     Raises:
@@ -69,7 +69,7 @@ def check_countable(limits: QuoteLimits) -> None:
     """
     if limits.one_list or limits.quoted_in_feedback or limits.verbatim:
         raise ConfigError(
-            "a grammar cannot hold a model to one_list, supported or verbatim; leave them out, in a recipe of [critic]"
+            "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from [critic]"
         )
 
 
