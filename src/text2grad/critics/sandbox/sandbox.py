@@ -43,9 +43,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
+from text2grad.critics.closing import Closing
 from text2grad.critics.sandbox.inside.server import plan
 from text2grad.critics.sandbox.worker import Isolation, StartError, Worker, pytest_site
 from text2grad.errors import ConfigError, Text2GradError
@@ -80,7 +80,7 @@ class Outcome:
     output: str
 
 
-class Sandbox:
+class Sandbox(Closing):
     """Warm workers, each of which runs one program at a time. Use it in a `with` statement.
 
     Attributes:
@@ -115,16 +115,6 @@ class Sandbox:
         first = _first_worker(choice if isolation is None else (isolation,))
         self.isolation: Isolation = first.isolation
         self._idle = [first]
-
-    def __enter__(self) -> Self:
-        """Return the sandbox."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the workers."""
-        self.close()
 
     def close(self) -> None:
         """End the workers. Later use starts new workers."""

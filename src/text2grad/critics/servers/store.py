@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from text2grad.critics.closing import Closing
 from text2grad.errors import DataError
 
 VERSION = 1
@@ -77,7 +77,7 @@ class Request:
         return hash_of(self.model, prompt, dict(self.parameters), self.sample)
 
 
-class Store:
+class Store(Closing):
     """The file of answers. Use it in a `with` statement; any number of processes may share it."""
 
     def __init__(self, path: Path) -> None:
@@ -95,16 +95,6 @@ class Store:
             self._writer, self._reader = _connect(path), _connect(path)
         except (OSError, sqlite3.Error) as error:
             raise DataError(f"cannot open the answers in {path}: {error}. Choose another directory") from error
-
-    def __enter__(self) -> Self:
-        """Return the store."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        self.close()
 
     def close(self) -> None:
         """Close the file after the answers that are being written."""

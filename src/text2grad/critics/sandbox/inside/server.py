@@ -30,7 +30,7 @@ def main(settings: dict[str, Any]) -> None:
     """Isolate this process, report that it is ready, and serve until the input closes.
 
     Args:
-        settings: "isolation"; "site", the directory of pytest; for "unshare" also "root", the arguments of `enter_root`.
+        settings: "isolation"; "site", the directory of pytest; for "unshare" "root", the arguments of `enter_root`.
     """
     inbox, outbox = os.dup(0), os.dup(1)
     null = os.open("/dev/null", os.O_RDWR)
