@@ -1,11 +1,6 @@
-"""Critics that need no training: examples and responses → critiques.
+"""Critics that need no training: programs, unit tests in a sandbox, language models on servers.
 
-programs/   unit tests and ruff
-sandbox/    runs the programs that the policy wrote
-servers/    language models behind an API
-cached      stores the critiques of any critic on disk
-
-May import `errors`, `types`, `files`, `config` and `feedback`.
+May import: `errors`, `types`, `files`, `config`, `feedback`.
 """
 
 import lazy_loader

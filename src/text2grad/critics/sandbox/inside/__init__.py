@@ -1,1 +1,1 @@
-"""The modules that run inside a sandbox's process. They import only the standard library and each other."""
+"""Code that runs inside the sandbox; it imports the standard library only."""
