@@ -14,7 +14,8 @@ import torch
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad.errors import ConfigError, CriticError, DataError
-from text2grad.feedback.annotations import Annotation, annotate, write_annotations
+from text2grad.feedback.critic import annotate
+from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.randomness import random_states
 from text2grad.reward_models import refresh

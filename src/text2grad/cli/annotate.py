@@ -178,7 +178,7 @@ def _bar(console: Console, total: int) -> Iterator[Callable[[_MayFail, "Usage", 
 
 def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequence["AnnotationResult"]) -> None:
     """Write annotations.jsonl and failures.jsonl atomically."""
-    from text2grad.feedback import critique_record
+    from text2grad.feedback import critique_to_json
     from text2grad.files import write_records
 
     settings = recipe.annotate
@@ -194,7 +194,7 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequen
                 "completion_tokens": result.completion_tokens,
                 "unsupported": list(result.unsupported),
             }
-            annotations.append({**record, "critique": critique_record(result.critique), "annotator": annotator})
+            annotations.append({**record, "critique": critique_to_json(result.critique), "annotator": annotator})
         if result.failure is not None:
             failures.append({**record, "kind": result.failure.kind, "detail": result.failure.detail})
     for name, records in (("annotations", annotations), ("failures", failures)):

@@ -1,11 +1,4 @@
-from .annotations import (
-    Annotation as Annotation,
-    annotate as annotate,
-    annotation_record as annotation_record,
-    read_annotations as read_annotations,
-    write_annotations as write_annotations,
-)
-from .critic import Critic as Critic, ask as ask, load_critic as load_critic
+from .critic import Critic as Critic, annotate as annotate, ask as ask, load_critic as load_critic
 from .critique_text import (
     MAX_CHARS as MAX_CHARS,
     is_finite as is_finite,
@@ -31,7 +24,17 @@ from .preferences import (
     split_by_prompt as split_by_prompt,
 )
 from .record_files import WAY_OUT as WAY_OUT
-from .records import Form as Form, Judged as Judged, critique_record as critique_record, read_judged as read_judged
+from .records import (
+    Annotation as Annotation,
+    CritiqueRecord as CritiqueRecord,
+    Form as Form,
+    annotation_to_json as annotation_to_json,
+    critique_from_json as critique_from_json,
+    critique_to_json as critique_to_json,
+    read_annotations as read_annotations,
+    read_critique_records as read_critique_records,
+    write_annotations as write_annotations,
+)
 from .sources import read_source as read_source
 from .spans import (
     Match as Match,

@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from text2grad.align import response_deltas
-from text2grad.config import Recipe, RewardConfig
-from text2grad.critics import RememberingCritic
+from text2grad.align import AlignSettings, response_deltas
+from text2grad.config import RefreshConfig
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
@@ -34,27 +34,32 @@ class Refresher:
 
     def __init__(
         self,
-        recipe: Recipe,
+        config: RefreshConfig,
         critic: Any,
         annotator: Critic | None,
         directory: Path,
         *,
-        processes: int = 1,
+        delta_settings: AlignSettings,
+        match: Match,
+        seed: int,
+        trust_remote_code: bool,
     ) -> None:
         """Check that there is something to refresh and somebody to ask.
 
         Args:
-            recipe: [refresh] says when and how, [reward] how spans become δ.
+            config: [refresh], when and how.
             critic: the critic of the loop; to be refreshed it must be a `GenerativeRewardModel`.
             annotator: the critic that knows better.
             directory: of the run.
-            processes: how many share the run.
+            delta_settings: how spans become δ.
+            match: how quotes of the annotator are found in the response.
+            seed: of the run.
+            trust_remote_code: run code that comes with the model.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator, or several processes.
             DataError: if the old annotations cannot be read.
         """
-        config = recipe.refresh
         if config.active and not isinstance(critic, GenerativeRewardModel):
             raise ConfigError(
                 f"[refresh] trains the critic again, but it is a {type(critic).__name__}, no generative reward model. "
@@ -62,17 +67,12 @@ class Refresher:
             )
         if (config.active or config.audit) and annotator is None:
             raise ConfigError('[refresh] needs an annotator; name one with refresh.annotator = "module:name"')
-        if (config.active or config.audit) and processes > 1:
-            raise ConfigError(
-                f"[refresh] works in a run of one process, and this one has {processes}; set refresh.steps = [] and "
-                "refresh.audit = 0, or start one process"
-            )
-        self.config, self.critic, self.reward, self.seed = config, critic, recipe.reward, recipe.run.seed
+        self.config, self.critic, self.delta_settings, self.seed = config, critic, delta_settings, seed
         self.directory = directory / "critic"
-        self.match, self.trust_remote_code = recipe.critic.match, recipe.model.trust_remote_code
+        self.match, self.trust_remote_code = match, trust_remote_code
         self.annotator: Critic | None = None
         if annotator is not None:
-            self.annotator = RememberingCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
+            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
         self.old = read_annotations(config.replay_from) if config.active and config.replay_from else []
         self.seen: deque[tuple[Example, str]] = deque(maxlen=config.window)
         self.current, self.last_kl = "", 0.0
@@ -83,11 +83,11 @@ class Refresher:
         if not n or self.annotator is None:
             return {}
         quality = judge(
-            self.annotator, tokenizer, rollouts[:n], deltas[:n], critiques[:n], self.reward, match=self.match
+            self.annotator, tokenizer, rollouts[:n], deltas[:n], critiques[:n], self.delta_settings, match=self.match
         )
         return {f"audit/{name}": value for name, value in quality.metrics().items()}
 
-    def see(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
+    def observe(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
         """Take a step's responses, those of all processes in the order of the batch."""
         self.seen.extend(zip(examples, responses, strict=True))
 
@@ -129,7 +129,7 @@ class Refresher:
         if state["current"]:
             self._load(state["current"])
 
-    def forget(self, needed: set[str]) -> None:
+    def prune(self, needed: set[str]) -> None:
         """Remove reward models that no checkpoint needs."""
         for path in self.directory.glob("step-*"):
             if path.name not in {*needed, self.current}:
@@ -181,7 +181,7 @@ def judge(
     rollouts: Sequence[Rollout],
     deltas: Sequence[Sequence[float]],
     critiques: Sequence[Critique],
-    reward: RewardConfig,
+    settings: AlignSettings,
     *,
     match: Match,
 ) -> Quality:
@@ -193,14 +193,14 @@ def judge(
         rollouts: the responses.
         deltas: δ of each by the critic.
         critiques: what the critic wrote.
-        reward: how spans become δ.
+        settings: how spans become δ.
         match: how quotes of the annotator are found in the response.
 
     Raises:
         CriticError: if the annotator fails.
     """
     true = ask(annotator, [r.example for r in rollouts], [r.response for r in rollouts], match=match)
-    true_deltas, _ = response_deltas(tokenizer, rollouts, true, reward)
+    true_deltas, _ = response_deltas(tokenizer, rollouts, true, settings)
     return compare(deltas, true_deltas, critiques)
 
 

@@ -1,10 +1,10 @@
-"""Numbers of a step, made from the records of its responses. The name of every KL says its unit.
+"""Metrics of a step, computed from the records of its responses. The name of each KL metric says its unit.
 
 reward/per_response      mean Σ_t r_t before the KL term
 delta/positive_share     share of tokens with δ > 0;  likewise negative_share, labelled_share
 kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
 critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
-length/reward_correlation  Pearson's r of length and reward: near 1 says that the run pays for length
+length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
 import time
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from text2grad.feedback import critique_record
+from text2grad.feedback import critique_to_json
 from text2grad.models import Scores
 from text2grad.types import FAILED_STATUSES, Critique, Rollout
 
@@ -51,7 +51,7 @@ def response_records(
                 "prompt": rollout.example.prompt_text,
                 "response": rollout.response,
                 "truncated": rollout.truncated,
-                "critique": critique_record(critique),
+                "critique": critique_to_json(critique),
                 "ids": list(rollout.response_ids),
                 "offsets": [list(pair) for pair in offsets[row]],
                 "delta": [round(x, 4) for x in deltas[row]],

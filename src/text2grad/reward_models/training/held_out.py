@@ -13,8 +13,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import (
     Annotation,
     Critic,
-    Judged,
-    annotation_record,
+    annotation_to_json,
     ask,
     read_annotations,
     split_by_prompt,
@@ -42,7 +41,7 @@ class Shares(NamedTuple):
 
     def digest(self) -> str:
         """Return a hash of every annotation, by which a resumed run knows its data again."""
-        records = [[annotation_record(one) for one in part] for part in (self.train, self.held_out)]
+        records = [[annotation_to_json(one) for one in part] for part in (self.train, self.held_out)]
         return hashlib.sha256(to_json(records)).hexdigest()
 
 
@@ -126,9 +125,8 @@ class HeldOut:
         return compare(found, true, critiques)
 
     def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
-        judged = Judged(0, "", annotation.prompt, annotation.response, critique)
-        labelled = label_tokens(self.tokenizer, judged, AlignSettings())
-        return labelled.delta if labelled else None
+        rewards = label_tokens(self.tokenizer, annotation.response, critique, AlignSettings())
+        return rewards.delta if rewards else None
 
 
 def span_f1(quality: Quality) -> dict[str, float]:
