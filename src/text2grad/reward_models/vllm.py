@@ -148,21 +148,7 @@ class VLLMRewardModel:
         vote_threshold: float = 0.5,
         seed: int = 0,
     ) -> None:
-        """Take an engine and the settings of `GenerativeRewardModel`.
-
-        Args:
-            engine: a loaded model that was trained to write critiques.
-            tokenizer: its tokenizer.
-            max_new_tokens: length limit of a critique.
-            write_feedback: False for a model that writes spans only.
-            form: form of a critique, as in training.
-            match: how quotes are found in the response; always "exact" for constrained decoding.
-            constrain: enforce the grammar of the response; None does so if `form` is "spans".
-            limits: limits on constrained quotes that a grammar can express.
-            prompt_format: format of the prompt, as in training.
-            votes: number of critiques sampled per response for a vote; 1 decodes greedily.
-            vote_threshold: share of the votes that marks a character.
-            seed: random seed of the samples.
+        """Take an engine that has loaded a trained model, its tokenizer, and settings of `GenerativeRewardModel`.
 
         Raises:
             ConfigError: if a grammar cannot express a limit, if `constrain` is True and `form` labels words, or if

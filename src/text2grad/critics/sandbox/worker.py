@@ -20,7 +20,6 @@ TMP_BYTES = 32 * 2**20  # size of a program's /tmp
 START_S = 30.0  # time limit for a worker to become ready
 PACKAGE = Path(__file__).parent / "inside"
 INSIDE = "/sandbox"  # the place of the modules in bubblewrap, and of files that are in /tmp outside
-HELPERS = ("__init__.py", "job.py", "kernel.py", "server.py")
 # `inside` is imported under its own name, so that nothing of text2grad is loaded in the process; no path to it stays.
 START = """
 import sys, json
@@ -87,8 +86,8 @@ def command(isolation: Isolation, directory: str) -> list[str]:
             prefix += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, place_of(path)]
         for path, target in links.items():
             prefix += ["--symlink", target, path]
-        for name in HELPERS:
-            prefix += ["--ro-bind", str(PACKAGE / name), f"{INSIDE}/inside/{name}"]
+        for module in PACKAGE.glob("*.py"):
+            prefix += ["--ro-bind", str(module), f"{INSIDE}/inside/{module.name}"]
         prefix += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", "--"]
         home, python = INSIDE, place_of(python)
     elif isolation == "unshare":

@@ -212,7 +212,7 @@ class ConstrainedProcessor:
     """Logits processor that forces the best (or a sampled) valid token of each row's critique.
 
     A token is sampled from all tokens, and sampled again from the valid tokens if it is invalid: the distribution is
-    the softmax of the valid tokens.
+    the softmax of the valid tokens. Without critiques every token is valid.
     """
 
     def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
@@ -235,18 +235,6 @@ class ConstrainedProcessor:
             (scores.numpy() if on_cpu else scores).argmax(-1).tolist()
         )  # numpy takes a quarter of the time
         return best
-
-
-class DrawingProcessor:
-    """Logits processor that forces a token sampled by each row's random generator."""
-
-    def __init__(self, numbers: Sequence[Random]) -> None:
-        """Take the random generators of the rows."""
-        self.numbers = numbers
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Sample each row's next token by the scores, [B, V], and set its score to ∞."""
-        return scores.scatter_(1, torch.tensor(draw(scores, self.numbers), device=scores.device)[:, None], torch.inf)
 
 
 def draw(scores: Tensor, numbers: Sequence[Random]) -> list[int]:
