@@ -18,7 +18,6 @@ from text2grad.models import context_of, decode_greedily, encode_prompts, load_t
 from text2grad.reward_models.decoding.constrained import (
     ConstrainedCritique,
     ConstrainedProcessor,
-    DrawingProcessor,
     skeleton_of,
 )
 from text2grad.reward_models.decoding.quotable import QuoteLimits
@@ -239,7 +238,7 @@ class GenerativeRewardModel:
             ]
             self._generate(asked, room, ConstrainedProcessor(critiques, numbers))
             return [critique.text for critique in critiques]
-        ids = self._generate(asked, room, *([DrawingProcessor(numbers)] if numbers else ()))
+        ids = self._generate(asked, room, *([ConstrainedProcessor((), numbers)] if numbers else ()))
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
     def _generate(self, asked: Sequence[_Asked], room: int, *processors: Any) -> list[tuple[int, ...]]:
