@@ -110,6 +110,7 @@ class Rollout:
     truncated: bool
 
 
+Placement = Literal["spans", "last_token"]
 PromptFormat = Literal["plain", "chat"]
 
 

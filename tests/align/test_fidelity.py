@@ -2,9 +2,9 @@
 
 import json
 
+from text2grad.align.delta import DEFAULT, AlignSettings
 from text2grad.align.fidelity import Fidelity, Tally, fidelity
-from text2grad.align.token_rewards import AlignSettings, Labelled, label_tokens
-from text2grad.feedback.records import Judged
+from text2grad.align.token_rewards import TokenRewards, label_tokens
 from text2grad.types import Critique, Span, Status
 from tokenizers_made_here import of_tokens
 
@@ -12,13 +12,12 @@ TOKENS = ["in", " Lyon", "s", " now", ".", {"special": "<end>"}]  # "in Lyons no
 STARTS = "0-2, 2-7, 7-8, 8-12, 12-13, 13-13"
 
 
-def made(*spans: Span, settings: AlignSettings | None = None, status: Status = "ok", unmatched: int = 0) -> Labelled:
+def made(*spans: Span, settings: AlignSettings = DEFAULT, status: Status = "ok", unmatched: int = 0) -> TokenRewards:
     tokenizer, ids = of_tokens("byte_level", TOKENS)
     critique = Critique("", spans, status=status, unmatched=("?",) * unmatched)
-    record = Judged(1, "file:1", "", "in Lyons now.", critique, tuple(ids))
-    labelled = label_tokens(tokenizer, record, settings or AlignSettings())
-    assert labelled is not None
-    return labelled
+    rewards = label_tokens(tokenizer, "in Lyons now.", critique, settings, ids=ids)
+    assert rewards is not None
+    return rewards
 
 
 def figures() -> Fidelity:
@@ -112,8 +111,8 @@ def test_white_space_around_a_span_leaves_it_clean_and_a_letter_does_not() -> No
 
 def test_respaced_responses_are_counted() -> None:
     tokenizer, ids = of_tokens("llama", ["▁I", "▁am"])
-    records = [Judged(1, "x:1", "", text, Critique(""), tuple(ids)) for text in (" I am", "I am")]
-    report = fidelity(found for record in records if (found := label_tokens(tokenizer, record, AlignSettings())))
+    found = [label_tokens(tokenizer, text, Critique(""), AlignSettings(), ids=ids) for text in (" I am", "I am")]
+    report = fidelity(filter(None, found))
     assert (report.aligned, report.respaced) == (2, 1)
     assert report.rows()[0] == ("responses aligned", "2, 1 of them respaced")
 

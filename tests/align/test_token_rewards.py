@@ -9,21 +9,20 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from text2grad.align.token_rewards import AlignSettings, Labelled, encode, label_tokens, move_spans
+from text2grad.align.delta import DEFAULT, AlignSettings
+from text2grad.align.token_rewards import TokenRewards, encode, label_tokens, move_spans
 from text2grad.errors import AlignmentError
-from text2grad.feedback.records import Judged, read_judged
+from text2grad.feedback.records import CritiqueRecord, read_critique_records
 from text2grad.types import Critique, Label, Span
 from tokenizers_made_here import gpt2, made, of_tokens
 
-DEFAULT = AlignSettings()
+
+def judged(response: str, *spans: Span, ids: tuple[int, ...] | None = None, **critique: Any) -> CritiqueRecord:
+    return CritiqueRecord(1, "file:1", "Where?", response, Critique("No.", spans, **critique), ids)
 
 
-def judged(response: str, *spans: Span, ids: tuple[int, ...] | None = None, **critique: Any) -> Judged:
-    return Judged(1, "file:1", "Where?", response, Critique("No.", spans, **critique), ids)
-
-
-def labelled(tokenizer: Any, record: Judged, settings: AlignSettings = DEFAULT) -> Labelled:
-    found = label_tokens(tokenizer, record, settings)
+def labelled(tokenizer: Any, record: CritiqueRecord, settings: AlignSettings = DEFAULT) -> TokenRewards:
+    found = label_tokens(tokenizer, record.response, record.critique, settings, ids=record.ids)
     assert found is not None
     return found
 
@@ -94,14 +93,15 @@ def test_spaces_that_the_decoder_adds_move_the_spans() -> None:
 
 def test_a_response_that_the_tokens_do_not_say_has_no_rewards() -> None:
     bert = made("bert")  # it knows no Q: the whole word becomes <unk>, which decoding hides
-    assert label_tokens(bert, judged("Quebec people", Span(0, 6, "negative")), DEFAULT) is None
+    critique = Critique("", (Span(0, 6, "negative"),))
+    assert label_tokens(bert, "Quebec people", critique, DEFAULT) is None
     tokenizer, ids = words()
-    assert label_tokens(tokenizer, judged("in Nice now", Span(3, 7, "negative"), ids=tuple(ids)), DEFAULT) is None
+    assert label_tokens(tokenizer, "in Nice now", Critique("", (Span(3, 7, "negative"),)), DEFAULT, ids=ids) is None
 
 
 def test_ids_of_another_tokenizer_are_refused() -> None:
     with pytest.raises(AlignmentError, match="id 99 is not in the tokenizer's vocabulary"):
-        label_tokens(words()[0], judged("in", ids=(0, 99)), DEFAULT)
+        label_tokens(words()[0], "in", Critique(""), DEFAULT, ids=(0, 99))
 
 
 def test_encoding_keeps_no_special_token_and_adds_none() -> None:
@@ -173,14 +173,16 @@ def test_a_record_that_was_written_reads_back_as_the_same_rewards(tmp_path: Path
     tokenizer = made("llama2")
     text = "so glad 😀😀 today"
     critique = Critique("Too\nmany.", (Span(8, 10, "negative"), Span(0, 7, "positive")), -0.5, "repaired", ("Nice",))
-    first = labelled(tokenizer, Judged(7, "x:7", "Ask", text, critique), AlignSettings(span_mass="span"))
+    record = CritiqueRecord(7, "x:7", "Ask", text, critique)
+    first = labelled(tokenizer, record, AlignSettings(span_mass="span"))
     path = tmp_path / "rewards.jsonl"
-    path.write_text(json.dumps(first.as_record()))
-    (read,) = read_judged(path)
+    path.write_text(json.dumps(first.to_json(record)))
+    (read,) = read_critique_records(path)
     again = labelled(tokenizer, read, AlignSettings(span_mass="span"))
-    assert again.as_record() == {**first.as_record(), "record": 1, "critique": again.as_record()["critique"]}
+    written = again.to_json(read)
+    assert written == {**first.to_json(record), "record": 1, "critique": written["critique"]}
     assert sorted(again.spans) == sorted(first.spans)
-    assert again.judged.critique.feedback == "Too\nmany."
-    assert (again.judged.critique.outcome, again.judged.critique.status) == (-0.5, "repaired")
-    assert again.judged.critique.unmatched == ("Nice",)
+    assert again.critique.feedback == "Too\nmany."
+    assert (again.critique.outcome, again.critique.status) == (-0.5, "repaired")
+    assert again.critique.unmatched == ("Nice",)
     assert math.fsum(again.delta) == math.fsum(first.delta)

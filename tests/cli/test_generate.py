@@ -9,6 +9,7 @@ import pytest
 
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
+from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.experiments.reports.terminal import plain
 from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.critic import ask
@@ -57,7 +58,8 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_run(phases: Path, out: Path, judge: Any, annotator: Any = None, **sections: dict[str, Any]) -> Path:
     recipe = make_recipe({**RUN, **sections, "run": {**RUN["run"], "out": str(out)}})
     policy, tokenizer = (load(str(phases / "start")) for load in (load_policy, load_tokenizer))
-    Text2GradTrainer(policy, judge, tokenizer, [Example("Say")], recipe, annotator=annotator).train()
+    refresher = refresher_from_recipe(recipe, judge, annotator)
+    Text2GradTrainer(policy, judge, tokenizer, [Example("Say")], recipe, refresher=refresher).train()
     return out
 
 

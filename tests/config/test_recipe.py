@@ -1,6 +1,7 @@
 """A recipe that is wrong is refused before work starts, with a text that says where, what and the way out."""
 
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from text2grad.config.recipe import NOT_THE_POLICY, Recipe, describe, load_recipe, make_recipe
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, RenamedSetting
 
 
 def refusal(data: dict[str, Any]) -> str:
@@ -44,8 +45,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
 
 def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
     assert refusal({"run": {"zzz": 1}}) == (
-        'my.toml: [run] has no key "zzz". Known keys: keep_checkpoints, out, rollout_file_mb, save_every, seed, steps, '
-        "threads, tracker"
+        'my.toml: [run] has no key "zzz". Known keys: keep_checkpoints, out, save_every, seed, steps, threads, tracker'
     )
 
 
@@ -78,7 +78,7 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("rollout", "batch_size", 2.5, "Input should be a valid integer"),
         ("rollout", "batch_size", True, "Input should be a valid integer"),
         ("rollout", "eos_token_ids", 2, "Input should be a valid tuple"),
-        ("model", "detach_trunk", "yes", "Input should be a valid boolean"),
+        ("model", "gradient_checkpointing", "yes", "Input should be a valid boolean"),
         ("model", "trust_remote_code", 1, "Input should be a valid boolean"),
         ("run", "seed", -1, "Input should be greater than or equal to 0"),
         ("run", "seed", 2**32, "Input should be less than 4294967296"),
@@ -87,7 +87,7 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("critic", "kind", "number", "Input should be 'generative', 'vllm', 'server', 'scalar' or 'process'"),
         ("sft", "steps", 0, "Input should be greater than or equal to 1"),
         ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
-        ("reward_model", "words", "yes", "Input should be a valid boolean"),
+        ("reward_model", "write_feedback", "yes", "Input should be a valid boolean"),
         ("reward_model", "max_new_tokens", 0, "Input should be greater than or equal to 1"),
         ("refresh", "steps", 3, "Input should be a valid tuple"),
         ("refresh", "drift", 0.0, "Input should be greater than 0"),
@@ -211,8 +211,8 @@ def test_a_file_is_read_and_overrides_win_over_it(tmp_path: Path) -> None:
         ("refresh.steps=[10, 25]", (10, 25)),
         ('model.lora_targets=["q_proj", "v_proj"]', ("q_proj", "v_proj")),
         ("model.lora_targets=all-linear", "all-linear"),
-        ("model.detach_trunk=false", False),
-        ("model.detach_trunk=true", True),
+        ("model.gradient_checkpointing=false", False),
+        ("model.gradient_checkpointing=true", True),
         ("run.out=runs/x", "runs/x"),
         ('run.out="runs/x"', "runs/x"),
         ("run.out='runs/x'", "runs/x"),
@@ -319,3 +319,58 @@ def test_the_defaults_are_the_papers() -> None:
     recipe = Recipe()
     assert (recipe.reward.positive, recipe.reward.negative, recipe.reward.unlabelled) == (1.0, -1.0, 0.0)
     assert (recipe.ppo.gamma, recipe.ppo.clip_range, recipe.rollout.temperature) == (1.0, 0.2, 1.0)
+
+
+# Settings of earlier versions.
+
+
+@pytest.mark.parametrize(
+    ("section", "old", "new", "value"),
+    [
+        ("critic", "agreement", "vote_threshold", 0.25),
+        ("critic", "supported", "quoted_in_feedback", True),
+        ("reward_model", "words", "write_feedback", False),
+        ("server", "words", "write_feedback", False),
+        ("refresh", "blamed", "negative_share", 0.6),
+    ],
+)
+def test_an_old_name_is_read_with_a_notice_of_one_line(section: str, old: str, new: str, value: object) -> None:
+    with pytest.warns(RenamedSetting) as caught:
+        found = make_recipe({section: {old: value}}, where="my.toml")
+    assert getattr(getattr(found, section), new) == value
+    assert found == make_recipe({section: {new: value}})
+    notice = f"my.toml: {section}.{old} is now named {section}.{new}; the old name still works"
+    assert [str(one.message) for one in caught] == [notice]
+
+
+def test_old_and_new_name_together_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_recipe({"critic": {"agreement": 0.2, "vote_threshold": 0.3}}, where="my.toml")
+    assert str(caught.value) == (
+        "my.toml: critic.agreement is the old name of critic.vote_threshold, and both are set; keep the new"
+    )
+
+
+def test_a_setting_that_is_gone_is_ignored_where_its_value_is_the_fixed_behaviour() -> None:
+    with pytest.warns(RenamedSetting) as caught:
+        found = make_recipe({"model": {"detach_trunk": True}, "run": {"rollout_file_mb": 7}}, where="my.toml")
+    assert found == make_recipe({})
+    assert [str(one.message) for one in caught] == [
+        "my.toml: model.detach_trunk is gone and was ignored: the value loss never reaches the policy's weights",
+        "my.toml: run.rollout_file_mb is gone and was ignored: a rollouts file always ends at 64 MiB",
+    ]
+
+
+def test_a_setting_that_is_gone_is_refused_where_it_would_change_the_run() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_recipe({"sft": {"answer_only": False}}, where="my.toml")
+    assert str(caught.value) == (
+        "my.toml: sft.answer_only = False is no longer possible: the loss of fine-tuning is always on the answer only; "
+        "leave it out"
+    )
+
+
+def test_a_recipe_that_a_run_wrote_is_read_without_notices() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make_recipe({"critic": {"agreement": 0.2}}, warn=False).critic.vote_threshold == 0.2

@@ -1,19 +1,20 @@
 """A recipe from the command line to the report, and what is refused before any model loads."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from critics_by_name import Strict
 from places import ROOT
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError
-from text2grad.experiments.recipe_run import _critics, learned_critic, run_recipe
+from text2grad.experiments.recipe_run import learned_critic, run_recipe
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.process import ProcessRewardModel
 from text2grad.reward_models.process_steps import STEP_LABELS
 from text2grad.reward_models.scalar import ScalarRewardModel
@@ -21,7 +22,6 @@ from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.checkpoint import latest_checkpoint
 from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Critique, Example
 
 RECIPE = str(ROOT / "recipes" / "quickstart-summarization.toml")
 SMALL = (
@@ -77,7 +77,7 @@ def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved
         ({"max_quotes": 3, "whole_words": True}, True, QuoteLimits(max_quotes=3, whole_words=True)),
         ({"max_quote_words": 2, "one_list": True}, True, QuoteLimits(max_quote_words=2, one_list=True)),
     ):
-        critic, _ = _critics(make_recipe({"critic": {"model": model, **settings}}), None)
+        critic = critic_from_recipe(make_recipe({"critic": {"model": model, **settings}}))
         assert isinstance(critic, GenerativeRewardModel)
         assert (critic.constrain, critic.limits) == (constrain, limits)
 
@@ -192,24 +192,9 @@ def test_a_refreshed_critic_is_the_one_that_a_run_is_left_with(phases: Path, tmp
     assert not (tmp_path / "run" / "evaluations").exists()
 
 
-class Strict:
-    """An annotator that answers in text, and is nobody's critic."""
-
-    asked = 0
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        Strict.asked += len(responses)
-        return ['{"textual_feedback": "No.", "good_spans": [], "poor_spans": []}'] * len(responses)
-
-
-class Kind:
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        return [Critique("Yes.") for _ in responses]
-
-
 def test_a_named_annotator_audits_and_does_not_become_the_critic(phases: Path, tmp_path: Path) -> None:
     Strict.asked = 0
-    named = ("--set", "refresh.annotator=test_recipe_run:Strict", "--set", "refresh.audit=1")
+    named = ("--set", "refresh.annotator=critics_by_name:Strict", "--set", "refresh.audit=1")
     assert train(phases / "start", tmp_path / "run", *named) == 0
     # Both ends judge 14 held-out responses, and each of the two steps audits one.
     assert Strict.asked == 14 + 1 + 1 + 14
@@ -223,7 +208,7 @@ def test_a_named_annotator_audits_and_does_not_become_the_critic(phases: Path, t
 
 def test_a_critic_by_name_comes_before_a_learned_one(phases: Path, tmp_path: Path) -> None:
     recipe = settings(
-        critic={"use": "test_recipe_run:Kind", "model": str(phases / "reward_model")},
+        critic={"use": "critics_by_name:Kind", "model": str(phases / "reward_model")},
         model={"path": str(phases / "start")},
         data={"task": "summarization", "examples": 50, "eval_examples": 0},
         run={"steps": 1, "threads": 1, "tracker": "none", "out": str(tmp_path / "run")},
@@ -236,11 +221,11 @@ def test_a_critic_by_name_comes_before_a_learned_one(phases: Path, tmp_path: Pat
     assert learned_critic(recipe, tmp_path / "run", last) is None
 
 
-def test_somebody_must_judge_the_responses(phases: Path, tmp_path: Path) -> None:
+def test_a_recipe_without_critic_is_refused(phases: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Ann sold a bike."}\n')
-    for annotator in ("", "test_recipe_run:Strict"):
+    for annotator in ("", "critics_by_name:Strict"):
         recipe = make_recipe({"data": {"train": str(prompts)}, "refresh": {"annotator": annotator}})
         with pytest.raises(ConfigError) as caught:
             run_recipe(recipe)
-        assert str(caught.value) == "nobody judges the responses; set [critic] use or model"
+        assert str(caught.value) == "the recipe names no critic; set [critic] use or model"

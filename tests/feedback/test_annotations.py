@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from text2grad.critics.cached import RememberingCritic
+from text2grad.critics.cached import CachedCritic
 from text2grad.errors import CriticError, DataError
 from text2grad.feedback.annotations import Annotation, annotate, critique_record, read_annotations, write_annotations
-from text2grad.feedback.records import read_judged
+from text2grad.feedback.records import read_critique_records
 from text2grad.types import LABELS, Critique, Example, Span
 
 WHOLE = Annotation(
@@ -43,7 +43,7 @@ def nobody(examples: Sequence[Example], responses: Sequence[str]) -> Any:
 
 
 def remembering(path: Path, critic: Any = nobody) -> Any:
-    return RememberingCritic(critic, path)
+    return CachedCritic(critic, path)
 
 
 def examples(*prompts: str) -> list[Example]:
@@ -102,7 +102,7 @@ def test_a_critique_is_a_record_of_plain_data() -> None:
 
 def test_text2grad_align_reads_annotations_too(tmp_path: Path) -> None:
     write_annotations(tmp_path / "a.jsonl", [WHOLE])
-    (judged,) = read_judged(tmp_path / "a.jsonl")
+    (judged,) = read_critique_records(tmp_path / "a.jsonl")
     assert (judged.prompt, judged.response, judged.critique) == WHOLE
 
 
@@ -216,7 +216,7 @@ def test_critiques_in_text_are_kept_as_they_were_read(tmp_path: Path) -> None:
 
     found = [Critique("", (Span(0, 5, "negative"),), unmatched=("Bob",)), Critique("no critique", status="unparsable")]
     path = tmp_path / "a.jsonl"
-    first = RememberingCritic(writing, path, match="normalized")
+    first = CachedCritic(writing, path, match="normalized")
     assert first(examples("p", "p"), ['"Ann"', "b"]) == found
     assert remembering(path)(examples("p", "p"), ['"Ann"', "b"]) == found
 

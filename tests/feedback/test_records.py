@@ -9,7 +9,7 @@ import pytest
 
 from places import SHARED
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback.records import Judged, read_judged
+from text2grad.feedback.records import CritiqueRecord, read_critique_records
 from text2grad.types import Critique, Span
 
 QA_FEEDBACK = SHARED / "data" / "qa_feedback" / "feedback.json"
@@ -26,8 +26,8 @@ def lines(tmp_path: Path, *records: Any) -> Path:
     return path
 
 
-def read_one(tmp_path: Path, record: Any, **settings: Any) -> Judged:
-    (judged,) = read_judged(lines(tmp_path, record), **settings)
+def read_one(tmp_path: Path, record: Any, **settings: Any) -> CritiqueRecord:
+    (judged,) = read_critique_records(lines(tmp_path, record), **settings)
     return judged
 
 
@@ -67,7 +67,7 @@ NEGATIVE = Critique("No.", (Span(10, 14, "negative"),))
 def test_a_critique_may_be_given_in_many_ways(tmp_path: Path, record: dict[str, Any], critique: Critique) -> None:
     judged = read_one(tmp_path, {"prompt": "Where?", "response": LYON, **record})
     where = f"{tmp_path / 'critiques.jsonl'}:1"
-    assert judged == Judged(1, where, "Where?", LYON, critique)
+    assert judged == CritiqueRecord(1, where, "Where?", LYON, critique)
 
 
 def test_prompt_and_ids_are_optional_and_a_chat_becomes_one_text(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ def test_blank_lines_and_a_byte_order_mark_do_no_harm_and_lines_keep_their_numbe
     path = tmp_path / "critiques.jsonl"
     line = json.dumps({"response": LYON, "critique": "Fine."}).encode()
     path.write_bytes(b"\xef\xbb\xbf" + line + b"\r\n\n  \n" + line)
-    assert [judged.number for judged in read_judged(path)] == [1, 4]
+    assert [judged.number for judged in read_critique_records(path)] == [1, 4]
 
 
 def test_a_limit_counts_records_and_reads_no_further(tmp_path: Path) -> None:
     path = lines(tmp_path, *[{"response": str(n), "critique": "Fine."} for n in range(3)], "not JSON")
-    assert [judged.response for judged in read_judged(path, limit=2)] == ["0", "1"]
+    assert [judged.response for judged in read_critique_records(path, limit=2)] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_record_that_cannot_be_used_is_named_with_its_line_and_the_way_out(
 ) -> None:
     path = lines(tmp_path, {"response": "x", "critique": "Fine."}, "", record)
     with pytest.raises(DataError) as caught:
-        list(read_judged(path))
+        list(read_critique_records(path))
     assert str(caught.value) == f"{path}:3: {message}{WAY_OUT}"
 
 
@@ -155,7 +155,7 @@ def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "latin.jsonl"
     path.write_bytes(b'{"response": "caf\xe9"}')
     with pytest.raises(DataError) as caught:
-        list(read_judged(path))
+        list(read_critique_records(path))
     assert str(caught.value) == (
         f"{path}:1: not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 17: invalid continuation byte{WAY_OUT}"
     )
@@ -165,7 +165,7 @@ def test_bad_records_are_handed_over_when_asked_and_the_rest_is_read(tmp_path: P
     good = {"response": "x", "critique": "Fine."}
     path = lines(tmp_path, good, "{", good, {"response": 1})
     bad: list[DataError] = []
-    assert [judged.number for judged in read_judged(path, on_bad=bad.append)] == [1, 3]
+    assert [judged.number for judged in read_critique_records(path, on_bad=bad.append)] == [1, 3]
     assert [str(error).split(": ")[0] for error in bad] == [f"{path}:2", f"{path}:4"]
 
 
@@ -180,13 +180,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     ]
     for path, form, message in cases:
         with pytest.raises(DataError) as caught:
-            list(read_judged(path, form=form))
+            list(read_critique_records(path, form=form))
         assert str(caught.value) == message
 
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        list(read_judged("x", form="json"))  # type: ignore[arg-type]
+        list(read_critique_records("x", form="json"))  # type: ignore[arg-type]
     assert str(caught.value) == "format has no value 'json'. Did you mean \"jsonl\"? Known values: jsonl, qa_feedback"
 
 
@@ -222,7 +222,7 @@ def qa_file(tmp_path: Path, *records: Any) -> Path:
 
 def test_human_errors_become_negative_spans_and_what_is_missing_stays_in_words(tmp_path: Path) -> None:
     path = qa_file(tmp_path, QA_RECORD)
-    (judged,) = read_judged(path, form="qa_feedback")
+    (judged,) = read_critique_records(path, form="qa_feedback")
     assert (judged.where, judged.prompt) == (f"{path}: record 1", "Who sang it?")
     assert judged.response == "Ann sang it. Ann sang it twice."
     assert judged.critique.spans == (Span(0, 3, "negative"), Span(13, 31, "negative"))
@@ -239,7 +239,7 @@ def test_human_errors_become_negative_spans_and_what_is_missing_stays_in_words(t
 def test_long_quotes_in_the_words_are_cut_at_a_word(tmp_path: Path) -> None:
     error = {"error type": "Irrelevant", "start": 0, "end": 200, "explanation": " "}
     record = {**QA_RECORD, "prediction 1": "words " * 40, "feedback": {"errors": [error], "missing-info": []}}
-    (judged,) = read_judged(qa_file(tmp_path, record), form="qa_feedback")
+    (judged,) = read_critique_records(qa_file(tmp_path, record), form="qa_feedback")
     assert judged.critique.feedback == f'Irrelevant: "{"words " * 15}…"'
 
 
@@ -265,7 +265,7 @@ def test_long_quotes_in_the_words_are_cut_at_a_word(tmp_path: Path) -> None:
 def test_a_human_record_that_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = qa_file(tmp_path, QA_RECORD, {**QA_RECORD, **change})
     with pytest.raises(DataError) as caught:
-        list(read_judged(path, form="qa_feedback"))
+        list(read_critique_records(path, form="qa_feedback"))
     assert str(caught.value) == f"{path}: record 2: {message}{WAY_OUT}"
 
 
@@ -273,14 +273,14 @@ def test_a_file_that_is_no_list_of_human_records_is_refused(tmp_path: Path) -> N
     path = tmp_path / "feedback.json"
     path.write_text("{}")
     with pytest.raises(DataError) as caught:
-        list(read_judged(path, form="qa_feedback"))
+        list(read_critique_records(path, form="qa_feedback"))
     assert str(caught.value) == f"{path}: no JSON list of records, got dict"
 
 
 @needs_qa_feedback
 def test_all_human_feedback_is_read_and_each_error_is_one_span_of_its_prediction() -> None:
     raw = json.loads(QA_FEEDBACK.read_text())
-    read = list(read_judged(QA_FEEDBACK, form="qa_feedback"))
+    read = list(read_critique_records(QA_FEEDBACK, form="qa_feedback"))
     assert len(read) == len(raw) == 400
     kinds: Counter[str] = Counter()
     for judged, record in zip(read, raw, strict=True):

@@ -18,7 +18,7 @@ from text2grad import vote
 from text2grad.errors import ConfigError
 from text2grad.reward_models.decoding.constrained import ConstrainedProcessor, DrawingProcessor
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import load_generative, load_learned
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.held_out import HeldOut, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.types import LABELS, Critique, Example, Span
@@ -252,12 +252,12 @@ def test_a_threshold_that_the_recipe_names_is_kept(home: Path) -> None:
 def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     path = str(home / "voting" / "model")
     saved = GenerativeRewardModel.load(path)
-    assert load_generative(recipe(home), path).votes == 5
-    assert load_generative(recipe(home), path).vote_threshold == saved.vote_threshold
-    named = load_generative(recipe(home, critic={"votes": 1, "vote_threshold": 0.25}), path)
+    as_saved = critic_from_recipe(recipe(home, critic={"model": path}))
+    assert (as_saved.votes, as_saved.vote_threshold) == (5, saved.vote_threshold)
+    named = critic_from_recipe(recipe(home, critic={"model": path, "votes": 1, "vote_threshold": 0.25}))
     assert (named.votes, named.vote_threshold) == (1, 0.25)
 
 
 def test_a_server_cannot_be_put_to_the_vote(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"critic\.votes = 4: a server is asked for the likeliest"):
-        load_learned(recipe(home, critic={"kind": "server", "model": "rm", "votes": 4}))
+    with pytest.raises(ConfigError, match=r"critic\.votes = 4: a server returns the most likely critique only"):
+        critic_from_recipe(recipe(home, critic={"kind": "server", "model": "rm", "votes": 4}))

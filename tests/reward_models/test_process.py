@@ -16,7 +16,7 @@ from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback.annotations import Annotation, write_annotations
 from text2grad.feedback.critic import ask
 from text2grad.models.fine_tuning import FineTuning
-from text2grad.reward_models.load import LOCAL, load_learned
+from text2grad.reward_models.load import LOCAL, critic_from_recipe
 from text2grad.reward_models.process import (
     SETTINGS_FILE,
     ProcessReport,
@@ -188,7 +188,7 @@ def test_it_comes_back_as_it_was_and_by_a_recipe(
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {"rule": "sentences", "rows_at_once": 3}
     recipe = small_run.recipe(tmp_path, critic={"model": str(tmp_path / "model"), "kind": "process"})
-    loaded = load_learned(recipe)
+    loaded = critic_from_recipe(recipe)
     assert isinstance(loaded, ProcessRewardModel)
     assert isinstance(loaded, LOCAL)
     assert (loaded.rule, loaded.rows_at_once) == ("sentences", 3)

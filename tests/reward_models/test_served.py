@@ -12,7 +12,7 @@ from small_run import EXAMPLES
 from text2grad.errors import ConfigError, CriticError
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.load import load_learned
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.reward_models.writing import critique_prompt, critique_request
 from text2grad.rl.trainer import Text2GradTrainer
@@ -155,7 +155,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
         server={"base_url": server.url, "max_tokens": 77, "retries": 1, "write_feedback": False},
         run={"steps": 1},
     )
-    found = load_learned(recipe)
+    found = critic_from_recipe(recipe)
     assert isinstance(found, ServerRewardModel)
     assert (found.words, found.limits, found.path) == (
         False,
@@ -179,6 +179,6 @@ def test_a_run_stops_where_too_many_critiques_failed(tmp_path: Path) -> None:
             run={"steps": 3},
         )
         tokenizer, model = small_run.tokenizer_and_model()
-        run = Text2GradTrainer(model, load_learned(recipe), tokenizer, EXAMPLES, recipe)
+        run = Text2GradTrainer(model, critic_from_recipe(recipe), tokenizer, EXAMPLES, recipe)
         with pytest.raises(CriticError, match=r"^100% of the last 104 critiques could not be read"):
             run.train()

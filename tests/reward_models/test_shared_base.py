@@ -21,7 +21,7 @@ from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.policy import PolicyWithValue, Reference
 from text2grad.models.pretrained import load_policy
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import load_learned, shares_base
+from text2grad.reward_models.load import critic_from_recipe, shares_base
 from text2grad.reward_models.refresh import Refresher
 from text2grad.reward_models.shared_base import (
     AdapterRole,
@@ -251,7 +251,7 @@ def test_an_adapter_without_a_base_or_without_safetensors_is_refused(phases: Pat
 
 def test_a_recipe_loads_the_adapter_onto_the_policy_it_is_given(phases: Path, tmp_path: Path) -> None:
     policy = policy_on(phases)
-    critic = load_learned(recipe(phases, tmp_path), policy=policy)
+    critic = critic_from_recipe(recipe(phases, tmp_path), policy=policy)
     assert isinstance(critic, GenerativeRewardModel)
     assert isinstance(critic.model, AdapterRole)
     assert critic.model.shared is policy

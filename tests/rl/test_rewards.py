@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from text2grad.align.delta import pseudo_rewards
+from text2grad.align.delta import AlignSettings, pseudo_rewards
 from text2grad.align.rollouts import policy_offsets, response_deltas
-from text2grad.config.recipe import RewardConfig
 from text2grad.rl.rewards import reward_tensor
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
@@ -26,7 +25,7 @@ def rewards(
     width = max(map(len, deltas)) + 1  # a last column that is padding everywhere
     mask = torch.tensor([[t < len(row) for t in range(width)] for row in deltas])
     truncated = torch.tensor(cut or [False] * len(deltas))
-    found = reward_tensor(deltas, critiques, mask, truncated, RewardConfig(**config))
+    found = reward_tensor(deltas, critiques, mask, truncated, **config)
     assert found.dtype == torch.float32
     assert found.shape == mask.shape
     return found.tolist()
@@ -50,7 +49,7 @@ def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
         negative=-3.0,
         unlabelled=0.5,
         outcome=10.0,
-        truncated=-4.0,
+        truncation=-4.0,
     )
     assert found == [[2.0, -3.0, 0.5, 3.0, 0.0], [0.5, -4.75, 0, 0, 0], [0.0] * 5, [-4.0, 0, 0, 0, 0]]
 
@@ -58,7 +57,7 @@ def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
 def test_one_reward_on_the_last_token_is_the_sum_of_the_same_rewards() -> None:
     deltas = [[1.0, -1.0, 0.0, 0.5], [0.0, -0.25], [], [1.0]]
     critiques = [Critique("", outcome=0.2), OK, OK, BAD]
-    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "outcome": 10.0, "truncated": -4.0}
+    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "outcome": 10.0, "truncation": -4.0}
     spread = rewards(deltas, critiques, [False, True, False, False], **settings)
     placed = rewards(deltas, critiques, [False, True, False, False], placement="last_token", **settings)
     # 2 − 3 + ½ + 1 = ½, with the outcome 2½;   ½ − ¾ = −¼, cut −4¼
@@ -77,7 +76,7 @@ def test_a_failed_critique_gives_nothing_anywhere(failed: Critique, placement: s
 
 
 def test_a_cut_response_is_a_cut_one_even_where_its_critique_failed() -> None:
-    assert rewards([[1.0, 0.0]], [BAD], [True], truncated=-1.0, unlabelled=0.5) == [[0.0, -1.0, 0.0]]
+    assert rewards([[1.0, 0.0]], [BAD], [True], truncation=-1.0, unlabelled=0.5) == [[0.0, -1.0, 0.0]]
 
 
 def test_a_negative_span_may_be_paid_nothing_and_a_positive_one_punished() -> None:
@@ -105,7 +104,7 @@ def test_each_response_gets_its_own_deltas_and_a_failed_critique_zeros(words: An
         Critique("", (Span(0, 3, "positive"),), status="unparsable"),
         OK,
     ]
-    deltas, offsets = response_deltas(words, rollouts, critiques, RewardConfig())
+    deltas, offsets = response_deltas(words, rollouts, critiques)
     assert deltas == [[0.0, -1.0, 1.0, 0.0], [0.0, 0.0], []]
     assert offsets == [[(0, 3), (3, 7), (7, 12), (12, 12)], [(0, 3), (3, 7)], []]
 
@@ -126,13 +125,13 @@ def test_each_response_gets_its_own_deltas_and_a_failed_critique_zeros(words: An
 def test_every_setting_of_the_alignment_reaches_it(words: Any, settings: Any, expected: list[float]) -> None:
     spans = (Span(0, 7, "positive"), Span(3, 7, "negative"), Span(9, 12, "positive"))
     rollouts = [rollout(words("red cat runs").input_ids, "red cat runs")]
-    deltas, _ = response_deltas(words, rollouts, [Critique("", spans)], RewardConfig(**settings))
+    deltas, _ = response_deltas(words, rollouts, [Critique("", spans)], AlignSettings(**settings))
     assert deltas == [expected]
 
 
 def test_a_decay_over_a_span_reaches_the_deltas(words: Any) -> None:
     rollouts = [rollout(words("red cat runs").input_ids, "red cat runs")]
-    config = RewardConfig(weighting="linear_decay")  # three tokens: 1, 1 − 0.45, 1 − 0.9
+    config = AlignSettings(weighting="linear_decay")  # three tokens: 1, 1 − 0.45, 1 − 0.9
     deltas, _ = response_deltas(words, rollouts, [Critique("", (Span(0, 12, "positive"),))], config)
     assert deltas[0] == pytest.approx([1.0, 0.55, 0.1])
 
@@ -145,7 +144,7 @@ def test_a_real_tokenizer_marks_exactly_the_tokens_that_touch_the_span() -> None
     decoded = tokenizer.decode(ids, skip_special_tokens=True)
     start = decoded.index("nearck")
     span = Span(start, start + len("nearck"), "negative")
-    (delta,), (offsets,) = response_deltas(tokenizer, [rollout(ids, decoded)], [Critique("", (span,))], RewardConfig())
+    (delta,), (offsets,) = response_deltas(tokenizer, [rollout(ids, decoded)], [Critique("", (span,))])
     assert len(delta) == len(ids)
     assert delta == [-1.0 if a < span.end and b > span.start else 0.0 for a, b in offsets]
     marked = "".join(decoded[a:b] for (a, b), d in zip(offsets, delta, strict=True) if d)
@@ -161,4 +160,4 @@ def test_rows_of_the_embedding_that_no_token_has_add_nothing_to_the_text() -> No
     assert tokenizer.decode([padded, a, padded, b, padded]) == "in Lyon"
     rollout = Rollout(Example("?"), (0,), (a, padded, b), "in Lyon", False)
     critique = Critique("The town is wrong.", (Span(3, 7, "negative"),))
-    assert response_deltas(tokenizer, [rollout], [critique], RewardConfig())[0] == [[0, 0, -1]]
+    assert response_deltas(tokenizer, [rollout], [critique])[0] == [[0, 0, -1]]

@@ -12,7 +12,6 @@ import torch
 
 import small_run
 from text2grad import Critique, Example, Span
-from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
@@ -211,7 +210,7 @@ def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Accelerator, "num_processes", 3)
     with pytest.raises(ConfigError) as caught:
-        make_accelerator(make_recipe({"rollout": {"batch_size": 8}, "run": {"tracker": "none"}}))
+        make_accelerator(out="runs", tracker="none", batch_size=8, minibatches=1)
     assert str(caught.value) == (
         "rollout.batch_size = 8 cannot be shared evenly by 3 processes × ppo.minibatches = 1; choose a multiple of 3"
     )

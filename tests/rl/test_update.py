@@ -14,7 +14,8 @@ from text2grad.errors import TrainingError
 from text2grad.models.batch import collate
 from text2grad.models.policy import PolicyWithValue, Reference, Scores
 from text2grad.rl.optimizers import Optimizers
-from text2grad.rl.update import Learning, Updater
+from text2grad.rl.trainer import ppo_epochs
+from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.types import Rollout
 from tiny_models import own_logits, rollouts, tiny
 
@@ -60,28 +61,33 @@ class Bench:
         self.advantages = torch.randn(len(lengths), width, generator=generator)
         self.returns = torch.randn(len(lengths), width, generator=generator)
         self.config = PPOConfig(**({"epochs": 1} | ppo))
-        settings = OptimConfig(lr=lr, value_lr=lr, schedule="constant", max_grad_norm=100.0)
+        settings = OptimConfig(lr=lr, value_lr=lr, schedule="constant", max_grad_norm=100.0).model_dump()
         self.optimizers: Any = Recorded(self.model)
         if not recorded:
             policy, psi = self.model.policy_parameters(), self.model.value_parameters()
-            self.optimizers = Optimizers(policy, psi, settings, total_steps=100)
+            self.optimizers = Optimizers(policy, psi, total_steps=100, **settings)
             self.optimizers.begin(0)
-        self.updater = Updater(
-            self.model,
-            Accelerator(cpu=True),
-            self.config,
-            temperature=temperature,
-            optimizers=self.optimizers,
-            half_precision=False,
+        self.gradient = self.gradient_with(half_precision=False)
+
+    def gradient_with(self, *, half_precision: bool) -> MinibatchGradient:
+        names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef", "micro_batch_tokens")
+        losses = {name: getattr(self.config, name) for name in names}
+        return MinibatchGradient(
+            self.model, Accelerator(cpu=True), temperature=self.temperature, half_precision=half_precision, **losses
         )
 
-    def learning(self, order: list[int] | None = None) -> Learning:
+    def update(self, data: PPOBatch, *, seed: int) -> dict[str, float]:
+        names = ("epochs", "minibatches", "max_ratio", "stop_kl")
+        loop = {name: getattr(self.config, name) for name in names}
+        return ppo_epochs(self.gradient, self.optimizers, data, seed=seed, **loop)
+
+    def learning(self, order: list[int] | None = None) -> PPOBatch:
         """Score the rollouts with the policy as it stands now; rows may come in another order."""
         rows = torch.tensor(order or range(len(self.rollouts)))
         batch = collate([self.rollouts[row] for row in rows.tolist()], pad_id=0)
         scores = self.model.score(batch, self.reference, temperature=self.temperature, kl="k1")
         mask = batch.response_mask
-        return Learning(
+        return PPOBatch(
             batch, scores, self.advantages[rows].masked_fill(~mask, 0), self.returns[rows].masked_fill(~mask, 0)
         )
 
@@ -106,7 +112,7 @@ def test_the_gradient_of_the_first_step_is_that_of_the_losses_written_by_hand() 
     bench = Bench(recorded=True, entropy_coef=0.3, vf_coef=0.5, temperature=0.7, detach_trunk=False)
     torch.nn.init.normal_(bench.model.value_head.weight, std=0.1)
     learning = bench.learning()
-    bench.updater(learning, seed=0)
+    bench.update(learning, seed=0)
     (found,) = bench.optimizers.gradients
 
     policy, tokens = bench.model.policy, sum(response for _, response in LENGTHS)
@@ -131,7 +137,7 @@ def test_the_gradient_of_the_first_step_is_that_of_the_losses_written_by_hand() 
 def test_what_the_first_step_saw_by_hand() -> None:
     bench = Bench(entropy_coef=0.1, max_ratio=1.1)
     learning = bench.learning()
-    found = bench.updater(learning, seed=0)
+    found = bench.update(learning, seed=0)
     mask = learning.batch.response_mask
     entropy = torch.cat([own_logits(bench.reference.model, r).log_softmax(-1) for r in bench.rollouts])
     assert found == pytest.approx(
@@ -156,7 +162,7 @@ def test_what_the_first_step_saw_by_hand() -> None:
 
 def test_later_passes_see_the_ratio_move_and_the_clip_bite() -> None:
     first, third = (Bench(epochs=epochs, clip_range=0.05) for epochs in (1, 3))
-    once, thrice = first.updater(first.learning(), seed=0), third.updater(third.learning(), seed=0)
+    once, thrice = first.update(first.learning(), seed=0), third.update(third.learning(), seed=0)
     assert (once["update/clip_fraction"], once["update/approx_kl_per_token"]) == pytest.approx((0.0, 0.0), abs=1e-6)
     assert thrice["update/clip_fraction"] > 0.1
     assert thrice["update/approx_kl_per_token"] > 1e-3
@@ -170,7 +176,7 @@ def test_a_token_that_is_praised_becomes_likelier_and_one_that_is_faulted_rarer(
     bench.advantages = torch.zeros_like(bench.advantages)
     bench.advantages[2, 3] = sign
     before = bench.logp(2, 3)
-    bench.updater(bench.learning(), seed=0)
+    bench.update(bench.learning(), seed=0)
     assert sign * (bench.logp(2, 3) - before) > 0.01
 
 
@@ -181,7 +187,7 @@ def test_the_entropy_bonus_raises_the_entropy() -> None:
         bench.advantages = torch.zeros_like(bench.advantages)
         before = float(bench.learning().scores.entropy.mean())
         for step in range(5):
-            bench.updater(bench.learning(), seed=step)
+            bench.update(bench.learning(), seed=step)
         return before, float(bench.learning().scores.entropy.mean())
 
     before, after = entropy_after(0.1)
@@ -194,7 +200,7 @@ def test_the_value_function_comes_closer_to_the_returns_and_leaves_the_policy_al
     bench = Bench(value="trunk", vf_coef=1.0, value_clip_range=0.0, epochs=20)
     bench.advantages = torch.zeros_like(bench.advantages)
     before = {name: p.detach().clone() for name, p in bench.model.policy.named_parameters()}
-    found = bench.updater(bench.learning(), seed=0)
+    found = bench.update(bench.learning(), seed=0)
     learning = bench.learning()
     mask = learning.batch.response_mask
     error = 0.5 * float((learning.scores.values - learning.returns)[mask].square().mean())
@@ -207,7 +213,7 @@ def test_a_value_clip_of_zero_means_none() -> None:
     # In the second pass V has moved from V_old = 0. A clip of 1e-6 pretends that it has not: the loss stays that of
     # V = 0 and gets no gradient where V came closer.
     losses = {clip: Bench(vf_coef=1.0, value_clip_range=clip, epochs=2, lr=0.01) for clip in (0.0, 1e-6, 1e6)}
-    found = {clip: b.updater(b.learning(), seed=0)["update/value_loss"] for clip, b in losses.items()}
+    found = {clip: b.update(b.learning(), seed=0)["update/value_loss"] for clip, b in losses.items()}
     assert found[0.0] == found[1e6]
     assert found[0.0] < found[1e-6]
 
@@ -220,7 +226,7 @@ def test_the_size_of_a_micro_batch_changes_no_gradient(tokens: int) -> None:
     settings = {"entropy_coef": 0.1, "minibatches": 2, "epochs": 2, "recorded": True}
     whole, split = Bench(**settings), Bench(micro_batch_tokens=tokens, **settings)  # type: ignore[arg-type]
     assert len(split.learning().batch.groups(tokens)) > 1
-    one, other = whole.updater(whole.learning(), seed=3), split.updater(split.learning(), seed=3)
+    one, other = whole.update(whole.learning(), seed=3), split.update(split.learning(), seed=3)
     assert one == pytest.approx(other, abs=1e-5)
     for first, second in zip(whole.optimizers.gradients, split.optimizers.gradients, strict=True):
         assert set(first) == set(second)
@@ -231,7 +237,7 @@ def test_the_size_of_a_micro_batch_changes_no_gradient(tokens: int) -> None:
 def test_the_size_of_a_micro_batch_changes_the_weights_by_fp32_noise_alone() -> None:
     # AdamW's first steps are about lr · g/(|g| + 1e-5): noise of 1e-8 in g moves a weight by at most 1e-3 lr.
     benches = [Bench(micro_batch_tokens=tokens, minibatches=2, epochs=2) for tokens in (1, 20, 16_384)]
-    found = [bench.updater(bench.learning(), seed=3) for bench in benches]
+    found = [bench.update(bench.learning(), seed=3) for bench in benches]
     assert found[0]["update/ratio_max"] > 1.01
     assert found[1] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
     assert found[2] == pytest.approx(found[0], rel=1e-3, abs=1e-5)
@@ -242,28 +248,28 @@ def test_the_size_of_a_micro_batch_changes_the_weights_by_fp32_noise_alone() -> 
 
 def test_the_order_of_rows_changes_no_gradient() -> None:
     one, other = Bench(recorded=True), Bench(recorded=True)
-    one.updater(one.learning(), seed=0)
-    other.updater(other.learning([4, 2, 0, 5, 1, 3]), seed=0)
+    one.update(one.learning(), seed=0)
+    other.update(other.learning([4, 2, 0, 5, 1, 3]), seed=0)
     for name, gradient in one.optimizers.gradients[0].items():
         torch.testing.assert_close(gradient, other.optimizers.gradients[0][name], rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_what_stands_in_padding_changes_no_bit() -> None:
     clean, dirty = Bench(), Bench()
-    clean.updater(clean.learning(), seed=0)
+    clean.update(clean.learning(), seed=0)
     learning = dirty.learning()
     padding = ~learning.batch.response_mask
     scores = Scores(*(x.masked_fill(padding, 77.0) if x.ndim == 2 else x for x in learning.scores))
     filled = (x.masked_fill(padding, -55.0) for x in (learning.advantages, learning.returns))
-    dirty.updater(Learning(learning.batch, scores, *filled), seed=0)
+    dirty.update(PPOBatch(learning.batch, scores, *filled), seed=0)
     assert same(clean.weights(), dirty.weights())
 
 
 def test_a_row_without_a_response_changes_no_gradient() -> None:
     one, other = Bench(recorded=True), Bench(recorded=True, lengths=(*LENGTHS, (3, 0)))
     other.advantages[:6], other.returns[:6] = one.advantages, one.returns
-    one.updater(one.learning(), seed=0)
-    other.updater(other.learning(), seed=0)
+    one.update(one.learning(), seed=0)
+    other.update(other.learning(), seed=0)
     for name, gradient in one.optimizers.gradients[0].items():
         torch.testing.assert_close(gradient, other.optimizers.gradients[0][name], rtol=1e-4, atol=1e-6, msg=name)
 
@@ -272,30 +278,29 @@ def test_the_same_seed_makes_the_same_bits_and_another_other_minibatches() -> No
     benches = [Bench(minibatches=3, epochs=2) for _ in range(3)]
     for bench, seed in zip(benches, (5, 5, 6), strict=True):
         torch.manual_seed(int(torch.randint(1_000, ())))  # whatever ran before
-        bench.updater(bench.learning(), seed=seed)
+        bench.update(bench.learning(), seed=seed)
     assert same(benches[0].weights(), benches[1].weights())
     assert not same(benches[0].weights(), benches[2].weights())
 
 
 def test_each_pass_uses_every_row_once_in_minibatches_of_one_size_and_another_order() -> None:
-    updater = Bench(minibatches=3).updater
     orders = []
     for seed in range(12):
-        parts = [part.tolist() for part in updater._minibatches(6, seed)]
+        parts = [part.tolist() for part in minibatch_rows(6, 3, seed=seed)]
         assert [len(part) for part in parts] == [2, 2, 2]
         assert sorted(row for part in parts for row in part) == [0, 1, 2, 3, 4, 5]
         orders.append(str(parts))
     assert len(set(orders)) > 6
     bench = Bench(minibatches=3, epochs=4, recorded=True)
-    assert bench.updater(bench.learning(), seed=0)["update/epochs"] == 4.0
+    assert bench.update(bench.learning(), seed=0)["update/epochs"] == 4.0
     assert len(bench.optimizers.gradients) == 12
     passes = bench.optimizers.gradients[::3]  # weights never move here: equal minibatches would give equal gradients
     assert len({float(gradients["policy.lm_head.weight"].sum()) for gradients in passes}) > 1
 
 
 def test_a_minibatch_may_end_anywhere_in_the_batch() -> None:
-    assert [part.tolist() for part in Bench(minibatches=1).updater._minibatches(4, 9)] == [[0, 1, 2, 3]]
-    assert [sorted(part.tolist()) for part in Bench(minibatches=4).updater._minibatches(4, 9)] != [[0, 1, 2, 3]]
+    assert [part.tolist() for part in minibatch_rows(4, 1, seed=9)] == [[0, 1, 2, 3]]
+    assert [sorted(part.tolist()) for part in minibatch_rows(4, 4, seed=9)] != [[0, 1, 2, 3]]
 
 
 def test_rows_are_taken_with_all_that_belongs_to_them_and_trimmed() -> None:
@@ -321,7 +326,7 @@ def test_a_model_with_dropout_is_found_out_before_the_first_step() -> None:
     bench.model.train()
     before = bench.weights()
     with pytest.raises(TrainingError) as caught:
-        bench.updater(learning, seed=0)
+        bench.update(learning, seed=0)
     shape = re.fullmatch(
         r"before the first optimizer step the policy is π_old, but log π − log π_old is (?P<deviation>[\d.e+-]+) "
         r"\(tolerance 1e-04\): the model is not deterministic \(dropout, or a layer that depends on the batch\), so "
@@ -340,30 +345,23 @@ def test_the_first_ratio_may_differ_from_one_by_the_arithmetics_noise(
 ) -> None:
     for size, passes in ((inside, True), (outside, False)):
         bench = Bench()
-        updater = Updater(
-            bench.model,
-            Accelerator(cpu=True),
-            bench.config,
-            temperature=1.0,
-            optimizers=bench.optimizers,
-            half_precision=half,
-        )
+        bench.gradient = bench.gradient_with(half_precision=half)
         learning = bench.learning()
         learning.scores.logp[3, 5] += sign * size
         if passes:
-            updater(learning, seed=0)
+            bench.update(learning, seed=0)
         else:
             with pytest.raises(TrainingError, match="before the first optimizer step the policy is π_old"):
-                updater(learning, seed=0)
+                bench.update(learning, seed=0)
 
 
 @pytest.mark.parametrize("row", range(len(LENGTHS)))
 def test_the_largest_ratio_is_found_in_whichever_micro_batch_it_stands(row: int) -> None:
     bench = Bench(micro_batch_tokens=1)
-    bench.updater.tolerance = 1.0
+    bench.gradient.tolerance = 1.0
     learning = bench.learning()
     learning.scores.logp[row, 0] -= math.log(1.5)
-    assert bench.updater(learning, seed=0)["update/ratio_max"] == pytest.approx(1.5, rel=1e-5)
+    assert bench.update(learning, seed=0)["update/ratio_max"] == pytest.approx(1.5, rel=1e-5)
 
 
 @pytest.mark.parametrize("row", range(len(LENGTHS)))
@@ -372,7 +370,7 @@ def test_a_first_ratio_other_than_one_is_found_in_whichever_micro_batch_it_stand
     learning = bench.learning()
     learning.scores.logp[row, 0] += 0.5
     with pytest.raises(TrainingError, match=r"log π − log π_old is 0\.5 \(tolerance 1e-04\)"):
-        bench.updater(learning, seed=0)
+        bench.update(learning, seed=0)
 
 
 @pytest.mark.parametrize("where", ["advantages", "returns"])
@@ -382,7 +380,7 @@ def test_a_loss_that_is_no_number_changes_no_weight(where: str) -> None:
     getattr(learning, where)[3, 0] = math.nan
     before, expected = bench.weights(), -float(learning.advantages[learning.batch.response_mask].mean())
     with pytest.raises(TrainingError) as caught:
-        bench.updater(learning, seed=0)
+        bench.update(learning, seed=0)
     value = 0.5 * float(learning.returns[learning.batch.response_mask].square().mean())
     assert str(caught.value) == (
         f"the loss is not finite (policy {expected:.4g}, value {value:.4g}) before an optimizer step, which was not "
@@ -396,7 +394,7 @@ def test_a_loss_that_is_no_number_changes_no_weight(where: str) -> None:
 def test_a_minibatch_whose_mean_ratio_is_too_high_is_skipped_and_counted() -> None:
     bench = Bench(max_ratio=0.999, epochs=3, minibatches=2)  # so that even ratio 1 is too high
     before = bench.weights()
-    found = bench.updater(bench.learning(), seed=0)
+    found = bench.update(bench.learning(), seed=0)
     assert found["update/skipped"] == 6.0  # a count, not a mean
     assert "update/policy_grad_norm" not in found
     assert same(before, bench.weights())
@@ -406,7 +404,7 @@ def test_a_minibatch_whose_mean_ratio_is_too_high_is_skipped_and_counted() -> No
 def test_only_the_minibatches_after_the_ratio_ran_away_are_skipped() -> None:
     bench = Bench(max_ratio=1.5, epochs=3, lr=0.1)
     bench.advantages = torch.ones_like(bench.advantages)
-    found = bench.updater(bench.learning(), seed=0)
+    found = bench.update(bench.learning(), seed=0)
     assert 0 < found["update/skipped"] < 3
     assert found["update/ratio_max"] > 1.5
 
@@ -415,10 +413,10 @@ def test_the_passes_end_early_when_the_policy_has_moved_too_far() -> None:
     # The KL of the second pass is measured before its step; the limit is one and a half times the setting.
     def passes(stop_kl: float | None) -> dict[str, float]:
         bench = Bench(epochs=4, stop_kl=stop_kl)
-        return bench.updater(bench.learning(), seed=0)
+        return bench.update(bench.learning(), seed=0)
 
     two = Bench(epochs=2)
-    kl = 2 * two.updater(two.learning(), seed=0)["update/approx_kl_per_token"]  # the mean of 0 and this
+    kl = 2 * two.update(two.learning(), seed=0)["update/approx_kl_per_token"]  # the mean of 0 and this
     assert kl > 1e-4
     assert passes(None)["update/epochs"] == 4.0
     assert passes(kl / 1.6)["update/epochs"] == 2.0
@@ -428,7 +426,7 @@ def test_the_passes_end_early_when_the_policy_has_moved_too_far() -> None:
 def test_a_policy_without_value_function_learns_too() -> None:
     bench = Bench(value="none", vf_coef=1.0)
     before = bench.weights()
-    found = bench.updater(bench.learning(), seed=0)
+    found = bench.update(bench.learning(), seed=0)
     assert "update/value_grad_norm" not in found
     assert not same(before, bench.weights())
 
@@ -438,6 +436,6 @@ def test_responses_of_no_tokens_at_all_move_nothing() -> None:
     bench.rollouts = [Rollout(r.example, r.prompt_ids, (), "", True) for r in bench.rollouts]
     bench.advantages, bench.returns = torch.zeros(1, 0), torch.zeros(1, 0)
     before = bench.weights()
-    found = bench.updater(bench.learning(), seed=0)
+    found = bench.update(bench.learning(), seed=0)
     assert found["update/ratio_mean"] == 0.0
     assert same(before, bench.weights())

@@ -1,4 +1,5 @@
 from .delta import (
+    AlignSettings as AlignSettings,
     Mode as Mode,
     Overlap as Overlap,
     SpanMass as SpanMass,
@@ -10,8 +11,7 @@ from .offsets import Range as Range, token_offsets as token_offsets
 from .pieces import PieceTable as PieceTable, Tokenizer as Tokenizer
 from .rollouts import response_deltas as response_deltas
 from .token_rewards import (
-    AlignSettings as AlignSettings,
-    Labelled as Labelled,
+    TokenRewards as TokenRewards,
     encode as encode,
     label_tokens as label_tokens,
     move_spans as move_spans,

@@ -14,6 +14,7 @@ such as an end-of-sequence, is never touched: its δ is 0.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import eq
 from typing import Any, Literal, get_args
 
@@ -26,6 +27,20 @@ from text2grad.types import Span
 Mode = Literal["strict", "contract", "expand"]
 Overlap = Literal["cancel", "negative_wins", "last_wins"]
 SpanMass = Literal["token", "span", "response"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignSettings:
+    """The settings of `pseudo_rewards`, which explains them."""
+
+    mode: Mode = "expand"
+    weighting: Weighting = "uniform"
+    overlap: Overlap = "cancel"
+    span_mass: SpanMass = "token"
+
+
+DEFAULT = AlignSettings()
+"""The paper's settings."""
 
 
 def pseudo_rewards(

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from text2grad.align.delta import span_tokens
-from text2grad.align.token_rewards import Labelled
+from text2grad.align.token_rewards import TokenRewards
 from text2grad.types import LABELS, Label, Span, Status
 
 Row = tuple[str, str]
@@ -122,22 +122,22 @@ class Tally:
         """Count a response without rewards."""
         self.counts["not_aligned"] += 1
 
-    def add(self, labelled: Labelled) -> None:
+    def add(self, rewards: TokenRewards) -> None:
         """Count a response with rewards."""
-        critique, delta = labelled.judged.critique, labelled.delta
-        touched = span_tokens(labelled.offsets, labelled.spans, mode="expand")
+        critique, delta = rewards.critique, rewards.delta
+        touched = span_tokens(rewards.offsets, rewards.spans, mode="expand")
         self.statuses[critique.status] += 1
         self.token_labels["positive"] += sum(x > 0 for x in delta)
         self.token_labels["negative"] += sum(x < 0 for x in delta)
-        self.span_labels.update(span.label for span in labelled.spans)
-        self.lengths += [len(tokens) for tokens in labelled.tokens if tokens]
+        self.span_labels.update(span.label for span in rewards.spans)
+        self.lengths += [len(tokens) for tokens in rewards.tokens if tokens]
         self.counts.update(
             aligned=1,
-            respaced=int(labelled.respaced),
+            respaced=int(rewards.respaced),
             tokens=len(delta),
-            contested_tokens=len(_marked(labelled, "positive") & _marked(labelled, "negative")),
-            clean_spans=sum(map(partial(_is_clean, labelled), labelled.spans, touched)),
-            spans_without_token=sum(not tokens for tokens in labelled.tokens),
+            contested_tokens=len(_marked(rewards, "positive") & _marked(rewards, "negative")),
+            clean_spans=sum(map(partial(_is_clean, rewards), rewards.spans, touched)),
+            spans_without_token=sum(not tokens for tokens in rewards.tokens),
             unmatched=len(critique.unmatched),
         )
 
@@ -156,30 +156,30 @@ class Tally:
         )
 
 
-def fidelity(records: Iterable[Labelled]) -> Fidelity:
+def fidelity(records: Iterable[TokenRewards]) -> Fidelity:
     """Return the counts over records that are all aligned.
 
     Args:
         records: what `label_tokens` gave.
     """
     tally = Tally()
-    for labelled in records:
-        tally.add(labelled)
+    for rewards in records:
+        tally.add(rewards)
     return tally.report()
 
 
-def _marked(labelled: Labelled, label: Label) -> set[int]:
+def _marked(rewards: TokenRewards, label: Label) -> set[int]:
     """Return the tokens in spans of one label."""
-    pairs = zip(labelled.spans, labelled.tokens, strict=True)
+    pairs = zip(rewards.spans, rewards.tokens, strict=True)
     return {token for span, tokens in pairs if span.label == label for token in tokens}
 
 
-def _is_clean(labelled: Labelled, span: Span, touched: Sequence[int]) -> bool:
+def _is_clean(rewards: TokenRewards, span: Span, touched: Sequence[int]) -> bool:
     """Tell whether the tokens that a span touches hold nothing else but white space."""
     if not touched:
         return False
-    first, last = labelled.offsets[touched[0]], labelled.offsets[touched[-1]]
-    return not (labelled.text[first[0] : span.start] + labelled.text[span.end : last[1]]).strip()
+    first, last = rewards.offsets[touched[0]], rewards.offsets[touched[-1]]
+    return not (rewards.text[first[0] : span.start] + rewards.text[span.end : last[1]]).strip()
 
 
 def _share(part: float, whole: float) -> float:

@@ -1,43 +1,35 @@
 """Critiques of sampled responses become δ on each sampled token (section 3.3)."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from text2grad.align.delta import pseudo_rewards
+from text2grad.align.delta import DEFAULT, AlignSettings, pseudo_rewards
 from text2grad.align.offsets import token_offsets
-from text2grad.config import RewardConfig
 from text2grad.types import Critique, Rollout
 
 Offsets = list[tuple[int, int]]
 
 
 def response_deltas(
-    tokenizer: Any, rollouts: Sequence[Rollout], critiques: Sequence[Critique], config: RewardConfig
+    tokenizer: Any,
+    rollouts: Sequence[Rollout],
+    critiques: Sequence[Critique],
+    settings: AlignSettings = DEFAULT,
 ) -> tuple[list[list[float]], list[Offsets]]:
-    """Return δ of each response in its own sampled tokens, and where each token stands in the text.
+    """Return δ [T] of each response, and the character ranges [T] of its sampled tokens.
 
     Args:
-        tokenizer: the policy's.
+        tokenizer: the policy's tokenizer.
         rollouts: the responses.
-        critiques: one per response; a failed one gives zeros.
-        config: mode, weighting, overlap and span_mass are used here.
+        critiques: one per response; a failed critique gives δ = 0.
+        settings: the settings of `pseudo_rewards`.
     """
     deltas, all_offsets = [], []
     for rollout, critique in zip(rollouts, critiques, strict=True):
         offsets = policy_offsets(tokenizer, rollout.response_ids)
         spans = () if critique.failed else critique.spans
-        deltas.append(
-            pseudo_rewards(
-                tokenizer,
-                rollout.response_ids,
-                spans,
-                mode=config.mode,
-                weighting=config.weighting,
-                overlap=config.overlap,
-                span_mass=config.span_mass,
-                offsets=offsets,
-            )
-        )
+        deltas.append(pseudo_rewards(tokenizer, rollout.response_ids, spans, **asdict(settings), offsets=offsets))
         all_offsets.append(offsets)
     return deltas, all_offsets
 

@@ -1,10 +1,11 @@
-"""A judged response -> its tokens, each with its pseudo-reward: one record of `text2grad align`.
+"""A response and its critique → its tokens, each with its pseudo-reward: the rows of `text2grad align`.
 
-Files hold responses as text, so this is the one place that encodes: there are no sampled ids to keep. Where a file
-has the sampled ids, they are used as they are. Rewards stand on the text that the ids decode to. Where that differs
-from the response in white space only, spans are moved along; where it differs in anything else (a character the
-tokenizer does not know, a normalizer that changes letters), there is no honest place for a span, and the response is
-left without rewards.
+    response, critique  →  ids [T], offsets [T]  →  spans in the decoded text  →  tokens of each span, δ [T]
+
+Files hold responses as text, so this module encodes them; sampled ids in a file are used unchanged. Spans and δ refer
+to the decoded text. If it differs from the response only in white space, the spans are moved. If it differs in any
+other character (one unknown to the tokenizer, or changed by its normalizer), the spans cannot be placed, and the
+response gets no rewards.
 """
 
 from bisect import bisect_left
@@ -12,38 +13,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from text2grad.align.delta import Mode, Overlap, SpanMass, pseudo_rewards, span_tokens
+from text2grad.align.delta import AlignSettings, pseudo_rewards, span_tokens
 from text2grad.align.offsets import Range, token_offsets
-from text2grad.align.weighting import Weighting
-from text2grad.feedback import Annotation, Judged, critique_record
-from text2grad.types import Span
+from text2grad.feedback import Annotation, CritiqueRecord, critique_record
+from text2grad.types import Critique, Span
 
 
 @dataclass(frozen=True, slots=True)
-class AlignSettings:
-    """How spans become rewards: the keyword arguments of `pseudo_rewards`."""
-
-    mode: Mode = "expand"
-    weighting: Weighting = "uniform"
-    overlap: Overlap = "cancel"
-    span_mass: SpanMass = "token"
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """A response as tokens, with a pseudo-reward on each.
+class TokenRewards:
+    """The tokens of a response with a pseudo-reward on each.
 
     Attributes:
-        judged: the record it was made of.
-        ids: the response's token ids [T].
-        text: what they decode to, special tokens left out.
-        offsets: where each token stands in `text` [T].
-        spans: the critique's spans, in characters of `text`.
-        tokens: the tokens that each span marks.
+        response: the text that the critic read.
+        critique: its critique; spans in characters of `response`.
+        ids: the token ids [T].
+        text: the decoded ids, without special tokens.
+        offsets: the range of each token in `text` [T].
+        spans: the critique's spans in characters of `text`; none if the critique failed.
+        tokens: the indices of the tokens that each span marks.
         delta: δ of each token [T].
     """
 
-    judged: Judged
+    response: str
+    critique: Critique
     ids: tuple[int, ...]
     text: str
     offsets: tuple[Range, ...]
@@ -53,44 +45,53 @@ class Labelled:
 
     @property
     def respaced(self) -> bool:
-        """True where the tokens decode to other white space than the response has."""
-        return self.text != self.judged.response
+        """True if decoding changed the white space of the response."""
+        return self.text != self.response
 
-    def as_record(self) -> dict[str, Any]:
-        """Return the record as JSON has it, of the shape of a run's rollouts; `read_judged` reads it too."""
+    def to_json(self, record: CritiqueRecord) -> dict[str, Any]:
+        """Return a row of rewards.jsonl, in the form of a run's rollouts; `read_critique_records` reads it.
+
+        Args:
+            record: the record that the response and the critique are from.
+        """
         return {
-            "record": self.judged.number,
-            "prompt": self.judged.prompt,
+            "record": record.number,
+            "prompt": record.prompt,
             "response": self.text,
-            "critique": critique_record(replace(self.judged.critique, spans=self.spans)),
+            "critique": critique_record(replace(self.critique, spans=self.spans)),
             "ids": list(self.ids),
             "offsets": [list(pair) for pair in self.offsets],
             "delta": list(self.delta),
         }
 
 
-def label_tokens(tokenizer: Any, judged: Judged, settings: AlignSettings) -> Labelled | None:
-    """Return a response's tokens and rewards, or None where its tokens do not say the same text.
+def label_tokens(
+    tokenizer: Any, response: str, critique: Critique, settings: AlignSettings, *, ids: Sequence[int] | None = None
+) -> TokenRewards | None:
+    """Return the tokens and pseudo-rewards of a response; None if its tokens decode to another text.
 
     Args:
-        tokenizer: the policy's.
-        judged: the response and its critique; a failed critique gives δ = 0.
-        settings: how spans become rewards.
+        tokenizer: the policy's tokenizer.
+        response: the text that the critic read.
+        critique: its critique; a failed critique gives δ = 0.
+        settings: the settings of `pseudo_rewards`.
+        ids: the sampled ids [T]; without them, the response is encoded.
 
     Raises:
-        AlignmentError: if the record's ids are not the tokenizer's.
-        ConfigError: if a setting has no such value.
+        AlignmentError: if an id is not in the tokenizer's vocabulary, or a span ends after the response.
+        ConfigError: if a setting has an unknown value.
     """
-    ids = judged.ids if judged.ids is not None else encode(tokenizer, judged.response)
+    ids = encode(tokenizer, response) if ids is None else tuple(ids)
     offsets = token_offsets(tokenizer, ids)
     text = tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
-    given = () if judged.critique.failed else judged.critique.spans
-    spans = move_spans(given, judged.response, text)
+    spans = move_spans(() if critique.failed else critique.spans, response, text)
     if spans is None:
         return None
     delta = pseudo_rewards(tokenizer, ids, spans, **asdict(settings), offsets=offsets)
     tokens = span_tokens(offsets, spans, mode=settings.mode)
-    return Labelled(judged, ids, text, tuple(offsets), tuple(spans), tuple(map(tuple, tokens)), tuple(delta))
+    return TokenRewards(
+        response, critique, ids, text, tuple(offsets), tuple(spans), tuple(map(tuple, tokens)), tuple(delta)
+    )
 
 
 def encode(tokenizer: Any, response: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
 from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
 from text2grad.experiments.reports import Gathered, Prices, print_report, write_reports
-from text2grad.feedback import WAY_OUT, Form, Match, read_judged
+from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
 
 NOT_ALL_ALIGNED = 3
 """Exit status when some responses got no rewards, since the tokenizer cannot say their text."""
@@ -139,19 +139,19 @@ def _gather(
     """Give every response of the input its rewards; write them where there is a file."""
     settings = replace(settings, weighting=resolve(settings.weighting))  # a tagger is loaded once
     on_bad = gathered.skip if args.skip_bad else None
-    read = partial(read_judged, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
-    for task, judged in ((path.stem, judged) for path in args.input for judged in read(path)):
+    read = partial(read_critique_records, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
+    for task, record in ((path.stem, record) for path in args.input for record in read(path)):
         try:
-            labelled = label_tokens(tokenizer, judged, settings)
+            rewards = label_tokens(tokenizer, record.response, record.critique, settings, ids=record.ids)
         except AlignmentError as error:
-            bad = DataError(f"{judged.where}: {str(error).rstrip('.')}. {WAY_OUT}")
+            bad = DataError(f"{record.where}: {str(error).rstrip('.')}. {WAY_OUT}")
             if on_bad is None:
                 raise bad from error
             on_bad(bad)
             continue
-        gathered.take(task, tokenizer, judged, labelled)
-        if file and labelled:
-            file.write(json.dumps(labelled.as_record(), allow_nan=False).encode() + b"\n")
+        gathered.add(task, tokenizer, record, rewards)
+        if file and rewards:
+            file.write(json.dumps(rewards.to_json(record), allow_nan=False).encode() + b"\n")
 
 
 @contextmanager

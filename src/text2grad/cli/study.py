@@ -55,12 +55,12 @@ def run_export(args: argparse.Namespace) -> int:
     """
     from text2grad.experiments.critic_quality import draw, sheet_csv, sheet_html
     from text2grad.experiments.reports import plain
-    from text2grad.feedback import read_judged
+    from text2grad.feedback import read_critique_records
     from text2grad.files import write_atomically
 
     if args.items < 1:
         raise ConfigError(f"--items is at least 1, got {args.items}")
-    judged = list(read_judged(args.critiques))
+    judged = list(read_critique_records(args.critiques))
     items = draw(judged, args.items, seed=args.seed)
     if not items:
         raise DataError(f"{args.critiques} has no critique that could be read; there is nothing to rate")

@@ -97,11 +97,11 @@ def _contests(args: argparse.Namespace) -> list["Contest"]:
     """Return the pairs that both files have."""
     from text2grad.critics.servers import Contest
     from text2grad.experiments.critic_quality import read_predictions
-    from text2grad.feedback import read_examples, read_judged
+    from text2grad.feedback import read_critique_records, read_examples
     from text2grad.reward_models import critique_target
 
     if args.what == "critiques":
-        first = list(read_judged(args.first, limit=args.limit))
+        first = list(read_critique_records(args.first, limit=args.limit))
         pairs = read_predictions(args.second, first, whole=args.limit is None)
         both = [(critique_target(p.true, p.response), critique_target(p.predicted, p.response)) for p in pairs]
         return [Contest(p.prompt, p.response, *texts) for p, texts in zip(pairs, both, strict=True)]

@@ -1,5 +1,10 @@
-from .critic import AnnotateConfig as AnnotateConfig, RewardConfig as RewardConfig
-from .policy import OptimConfig as OptimConfig, PPOConfig as PPOConfig, SFTConfig as SFTConfig
+from .critic import AnnotateConfig as AnnotateConfig
+from .policy import ModelConfig as ModelConfig, SFTConfig as SFTConfig
 from .recipe import Recipe as Recipe, describe as describe, load_recipe as load_recipe, make_recipe as make_recipe
-from .reward_model import RewardModelConfig as RewardModelConfig, ServerConfig as ServerConfig, VLLMConfig as VLLMConfig
+from .reward_model import (
+    RefreshConfig as RefreshConfig,
+    RewardModelConfig as RewardModelConfig,
+    ServerConfig as ServerConfig,
+    VLLMConfig as VLLMConfig,
+)
 from .run_directory import open_run as open_run

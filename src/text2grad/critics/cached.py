@@ -11,7 +11,7 @@ from text2grad.files import to_json
 from text2grad.types import Critique, Example, Span
 
 
-class RememberingCritic:
+class CachedCritic:
     """Passes on what another critic says, and answers from a file what that one was asked before."""
 
     def __init__(self, critic: Critic, path: Path, *, match: Match = "exact") -> None:

@@ -1,4 +1,4 @@
-"""A recipe from beginning to end: evaluate, train, evaluate, report."""
+"""One run by a recipe: load policy, critic and prompts; evaluate, train, evaluate."""
 
 import json
 from collections.abc import Sequence
@@ -7,30 +7,29 @@ from typing import Any
 
 import torch
 
-from text2grad.align import response_deltas
+from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe
-from text2grad.errors import ConfigError
 from text2grad.experiments.evaluate_policy import Sampling, evaluate
 from text2grad.feedback import Critic, ask, load_critic, read_examples
 from text2grad.files import to_json, write_atomically
 from text2grad.models import load_tokenizer
-from text2grad.reward_models import LOCAL, judge, load_generative, load_learned, shares_base
+from text2grad.reward_models import LOCAL, Refresher, critic_from_recipe, judge, shares_base
 from text2grad.rl import Text2GradTrainer, prepare_policy, response_records
 from text2grad.tasks import BuiltIn, built_in
 from text2grad.types import Example
 
-SHOWN = 12  # held-out responses kept whole, with the critic's words, for the report
+SHOWN = 12  # held-out responses that the evaluation file keeps whole, with their critiques
 EVALUATIONS = "evaluations"
 
 
 def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:
-    """Train by a recipe and evaluate on held-out examples before, between and after where the task has them.
+    """Train by a recipe; evaluate on held-out examples before, between and after where the task has them.
 
     Args:
         recipe: the settings.
         model: the policy; None loads `model.path`.
-        tokenizer: its tokenizer; None loads it from `model.path`.
-        resume: go on with the run in `run.out`.
+        tokenizer: the policy's; None loads it from `model.path`.
+        resume: continue the run in `run.out`.
 
     Returns:
         The directory of the trained policy.
@@ -40,15 +39,22 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
         examples = task.train(recipe.data.examples, recipe.run.seed)
     else:
         examples = read_examples(str(recipe.data.train))
-    settings = recipe.model
-    shared = model is None and shares_base(recipe)
-    if shared:
+    settings, policy = recipe.model, None
+    if model is None and shares_base(recipe):
         torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
-        model = prepare_policy(settings.path, recipe)
-    critic, annotator = _critics(recipe, task, model if shared else None)
+        model = policy = prepare_policy(settings.path, settings)
+    task_critic = task.critic() if task else None
+    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
+    critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     trainer = Text2GradTrainer(
-        model or settings.path, critic, tokenizer, examples, recipe, annotator=annotator, resume=resume
+        model or settings.path,
+        critic,
+        tokenizer,
+        examples,
+        recipe,
+        refresher=refresher_from_recipe(recipe, critic, annotator),
+        resume=resume,
     )
     if isinstance(critic, LOCAL):
         critic.model.to(trainer.accelerator.device)
@@ -60,35 +66,55 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     return trainer.train(after_step=evaluator)
 
 
-def _critics(recipe: Recipe, task: BuiltIn | None, policy: Any = None) -> tuple[Critic, Critic | None]:
-    """Return the critic of the loop, and the annotator that knows better where that critic was learned.
+def refresher_from_recipe(recipe: Recipe, critic: Critic, annotator: Critic | None) -> Refresher | None:
+    """Return the object that audits and retrains a learned critic by [refresh], or None where the recipe asks for none.
 
-    A policy is given where the critic is to be an adapter on its base.
+    Args:
+        recipe: [refresh] says when and how.
+        critic: the critic of the run.
+        annotator: the critic whose annotations are taken as the truth.
+
+    Raises:
+        ConfigError: if the critic cannot be retrained, or there is no annotator.
+        DataError: if the annotations to replay cannot be read.
     """
-    settings = recipe.critic
-    named, own = recipe.refresh.annotator, task.critic() if task else None
-    annotator = load_critic(named) if named else own
-    if settings.use:
-        return load_critic(settings.use), annotator
-    if not settings.model:
-        if own is None:
-            raise ConfigError("nobody judges the responses; set [critic] use or model")
-        return own, annotator
-    return load_learned(recipe, policy=policy), annotator
+    if not recipe.refresh.active and not recipe.refresh.audit:
+        return None
+    reward = recipe.reward
+    return Refresher(
+        recipe.refresh,
+        critic,
+        annotator,
+        Path(recipe.run.out),
+        delta_settings=AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass),
+        match=recipe.critic.match,
+        seed=recipe.run.seed,
+        trust_remote_code=recipe.model.trust_remote_code,
+    )
 
 
 def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
-    """Return a run's learned critic as it was at a checkpoint, or None where its critic was none of that kind."""
+    """Return a run's learned critic as it was at a checkpoint, or None where the run's critic was not learned.
+
+    Args:
+        recipe: of the run.
+        directory: of the run.
+        checkpoint: one of its checkpoints.
+    """
     current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
-    if current:  # only a generative one is ever trained again, whoever gave it to the loop
-        return load_generative(recipe, str(directory / "critic" / current))
-    return None if recipe.critic.use or not recipe.critic.model else load_learned(recipe)
+    settings = recipe.critic
+    if current:  # retrained during the run; only generative reward models are
+        retrained = {"use": "", "model": str(directory / "critic" / current), "kind": "generative"}
+        recipe = recipe.model_copy(update={"critic": settings.model_copy(update=retrained)})
+    elif settings.use or not settings.model:
+        return None
+    return critic_from_recipe(recipe)
 
 
 class _Evaluator:
     """Evaluates a run at its first and last step, and every `data.eval_every` steps between.
 
-    At the first and the last it also asks the annotator how good a learned critic is on these very responses.
+    The first and the last evaluation also compare a learned critic with the annotator on the same responses.
     """
 
     def __init__(
@@ -132,7 +158,7 @@ class _Evaluator:
             [r.response for r in shown],
             match=trainer.recipe.critic.match,
         )
-        deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.recipe.reward)
+        deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.delta_settings)
         quality = {}
         if annotator is not None:
             quality = judge(
@@ -141,7 +167,7 @@ class _Evaluator:
                 shown,
                 deltas,
                 critiques,
-                trainer.recipe.reward,
+                trainer.delta_settings,
                 match=trainer.recipe.critic.match,
             ).metrics()
         records = response_records(trainer.step, shown[:SHOWN], critiques[:SHOWN], deltas[:SHOWN], offsets[:SHOWN], {})

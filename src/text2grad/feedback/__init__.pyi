@@ -31,7 +31,12 @@ from .preferences import (
     split_by_prompt as split_by_prompt,
 )
 from .record_files import WAY_OUT as WAY_OUT
-from .records import Form as Form, Judged as Judged, critique_record as critique_record, read_judged as read_judged
+from .records import (
+    CritiqueRecord as CritiqueRecord,
+    Form as Form,
+    critique_record as critique_record,
+    read_critique_records as read_critique_records,
+)
 from .sources import read_source as read_source
 from .spans import (
     Match as Match,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.feedback.critic import Critic, ask
-from text2grad.feedback.records import critique_record, read_judged
+from text2grad.feedback.records import critique_record, read_critique_records
 from text2grad.feedback.spans import Match
 from text2grad.files import write_records
 from text2grad.types import Critique, Example
@@ -47,7 +47,7 @@ def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
 
 
 def annotation_record(annotation: Annotation) -> dict[str, Any]:
-    """Return an annotation as JSON data; `read_judged` reads it."""
+    """Return an annotation as JSON data; `read_critique_records` reads it."""
     spans = [{"start": span.start, "end": span.end, "label": span.label} for span in annotation.critique.spans]
     critique = {**critique_record(annotation.critique), "spans": spans}
     return {"prompt": annotation.prompt, "response": annotation.response, "critique": critique}
@@ -59,4 +59,4 @@ def read_annotations(path: str | Path) -> list[Annotation]:
     Raises:
         DataError: if it cannot be read, or a line is no annotation.
     """
-    return [Annotation(one.prompt, one.response, one.critique) for one in read_judged(path)]
+    return [Annotation(one.prompt, one.response, one.critique) for one in read_critique_records(path)]

@@ -1,4 +1,4 @@
-"""Files of responses and critiques -> `Judged` records: what `text2grad align` reads.
+"""Files of responses and critiques -> `CritiqueRecord` records: what `text2grad align` reads.
 
 Two forms are known:
 
@@ -32,7 +32,7 @@ BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CritiqueRecord:
     """A response and its critique, as a file gives them.
 
     Attributes:
@@ -53,7 +53,7 @@ class Judged:
 
 
 def critique_record(critique: Critique) -> dict[str, Any]:
-    """Return a critique as JSON data; `read_judged` reads it."""
+    """Return a critique as JSON data; `read_critique_records` reads it."""
     return {
         "feedback": critique.feedback,
         "spans": [[span.start, span.end, span.label] for span in critique.spans],
@@ -63,14 +63,14 @@ def critique_record(critique: Critique) -> dict[str, Any]:
     }
 
 
-def read_judged(
+def read_critique_records(
     path: str | Path,
     *,
     form: Form = "jsonl",
     match: Match = "exact",
     limit: int | None = None,
     on_bad: Callable[[DataError], None] | None = None,
-) -> Iterator[Judged]:
+) -> Iterator[CritiqueRecord]:
     """Yield the responses and critiques of a file.
 
     Args:
@@ -88,7 +88,7 @@ def read_judged(
     number = 0
     for number, where, record in islice(entries, limit):
         try:
-            judged = judged_record(number, where, record, form, match)
+            judged = parse_record(number, where, record, form, match)
         except DataError as error:
             if on_bad is None:
                 raise
@@ -99,7 +99,7 @@ def read_judged(
         raise DataError(f"{path} has no records")
 
 
-def judged_record(number: int, where: str, record: Any, form: Form, match: Match) -> Judged:
+def parse_record(number: int, where: str, record: Any, form: Form, match: Match) -> CritiqueRecord:
     """Return one record of a file.
 
     Raises:
@@ -108,9 +108,9 @@ def judged_record(number: int, where: str, record: Any, form: Form, match: Match
     record = json_object(record, where)
     if form == "qa_feedback":
         prompt, response = _text(record, "question", where), _text(record, "prediction 1", where)
-        return Judged(number, where, prompt, response, _qa(record, response, where))
+        return CritiqueRecord(number, where, prompt, response, _qa(record, response, where))
     response = _text(record, "response", where)
-    return Judged(
+    return CritiqueRecord(
         number, where, _prompt(record, where), response, _critique(record, response, where, match), _ids(record, where)
     )
 

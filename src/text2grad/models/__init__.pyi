@@ -14,11 +14,13 @@ from .batch import TokenBatch as TokenBatch, collate as collate
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
-    as_it_was as as_it_was,
+    Row as Row,
     fine_tune as fine_tune,
     optimizers as optimizers,
-    recomputing as recomputing,
+    restored_attributes as restored_attributes,
     supervised_row as supervised_row,
+    supervised_trainer as supervised_trainer,
+    train_on_rows as train_on_rows,
     train_quietly as train_quietly,
     training_arguments as training_arguments,
 )

@@ -99,7 +99,9 @@ def fine_tune(
         for example, answer in zip(examples, answers, strict=True)
     ]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
-        raise DataError(f"max_tokens = {settings.max_tokens} cuts every answer off, so nothing could be learned; raise it")
+        raise DataError(
+            f"max_tokens = {settings.max_tokens} cuts every answer off, so nothing could be learned; raise it"
+        )
     return train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
 
 
@@ -193,8 +195,11 @@ def supervised_trainer(
         return Trainer(
             model, arguments, data_collator=DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS), **common
         )
-    chunked = {"max_length": settings.max_tokens, "packing": settings.packing}
-    chunked["dataset_kwargs"] = {"skip_prepare_dataset": not settings.packing}
+    chunked = {
+        "max_length": settings.max_tokens,
+        "packing": settings.packing,
+        "dataset_kwargs": {"skip_prepare_dataset": not settings.packing},
+    }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         arguments = training_arguments(SFTConfig, settings, directory, **chunked, **logged)
@@ -274,7 +279,9 @@ class _OnStep(TrainerCallback):
             self.on_step(state.global_step)
 
 
-def train_quietly(trainer: Any, on_step: Callable[[int], None] | None = None, *, resume_from: str | None = None) -> None:
+def train_quietly(
+    trainer: Any, on_step: Callable[[int], None] | None = None, *, resume_from: str | None = None
+) -> None:
     """Run a trainer of transformers without its output on the terminal.
 
     Args:

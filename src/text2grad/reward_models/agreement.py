@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from text2grad.types import Critique
 
-RECORD_KEYS = ("praised_both", "praised", "praised_true", "blamed_both", "blamed", "blamed_true", "failed", "unmatched")
-RECORD_KEYS += ("quotes", "responses", "surplus")
+RECORD_KEYS = (
+    *("praised_both", "praised", "praised_true", "blamed_both", "blamed", "blamed_true"),
+    *("failed", "unmatched", "quotes", "responses", "surplus"),
+)
 """Names of the counts in the files of `text2grad evaluate-reward`, in the order of `Agreement`."""
 
 

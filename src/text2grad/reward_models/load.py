@@ -1,13 +1,18 @@
-"""The learned critic that a recipe names: it writes critiques, here or elsewhere, gives a number, or judges steps."""
+"""From settings to critic: the one place that decides who judges the responses of a run.
 
-from collections.abc import Callable
+critic.use        a critic in Python, "module:name"
+critic.model      a reward model, by critic.kind: generative, scalar or process in this process; generative within
+vLLM ([vllm]) or on a server ([server])
+neither           the critic of the built-in task
+"""
+
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
-from text2grad.feedback import Critic
+from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -18,86 +23,58 @@ from text2grad.reward_models.shared_base import add_role
 from text2grad.reward_models.vllm import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
-"""Those whose `model` is in this process, and goes to the policy's device."""
+"""Reward models with a `model` in this process, which has to be on the policy's device."""
 
 
-def load_learned(recipe: Recipe, *, policy: Any = None) -> Critic:
-    """Return the critic that `critic.model` and `critic.kind` name.
+def critic_from_recipe(
+    recipe: Recipe, *, task_critic: Critic | None = None, policy: Any = None, **overrides: Any
+) -> Critic:
+    """Return the critic that a recipe names.
 
     Args:
-        recipe: the settings.
-        policy: whose base a critic shares that is an adapter on it; see `shares_base`.
+        recipe: [critic] names the critic; [server] and [vllm] say where it decodes.
+        task_critic: the built-in task's own critic; taken where the recipe names none.
+        policy: the policy whose base the critic shares (`shares_base`); it gets the critic's adapter.
+        overrides: keyword arguments of `GenerativeRewardModel` that replace the saved ones.
 
     Raises:
-        ConfigError: if a server cannot be asked as the recipe says.
+        ConfigError: if the recipe names no critic, a Python critic cannot be imported, or the kind cannot do what the
+            recipe asks.
         ModelError: if there is no such model.
     """
-    if policy is not None:
-        return load_generative(recipe, recipe.critic.model, model=add_role(policy, recipe.critic.model))
-    critic: Critic = _LOADERS[recipe.critic.kind](recipe, recipe.critic.model)
-    return critic
+    settings, path, code = recipe.critic, recipe.critic.model, recipe.model.trust_remote_code
+    if settings.use:
+        return load_critic(settings.use)
+    if not path:
+        if task_critic is None:
+            raise ConfigError("the recipe names no critic; set [critic] use or model")
+        return task_critic
+    if settings.kind == "server":
+        return _served(recipe)
+    if settings.kind == "scalar":
+        return ScalarRewardModel.load(path, trust_remote_code=code)
+    if settings.kind == "process":
+        return ProcessRewardModel.load(path, trust_remote_code=code)
+    decoding = {**_decoding(recipe), **overrides}
+    if settings.kind == "vllm":
+        return VLLMRewardModel.load(path, config=recipe.vllm, trust_remote_code=code, **decoding)
+    model = None if policy is None else add_role(policy, path)
+    return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, **decoding)
 
 
 def shares_base(recipe: Recipe) -> bool:
-    """Tell whether policy and critic are to be adapters on the same base: it is loaded once for both.
+    """Tell whether policy and critic are adapters on the same base, which is then loaded once for both.
 
     Raises:
         ModelError: if the critic is an adapter that cannot be loaded.
     """
-    critic = recipe.critic
-    if critic.use or not critic.model or critic.kind != "generative" or not recipe.model.lora_r:
+    critic, policy = recipe.critic, recipe.model
+    if critic.use or not critic.model or critic.kind != "generative" or not policy.lora_r:
         return False
     base = base_named_by(critic.model)
-    return base is not None and (base == recipe.model.path or _same_directory(base, recipe.model.path))
-
-
-def _same_directory(one: str, other: str) -> bool:
-    return Path(one).is_dir() and Path(one).resolve() == Path(other).resolve()
-
-
-def load_generative(recipe: Recipe, path: str, *, model: Any = None) -> GenerativeRewardModel:
-    """Load one that writes critiques; where the recipe says how it is to write, that goes before its own settings."""
-    code = recipe.model.trust_remote_code
-    return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, **_writing(recipe))
-
-
-def _writing(recipe: Recipe) -> dict[str, Any]:
-    """Return what [critic] says about how critiques are written."""
-    limits = limits_of(recipe)
-    settings: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
-    for name in ("constrain", "votes", "vote_threshold"):
-        if (value := getattr(recipe.critic, name)) is not None:
-            settings[name] = value
-    return settings
-
-
-def _vllm(recipe: Recipe, path: str) -> VLLMRewardModel:
-    code = recipe.model.trust_remote_code
-    return VLLMRewardModel.load(path, config=recipe.vllm, trust_remote_code=code, **_writing(recipe))
-
-
-def _server(recipe: Recipe, name: str) -> ServerRewardModel:
-    if (recipe.critic.votes or 1) > 1:
-        raise ConfigError(
-            f"critic.votes = {recipe.critic.votes}: a server is asked for the likeliest critique alone; leave votes "
-            'out, or take critic.kind = "generative"'
-        )
-    return ServerRewardModel(
-        name,
-        store=Path(recipe.run.out) / "critic" / "server.sqlite",  # weights behind a name may change between runs
-        constrain=recipe.critic.constrain is not False,
-        limits=limits_of(recipe),
-        match=recipe.critic.match,
-        **recipe.server.model_dump(),
-    )
-
-
-def _scalar(recipe: Recipe, path: str) -> ScalarRewardModel:
-    return ScalarRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code)
-
-
-def _process(recipe: Recipe, path: str) -> ProcessRewardModel:
-    return ProcessRewardModel.load(path, trust_remote_code=recipe.model.trust_remote_code)
+    if base is None or base == policy.path:
+        return base is not None
+    return Path(base).is_dir() and Path(base).resolve() == Path(policy.path).resolve()
 
 
 def limits_of(recipe: Recipe) -> QuoteLimits:
@@ -105,10 +82,28 @@ def limits_of(recipe: Recipe) -> QuoteLimits:
     return QuoteLimits(**{field.name: getattr(recipe.critic, field.name) for field in fields(QuoteLimits)})
 
 
-_LOADERS: dict[str, Callable[[Recipe, str], Any]] = {
-    "generative": load_generative,
-    "vllm": _vllm,
-    "server": _server,
-    "scalar": _scalar,
-    "process": _process,
-}
+def _decoding(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of decoding that [critic] names; they replace those that were saved with the model."""
+    limits = limits_of(recipe)
+    found: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
+    for name in ("constrain", "votes", "vote_threshold"):
+        if (value := getattr(recipe.critic, name)) is not None:
+            found[name] = value
+    return found
+
+
+def _served(recipe: Recipe) -> ServerRewardModel:
+    settings = recipe.critic
+    if (settings.votes or 1) > 1:
+        raise ConfigError(
+            f"critic.votes = {settings.votes}: a server returns the most likely critique only; leave votes out, or "
+            'take critic.kind = "generative"'
+        )
+    return ServerRewardModel(
+        settings.model,
+        store=Path(recipe.run.out) / "critic" / "server.sqlite",  # one per run: the weights behind a name may change
+        constrain=settings.constrain is not False,
+        limits=limits_of(recipe),
+        match=settings.match,
+        **recipe.server.model_dump(),
+    )

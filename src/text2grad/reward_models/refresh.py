@@ -16,8 +16,8 @@ from random import Random
 from typing import Any
 
 from text2grad.align import AlignSettings, response_deltas
-from text2grad.config import Recipe, RefreshConfig, RewardConfig
-from text2grad.critics import RememberingCritic
+from text2grad.config import RefreshConfig
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
@@ -72,24 +72,10 @@ class Refresher:
         self.match, self.trust_remote_code = match, trust_remote_code
         self.annotator: Critic | None = None
         if annotator is not None:
-            self.annotator = RememberingCritic(annotator, self.directory / "annotations.jsonl", match=match)
+            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=match)
         self.old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
         self.current, self.last_kl = "", 0.0
-
-    @classmethod
-    def from_recipe(cls, recipe: Recipe, critic: Any, annotator: Critic | None, directory: Path) -> "Refresher":
-        """Return the refresher of a recipe's [refresh], [reward] and [critic]; see the constructor."""
-        return cls(
-            recipe.refresh,
-            critic,
-            annotator,
-            directory,
-            delta_settings=delta_settings(recipe.reward),
-            match=recipe.critic.match,
-            seed=recipe.run.seed,
-            trust_remote_code=recipe.model.trust_remote_code,
-        )
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return the critic's agreement with the annotator on the first responses of a step; empty if disabled."""
@@ -186,11 +172,6 @@ class Refresher:
         """Load saved weights, also right after training, so that a resumed run has the same bits."""
         load_weights(self.critic.model, self.directory / name, trust_remote_code=self.trust_remote_code)
         self.current = name
-
-
-def delta_settings(reward: RewardConfig) -> AlignSettings:
-    """Return how [reward] turns spans into δ."""
-    return AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
 
 
 def judge(

@@ -3,5 +3,4 @@ from .checkpoint import latest_checkpoint as latest_checkpoint
 from .metrics import response_records as response_records
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
-from .processes import prepare_policy as prepare_policy
-from .trainer import Text2GradTrainer as Text2GradTrainer
+from .trainer import Text2GradTrainer as Text2GradTrainer, prepare_policy as prepare_policy

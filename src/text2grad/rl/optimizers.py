@@ -5,18 +5,19 @@ The learning rate of step n is a function of n alone, so there is no schedule st
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from text2grad.config import OptimConfig
 from text2grad.errors import TrainingError
 
 ADAM_EPS = 1e-5
 
+Schedule = Literal["constant", "linear", "cosine"]
 
-def learning_rate_factor(schedule: str, step: int, *, warmup_steps: int, total_steps: int) -> float:
+
+def learning_rate_factor(schedule: Schedule, step: int, *, warmup_steps: int, total_steps: int) -> float:
     """Return what the peak learning rate is multiplied by at a step, in [0, 1].
 
     Args:
@@ -37,14 +38,39 @@ class Optimizers:
     """The optimizers of policy and value function, stepped together."""
 
     def __init__(
-        self, policy: list[nn.Parameter], value: list[nn.Parameter], config: OptimConfig, *, total_steps: int
+        self,
+        policy: list[nn.Parameter],
+        value: list[nn.Parameter],
+        *,
+        lr: float,
+        value_lr: float,
+        schedule: Schedule,
+        warmup_steps: int,
+        value_warmup_steps: int,
+        weight_decay: float,
+        max_grad_norm: float,
+        total_steps: int,
     ) -> None:
-        """Take the trainable parameters of each; an empty list has no optimizer."""
-        self.config, self.total_steps = config, total_steps
-        rates = {"policy": (policy, config.lr), "value": (value, config.value_lr)}
+        """Make an optimizer for each list of parameters that is not empty.
+
+        Args:
+            policy: trainable parameters θ.
+            value: trainable parameters ψ.
+            lr: peak learning rate of the policy.
+            value_lr: peak learning rate of the value function.
+            schedule: "constant", or "linear" or "cosine" decay to zero at `total_steps`.
+            warmup_steps: steps over which both learning rates rise.
+            value_warmup_steps: first steps, in which only the value function learns.
+            weight_decay: AdamW's, in both.
+            max_grad_norm: clips the gradient of each optimizer on its own.
+            total_steps: batches of rollouts in the run.
+        """
+        self.schedule, self.warmup_steps, self.total_steps = schedule, warmup_steps, total_steps
+        self.value_warmup_steps, self.max_grad_norm = value_warmup_steps, max_grad_norm
+        rates = {"policy": (policy, lr), "value": (value, value_lr)}
         self.peak = {name: rate for name, (parameters, rate) in rates.items() if parameters}
         self.by_name = {
-            name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, weight_decay=config.weight_decay)
+            name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, weight_decay=weight_decay)
             for name, (parameters, rate) in rates.items()
             if parameters
         }
@@ -53,9 +79,7 @@ class Optimizers:
     def begin(self, step: int) -> dict[str, float]:
         """Set the learning rates of a batch of rollouts and return them."""
         self.at_step = step
-        factor = learning_rate_factor(
-            self.config.schedule, step, warmup_steps=self.config.warmup_steps, total_steps=self.total_steps
-        )
+        factor = learning_rate_factor(self.schedule, step, warmup_steps=self.warmup_steps, total_steps=self.total_steps)
         for name, optimizer in self.by_name.items():
             for group in optimizer.param_groups:
                 group["lr"] = self.peak[name] * factor
@@ -72,7 +96,7 @@ class Optimizers:
         """
         norms = {
             f"update/{name}_grad_norm": float(
-                torch.nn.utils.clip_grad_norm_(_parameters(optimizer), self.config.max_grad_norm)
+                torch.nn.utils.clip_grad_norm_(_parameters(optimizer), self.max_grad_norm)
             )
             for name, optimizer in self.by_name.items()
         }
@@ -81,7 +105,7 @@ class Optimizers:
                 f"a gradient is not finite ({norms}); the optimizer step was not made. Resume from the last checkpoint "
                 "with a lower optim.lr, or in a wider model.dtype."
             )
-        resting = self.at_step < self.config.value_warmup_steps and "value" in self.by_name
+        resting = self.at_step < self.value_warmup_steps and "value" in self.by_name
         for name, optimizer in self.by_name.items():
             if name == "value" or not resting:
                 optimizer.step()

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from text2grad.config import RewardConfig
 from text2grad.rl.nl_gradient import at_last_token, is_last_token
-from text2grad.types import Critique
+from text2grad.types import Critique, Placement
 
 
 def reward_tensor(
@@ -20,28 +19,39 @@ def reward_tensor(
     critiques: Sequence[Critique],
     response_mask: Tensor,
     truncated: Tensor,
-    config: RewardConfig,
+    *,
+    positive: float = 1.0,
+    negative: float = -1.0,
+    unlabelled: float = 0.0,
+    outcome: float = 1.0,
+    truncation: float = 0.0,
+    placement: Placement = "spans",
 ) -> Tensor:
-    """Return what each token earns before the KL term, [B, T] fp32.
+    """Return the reward of each token before the KL term, [B, T] fp32.
 
     Args:
         deltas: δ of each response, one number per sampled token.
-        critiques: one per response; a failed one earns nothing anywhere, but a cut response is still a cut one.
+        critiques: one per response. A failed critique gives no reward; the reward of a truncation stays.
         response_mask: True on response tokens, bool [B, T].
         truncated: True where the length limit ended the response, bool [B].
-        config: the values of labels, outcome and truncation, and where the reward stands.
+        positive: reward of a token with δ = 1.
+        negative: reward of a token with δ = −1.
+        unlabelled: reward of a token with δ = 0.
+        outcome: factor on `Critique.outcome`, on the last token.
+        truncation: reward on the last token of a truncated response.
+        placement: "spans" leaves each reward on its token, "last_token" sums them on the last one (scalar PPO).
     """
     delta = torch.zeros(response_mask.shape)
     for row, values in enumerate(deltas):
         delta[row, : len(values)] = torch.tensor(values)
     delta = delta.to(response_mask.device)
     judged = torch.tensor([not critique.failed for critique in critiques], device=delta.device)
-    outcome = torch.tensor([critique.outcome or 0.0 for critique in critiques], device=delta.device)
+    outcomes = torch.tensor([critique.outcome or 0.0 for critique in critiques], device=delta.device)
     last = is_last_token(response_mask)
 
-    earned = config.positive * delta.clamp(min=0) + config.negative * (-delta).clamp(min=0)
-    earned = earned + config.unlabelled * (delta == 0)
-    earned = earned.masked_fill(~response_mask, 0.0) * judged[:, None]
-    if config.placement == "last_token":
-        earned = at_last_token(earned, response_mask)
-    return earned + last * (config.outcome * outcome * judged + config.truncated * truncated)[:, None]
+    rewards = positive * delta.clamp(min=0) + negative * (-delta).clamp(min=0)
+    rewards = rewards + unlabelled * (delta == 0)
+    rewards = rewards.masked_fill(~response_mask, 0.0) * judged[:, None]
+    if placement == "last_token":
+        rewards = at_last_token(rewards, response_mask)
+    return rewards + last * (outcome * outcomes * judged + truncation * truncated)[:, None]

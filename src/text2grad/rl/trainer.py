@@ -1,39 +1,43 @@
-"""The whole method, top to bottom: NL-Gradient policy optimization (section 3.5, Algorithm 4).
+"""NL-Gradient policy optimization (section 3.5, Algorithm 4): `Text2GradTrainer.train_step` is one step of it.
 
-One step of `Text2GradTrainer.train`:
+    1. sample responses y ~ π_old(· | x)                        lines 10-11
+    2. ask the critic for critiques c and spans A(y)            line 12
+    3. spans → δ_t in the policy's own tokens                   line 13
+    4. r_t = δ_t − β KL_t                                       line 14
+    5. GAE advantages A_t and returns R_t                       lines 15-16
+    6. epochs of clipped PPO on policy and value function       lines 19-31
 
-    1. sample responses y ~ π_old(· | x)                         rollout        lines 10-11
-    2. ask the critic for critiques c and spans A(y)             critics        line 12
-    3. spans become δ_t in the policy's own tokens               rewards        line 13
-    4. r_t = δ_t − β KL_t                                        nl_gradient    line 14
-    5. GAE advantages and returns                                advantages     lines 15-16
-    6. epochs of clipped PPO on policy and value function        update         lines 19-31
-
-Everything random in step n follows from (seed, n) alone, so a run that was killed and resumed ends with the same
-weights, bit for bit (same machine, same number of threads and processes).
+All randomness of step n follows from (seed, n) alone, so a run that was killed and resumed ends with the same weights,
+bit for bit (same machine, same number of threads and processes). B: responses of this process, T: response tokens.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from torch import Tensor
 from tqdm.auto import tqdm
 
-from text2grad.align import resolve, response_deltas
-from text2grad.config import Recipe, open_run
-from text2grad.errors import CriticError
+from text2grad.align import AlignSettings, resolve, response_deltas
+from text2grad.config import ModelConfig, Recipe, open_run
+from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback import Critic, ask
 from text2grad.models import (
     PolicyWithValue,
     Reference,
+    Scores,
+    TokenBatch,
     batch_indices,
     check_model,
     collate,
     enable_checkpointing,
     fitting_prompts,
     half_precision,
+    is_peft,
+    load_policy,
     make_rollouts,
     padding_id,
     random_states,
@@ -41,24 +45,27 @@ from text2grad.models import (
     sample,
     step_uniforms,
     stop_ids,
+    with_lora,
 )
-from text2grad.reward_models import Refresher
+from text2grad.rl.advantages import Moments, gae, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
 from text2grad.rl.failures import FailureRate
 from text2grad.rl.metrics import Clock, Record, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.ppo import KLController
-from text2grad.rl.processes import make_accelerator, prepare_policy
+from text2grad.rl.processes import make_accelerator
+from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import reward_tensor
 from text2grad.rl.run_log import BEGINNING, RunLog
-from text2grad.rl.scoring import estimate_advantages, score_batch
-from text2grad.rl.update import Learning, Updater
+from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.types import Critique, Example, Rollout
+
+STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 
 
 class Text2GradTrainer:
-    """Trains a policy on what a critic says in words about its responses."""
+    """Trains a policy on a critic's words about its responses."""
 
     def __init__(
         self,
@@ -68,78 +75,104 @@ class Text2GradTrainer:
         train_examples: Sequence[Example],
         config: Recipe | None = None,
         *,
-        annotator: Critic | None = None,
+        refresher: CriticRefresher | None = None,
         resume: bool = False,
     ) -> None:
         """Check everything that can be checked before work starts.
 
         Args:
-            model: a Hugging Face causal language model, with or without peft adapter, or a path to load one from.
-            critic: anything that maps (examples, responses) to critiques.
+            model: a Hugging Face causal language model, with or without peft adapter, or the path of one.
+            critic: maps (examples, responses) to critiques.
             tokenizer: the policy's.
             train_examples: the prompts x.
             config: a recipe; None takes the defaults.
-            annotator: the critic that audits and retrains a learned one, where `config.refresh` asks for it.
-            resume: go on with the run in `config.run.out`.
+            refresher: audits and retrains a learned critic, where `config.refresh` asks for it.
+            resume: continue the run in `config.run.out`.
 
         Raises:
             ConfigError: if settings do not fit together, or the directory holds another run.
-            DataError: if there are no prompts, or one leaves no room for a response.
+            DataError: if there are no prompts, or a prompt leaves no room for a response.
             ModelError: if the model or tokenizer cannot play its role.
         """
-        self.recipe = config or Recipe()
+        self.recipe = recipe = config or Recipe()
         self.critic, self.tokenizer = critic, tokenizer
-        resolve(self.recipe.reward.weighting)  # a missing tagger is missed before work starts
-        if self.recipe.run.threads:
-            torch.set_num_threads(self.recipe.run.threads)
-        torch.manual_seed(self.recipe.run.seed)
-        self.accelerator = make_accelerator(self.recipe)
-        self.directory = Path(self.recipe.run.out)
-        self.refresher = Refresher(
-            self.recipe, critic, annotator, self.directory, processes=self.accelerator.num_processes
+        reward = recipe.reward
+        self.delta_settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
+        resolve(reward.weighting)  # raises now if its tagger is not installed
+        if recipe.run.threads:
+            torch.set_num_threads(recipe.run.threads)
+        torch.manual_seed(recipe.run.seed)
+        self.accelerator = make_accelerator(
+            out=recipe.run.out,
+            tracker=recipe.run.tracker,
+            batch_size=recipe.rollout.batch_size,
+            minibatches=recipe.ppo.minibatches,
         )
-        policy = prepare_policy(model, self.recipe)
-        self.eos_ids = stop_ids(policy, tokenizer, self.recipe.rollout.eos_token_ids)
+        self.refresher = self._checked(refresher)
+        self.directory = Path(recipe.run.out)
+        policy = prepare_policy(model, recipe.model)
+        self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
         self.pad_id = padding_id(tokenizer, self.eos_ids)
         self.examples, self.prompt_ids = fitting_prompts(
             policy,
             tokenizer,
             train_examples,
-            prompt_format=self.recipe.rollout.prompt_format,
-            max_new_tokens=self.recipe.rollout.max_new_tokens,
-            too_long=self.recipe.data.too_long,
+            prompt_format=recipe.rollout.prompt_format,
+            max_new_tokens=recipe.rollout.max_new_tokens,
+            too_long=recipe.data.too_long,
         )
-
         if self.accelerator.is_main_process:
-            open_run(self.directory, self.recipe, resume=resume, processes=self.accelerator.num_processes)
+            open_run(self.directory, recipe, resume=resume, processes=self.accelerator.num_processes)
         self.accelerator.wait_for_everyone()
         self.log = RunLog(self.directory)
-        policy = policy.to(self.accelerator.device)
+        self._build(policy.to(self.accelerator.device))
+
+    def _checked(self, refresher: CriticRefresher | None) -> CriticRefresher:
+        wanted = self.recipe.refresh.active or self.recipe.refresh.audit
+        if wanted and refresher is None:
+            raise ConfigError(
+                "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
+                "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave refresh.steps, refresh.drift and "
+                "refresh.audit out"
+            )
+        processes = self.accelerator.num_processes
+        if wanted and processes > 1:
+            raise ConfigError(
+                f"[refresh] works in a run of one process, and this one has {processes}; set refresh.steps = [] and "
+                "refresh.audit = 0, or start one process"
+            )
+        return refresher or FixedCritic()
+
+    def _build(self, policy: Any) -> None:
+        """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
+        recipe, ppo = self.recipe, self.recipe.ppo
         check_model(policy)
         self.reference = Reference(policy)
-        settings = self.recipe.model
-        self.model = PolicyWithValue(policy, value=settings.value)
+        self.model = PolicyWithValue(policy, value=recipe.model.value)
         self.model.to(self.accelerator.device)
-        if settings.gradient_checkpointing:
+        if recipe.model.gradient_checkpointing:
             enable_checkpointing(policy)
-        self.model.train(settings.gradient_checkpointing)
+        self.model.train(recipe.model.gradient_checkpointing)
         self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.optimizers = Optimizers(
             self.model.policy_parameters(),
             self.model.value_parameters(),
-            self.recipe.optim,
-            total_steps=self.recipe.run.steps,
+            total_steps=recipe.run.steps,
+            **recipe.optim.model_dump(),
         )
-        self.kl = KLController(self.recipe.ppo.beta, self.recipe.ppo.target_kl, self.recipe.ppo.kl_horizon)
-        self.failures = FailureRate(self.recipe.critic.max_failure_rate, self.recipe.rollout.batch_size)
+        self.kl = KLController(ppo.beta, ppo.target_kl, ppo.kl_horizon)
+        self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
         self.step = 0
         self._restore()
-        self.updater = Updater(
+        self.gradient = MinibatchGradient(
             self.accelerator.prepare_model(self.model),
             self.accelerator,
-            self.recipe.ppo,
-            temperature=self.recipe.rollout.temperature,
-            optimizers=self.optimizers,
+            clip_range=ppo.clip_range,
+            value_clip_range=ppo.value_clip_range,
+            vf_coef=ppo.vf_coef,
+            entropy_coef=ppo.entropy_coef,
+            temperature=recipe.rollout.temperature,
+            micro_batch_tokens=ppo.micro_batch_tokens,
             half_precision=half_precision(policy),
         )
 
@@ -150,7 +183,7 @@ class Text2GradTrainer:
             after_step: called with the trainer after each finished step.
 
         Raises:
-            CriticError: if the critic breaks its contract or fails too often; what was learned is saved first.
+            CriticError: if the critic breaks its contract or fails too often; finished steps are saved first.
             TrainingError: if a loss is not finite.
             CheckpointError: if a checkpoint cannot be written.
         """
@@ -173,41 +206,69 @@ class Text2GradTrainer:
 
     def train_step(self) -> dict[str, float]:
         """Make one step of Algorithm 4 and return its metrics."""
-        clock = Clock()
-        with clock("rollout"):
+        reward, ppo, clock = self.recipe.reward, self.recipe.ppo, Clock()
+
+        with clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
             rollouts = self._sample()
-        with clock("critic"):
-            critiques = self._criticise(rollouts)
-        with clock("score"):
             batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
-            mask = batch.response_mask
-            scores = score_batch(self.model, self.reference, batch, self.recipe)
-            deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.recipe.reward)
-            earned = reward_tensor(deltas, critiques, mask, batch.truncated, self.recipe.reward)
-            rewards = total_rewards(earned, scores.kl, mask, beta=self.kl.beta)
-            advantages, returns = estimate_advantages(rewards, scores, mask, self.recipe, self.accelerator)
-        tokens = {"reward": earned, "kl": scores.kl, "value": scores.values, "advantage": advantages}
+            mask = batch.response_mask  # [B, T]
+
+        with clock("critic"):  # line 12: critique c, spans A(y)
+            critiques = self._criticize(rollouts)
+
+        with clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
+            scores = self._score(batch)
+            deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
+            span_rewards = reward_tensor(
+                deltas,
+                critiques,
+                mask,
+                batch.truncated,
+                positive=reward.positive,
+                negative=reward.negative,
+                unlabelled=reward.unlabelled,
+                outcome=reward.outcome,
+                truncation=reward.truncated,
+                placement=reward.placement,
+            )
+            # line 14: r_t = δ_t − β KL_t
+            rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta)
+            # lines 15-16: GAE(γ, λ); a truncated response is bootstrapped with V of its last state
+            advantages, returns = gae(
+                rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap
+            )
+            if ppo.whiten != "none":
+                advantages = whiten(
+                    advantages, mask, self._global_moments(advantages, mask), center=ppo.whiten == "full"
+                )
+
+        tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
         metrics = step_metrics(records, scores, returns, mask)
         with clock("audit"):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
-        with clock("update"):
+
+        with clock("update"):  # lines 19-31: epochs of clipped PPO
             metrics |= self.optimizers.begin(self.step)
-            metrics |= self.updater(Learning(batch, scores, advantages, returns), seed=self.recipe.run.seed + self.step)
-        with clock("refresh"):
-            asked = [self.examples[i] for i in self._chosen(self.step)]
-            self.refresher.see(asked, [record["response"] for record in records])
+            metrics |= ppo_epochs(
+                self.gradient,
+                self.optimizers,
+                PPOBatch(batch, scores, advantages, returns),
+                epochs=ppo.epochs,
+                minibatches=ppo.minibatches,
+                max_ratio=ppo.max_ratio,
+                stop_kl=ppo.stop_kl,
+                seed=self.recipe.run.seed + self.step,
+            )
+
+        with clock("refresh"):  # the learned critic follows the policy
+            self.refresher.observe(
+                [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
+            )
             metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
         metrics |= {"kl/beta": self.kl.beta, **clock.seconds}
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
-        self._write_down(records, metrics)
-        self.step += 1
-        self.failures.count(record["critique"]["status"] for record in records)
-        if self.failures.too_many:
-            error = self.failures.error(self.directory / "rollouts")
-            self.failures.statuses.clear()  # a mended critic starts anew
-            self.save()
-            raise error
+        self._finish(records, metrics)
         return metrics
 
     def save(self) -> None:
@@ -230,7 +291,7 @@ class Text2GradTrainer:
                 keep=self.recipe.run.keep_checkpoints,
             )
             self.log.forget_critiques(self.step)
-            self.refresher.forget(checkpoint_critics(self.directory / "checkpoints"))
+            self.refresher.prune(checkpoint_critics(self.directory / "checkpoints"))
         self.accelerator.wait_for_everyone()
 
     def _sample(self) -> list[Rollout]:
@@ -253,7 +314,8 @@ class Text2GradTrainer:
         )
         return make_rollouts(self.tokenizer, [self.examples[i] for i in chosen], prompts, responses, self.eos_ids)
 
-    def _criticise(self, rollouts: Sequence[Rollout]) -> list[Critique]:
+    def _criticize(self, rollouts: Sequence[Rollout]) -> list[Critique]:
+        """Return the critiques, from disk where a killed run has them; they are on disk before anything uses them."""
         rank = self.accelerator.process_index
         kept = self.log.kept_critiques(self.step, rank, rollouts)
         if kept is not None:
@@ -268,14 +330,43 @@ class Text2GradTrainer:
         self.log.keep_critiques(self.step, rank, rollouts, critiques)
         return critiques
 
-    def _write_down(self, records: Sequence[Record], metrics: dict[str, float]) -> None:
+    def _score(self, batch: TokenBatch) -> Scores:
+        """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass."""
+        full = Scores.zeros(batch.response_mask.shape, batch.ids.device)
+        for index in batch.groups(self.recipe.ppo.micro_batch_tokens):
+            part = self.model.score(
+                batch.rows(index),
+                self.reference,
+                temperature=self.recipe.rollout.temperature,
+                kl=self.recipe.ppo.kl,
+            )
+            for whole, piece in zip(full, part, strict=True):
+                if piece.ndim == 2:
+                    whole[index, : piece.shape[1]] = piece
+                else:
+                    whole[index] = piece
+        return full
+
+    def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
+        """Return the moments of the advantages over the responses of all processes."""
+        return Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
+
+    def _finish(self, records: Sequence[Record], metrics: dict[str, float]) -> None:
+        """Log the step, count it, and stop the run if too many critiques failed."""
         if self.accelerator.is_main_process:
             self.log.write_rollouts(records)
             self.log.write_metrics({"step": self.step, **metrics})
         self.accelerator.log(metrics, step=self.step)
+        self.step += 1
+        self.failures.count(record["critique"]["status"] for record in records)
+        if self.failures.too_many:
+            error = self.failures.error(self.directory / "rollouts")
+            self.failures.statuses.clear()  # a mended critic starts anew
+            self.save()
+            raise error
 
     def _restore(self) -> None:
-        """Take up the newest checkpoint, or the beginning; what was written after it is cut off."""
+        """Restore the newest checkpoint, or the beginning; cut off what was logged after it."""
         found = latest_checkpoint(self.directory / "checkpoints")
         written = BEGINNING
         if found is not None:
@@ -289,9 +380,70 @@ class Text2GradTrainer:
         self.accelerator.wait_for_everyone()
         batches = -(-self.recipe.refresh.window // self.recipe.rollout.batch_size)
         for step, responses in self.log.responses(since=self.step - batches):
-            self.refresher.see([self.examples[i] for i in self._chosen(step)], responses)
+            self.refresher.observe([self.examples[i] for i in self._chosen(step)], responses)
 
     def _chosen(self, step: int) -> list[int]:
-        """Return which examples a step uses, over all processes."""
+        """Return the indices of a step's examples, over all processes."""
         count, seed = self.recipe.rollout.batch_size, self.recipe.run.seed
         return batch_indices(len(self.examples), count, step=step, seed=seed)
+
+
+def ppo_epochs(
+    gradient: MinibatchGradient,
+    optimizers: Optimizers,
+    data: PPOBatch,
+    *,
+    epochs: int,
+    minibatches: int,
+    max_ratio: float,
+    stop_kl: float | None,
+    seed: int,
+) -> dict[str, float]:
+    """Run lines 19-31 of Algorithm 4 on one batch of rollouts and return the means of the minibatches' metrics.
+
+    Args:
+        gradient: accumulates the gradient of one minibatch.
+        optimizers: of policy and value function.
+        data: this process's rollouts.
+        epochs: passes over them.
+        minibatches: optimizer steps per pass.
+        max_ratio: a minibatch with a larger mean ratio is skipped: no optimizer step is made, and it is counted.
+        stop_kl: no further pass once the KL from π_old, nats per token, exceeds 1.5 times this; None never stops.
+        seed: assigns rows to minibatches, anew in each pass.
+
+    Raises:
+        TrainingError: if a loss or a gradient is not finite, or the first ratio is not 1.
+    """
+    accelerator, found = gradient.accelerator, defaultdict[str, list[float]](list)
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    for epoch in range(epochs):
+        rows = minibatch_rows(len(data.batch.ids), minibatches, seed=seed + epoch, rank=rank, processes=processes)
+        for number, index in enumerate(rows):
+            metrics = gradient(data.rows(index), first=epoch == number == 0)
+            skipped = metrics["update/ratio_mean"] > max_ratio
+            if skipped:
+                optimizers.zero_grad()
+            else:
+                metrics |= optimizers.step()
+            for name, value in {**metrics, "update/skipped": float(skipped)}.items():
+                found[name].append(value)
+        if stop_kl is not None and found["update/approx_kl_per_token"][-1] > STOP_KL_FACTOR * stop_kl:
+            break
+    skips = sum(found.pop("update/skipped"))
+    means = {name: sum(values) / len(values) for name, values in found.items()}
+    return {**means, "update/skipped": skips, "update/epochs": float(epoch + 1)}
+
+
+def prepare_policy(model: Any, settings: ModelConfig) -> Any:
+    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one."""
+    if isinstance(model, str | Path):
+        model = load_policy(str(model), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
+    if settings.lora_r and not is_peft(model):
+        model = with_lora(
+            model,
+            r=settings.lora_r,
+            alpha=settings.lora_alpha,
+            targets=settings.lora_targets if isinstance(settings.lora_targets, str) else list(settings.lora_targets),
+            value_adapter=settings.value == "adapter",
+        )
+    return model

@@ -1,10 +1,11 @@
-"""One PPO update on one batch of rollouts (Algorithm 4, lines 19-31).
+"""The gradient of one PPO minibatch (Algorithm 4, lines 21-28), and the rows that each minibatch holds.
 
-Micro-batches bound memory and change nothing else: every loss divides by the token count of the whole optimizer batch
-over all processes, and gradients are summed. Shapes: B responses of this process, T response tokens.
+    loss = −L^CLIP + c_v L^VF − c_e L^ENT
+
+Micro-batches bound memory and change nothing else: every loss divides by the token count of the whole minibatch over
+all processes, and gradients are summed. Shapes: B responses of this process, T response tokens.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,135 +14,134 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from text2grad.config import PPOConfig
 from text2grad.errors import TrainingError
 from text2grad.models import Scores, TokenBatch
-from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.ppo import masked_token_mean, policy_loss, value_loss
 
-RATIO_TOLERANCE = 1e-4  # before the first optimizer step the policy is π_old: ratio 1 up to fp32 noise
+RATIO_TOLERANCE = 1e-4  # before the first optimizer step π_θ = π_old, so the ratio is 1 up to fp32 noise
 RATIO_TOLERANCE_HALF = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Learning:
-    """What PPO learns from: rollouts, their scores, advantages and returns; tensors are [B, T]."""
+class PPOBatch:
+    """Rollouts with their scores, advantages and returns; tensors are [B, T]."""
 
     batch: TokenBatch
     scores: Scores
     advantages: Tensor
     returns: Tensor
 
-    def rows(self, index: Tensor) -> "Learning":
+    def rows(self, index: Tensor) -> "PPOBatch":
         """Return some rows, trimmed to the longest of them."""
         batch = self.batch.rows(index)
         width = batch.response_mask.shape[1]
         scores = Scores(*(x[index, :width] if x.ndim == 2 else x[index] for x in self.scores))
-        return Learning(batch, scores, self.advantages[index, :width], self.returns[index, :width])
+        return PPOBatch(batch, scores, self.advantages[index, :width], self.returns[index, :width])
 
 
-class Updater:
-    """Runs epochs × minibatches × micro-batches of clipped PPO and counts what it saw."""
+def minibatch_rows(rows: int, minibatches: int, *, seed: int, rank: int = 0, processes: int = 1) -> Iterator[Tensor]:
+    """Yield this process's row indices of each minibatch, int64 [rows / minibatches] on average.
+
+    Of every `minibatches` neighbouring rows of the global batch, each goes to a different minibatch, at random. So a
+    row's minibatch does not depend on the number of processes, and all minibatches have the same size.
+
+    Args:
+        rows: rows of this process; `rows · processes` is a multiple of `minibatches`.
+        minibatches: optimizer steps per epoch.
+        seed: decides the assignment.
+        rank: number of this process.
+        processes: number of processes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    assigned = torch.rand(rows * processes // minibatches, minibatches, generator=generator).argsort(dim=1).flatten()
+    mine = assigned[rank * rows :][:rows]
+    for number in range(minibatches):
+        yield (mine == number).nonzero()[:, 0]
+
+
+class MinibatchGradient:
+    """Accumulates the gradient of the PPO losses over the micro-batches of one minibatch."""
 
     def __init__(
         self,
         model: Any,
         accelerator: Any,
-        config: PPOConfig,
         *,
+        clip_range: float,
+        value_clip_range: float | None,
+        vf_coef: float,
+        entropy_coef: float,
         temperature: float,
-        optimizers: Optimizers,
+        micro_batch_tokens: int,
         half_precision: bool,
     ) -> None:
-        """Take the (possibly wrapped) `PolicyWithValue` and its optimizers.
+        """Take the model and the constants of the losses.
 
         Args:
-            model: the trainable module, wrapped for several processes where there are several.
+            model: `PolicyWithValue`, wrapped for several processes where there are several.
             accelerator: accelerate's.
-            config: the PPO settings.
-            temperature: the rollout's.
-            optimizers: those of policy and value function.
-            half_precision: True when weights have fewer than 32 bits, which widens the first ratio's tolerance.
+            clip_range: ε of the clipped surrogate.
+            value_clip_range: ε_v of the value loss, in units of reward; None or 0 leaves it unclipped.
+            vf_coef: c_v, weight of the value loss.
+            entropy_coef: c_e, weight of the entropy bonus.
+            temperature: divides the logits, as in the rollout.
+            micro_batch_tokens: most tokens of one forward pass, padding included.
+            half_precision: True for weights of fewer than 32 bits, which widens the tolerance of the first ratio.
         """
-        self.model, self.accelerator, self.config = model, accelerator, config
-        self.temperature, self.optimizers = temperature, optimizers
+        self.model, self.accelerator = model, accelerator
+        self.clip_range, self.value_clip_range = clip_range, value_clip_range or None
+        self.vf_coef, self.entropy_coef = vf_coef, entropy_coef
+        self.temperature, self.micro_batch_tokens = temperature, micro_batch_tokens
         self.tolerance = RATIO_TOLERANCE_HALF if half_precision else RATIO_TOLERANCE
 
-    def __call__(self, learning: Learning, *, seed: int) -> dict[str, float]:
-        """Update on one batch and return the means of what was seen.
+    def __call__(self, minibatch: PPOBatch, *, first: bool) -> dict[str, float]:
+        """Add the gradient of one minibatch to the parameters and return its metrics.
 
         Args:
-            learning: this process's rows.
-            seed: orders rows into minibatches.
+            minibatch: this process's rows of it.
+            first: True before the first optimizer step on these rollouts, when every ratio must be 1.
 
         Raises:
-            TrainingError: if a loss is not finite, or the first ratio is not 1.
+            TrainingError: if a loss is not finite, or a first ratio is not 1.
         """
-        seen: dict[str, list[float]] = defaultdict(list)
-        for epoch in range(self.config.epochs):
-            for number, index in enumerate(self._minibatches(len(learning.batch.ids), seed + epoch)):
-                found = self._minibatch(learning.rows(index), first=epoch == number == 0)
-                for name, value in found.items():
-                    seen[name].append(value)
-            limit = self.config.stop_kl
-            if limit is not None and seen["update/approx_kl_per_token"][-1] > 1.5 * limit:
-                break
-        counted = {name: sum(seen.pop(name)) for name in ("update/skipped",)}
-        means = {name: sum(values) / len(values) for name, values in seen.items()}
-        return {**means, **counted, "update/epochs": float(epoch + 1)}
-
-    def _minibatches(self, rows: int, seed: int) -> Iterator[Tensor]:
-        """Yield this process's rows of each minibatch.
-
-        Of every `minibatches` neighbouring rows of the global batch each goes to another minibatch, at random. So a
-        row's minibatch does not depend on how many processes there are, and each has as many rows.
-        """
-        count, processes = self.config.minibatches, self.accelerator.num_processes
-        generator = torch.Generator().manual_seed(seed)
-        assigned = torch.rand(rows * processes // count, count, generator=generator).argsort(dim=1).flatten()
-        mine = assigned[self.accelerator.process_index * rows :][:rows]
-        for number in range(count):
-            yield (mine == number).nonzero()[:, 0]
-
-    def _minibatch(self, learning: Learning, *, first: bool) -> dict[str, float]:
-        tokens = float(self._sum(learning.batch.response_mask.sum().double()))
-        token_count = max(tokens, 1.0)
-        sums = torch.zeros(7, dtype=torch.float64, device=learning.batch.ids.device)
+        token_count = max(float(self._sum(minibatch.batch.response_mask.sum().double())), 1.0)
+        sums = torch.zeros(7, dtype=torch.float64, device=minibatch.batch.ids.device)
         deviation = ratio_max = torch.zeros((), device=sums.device)
-        micro_batches = [learning.rows(index) for index in learning.batch.groups(self.config.micro_batch_tokens)]
+        micro_batches = [minibatch.rows(index) for index in minibatch.batch.groups(self.micro_batch_tokens)]
         for number, part in enumerate(micro_batches, start=1):
             last = number == len(micro_batches)
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 found = self._micro_batch(part, token_count)
             sums += found[0]
             deviation, ratio_max = torch.maximum(deviation, found[1]), torch.maximum(ratio_max, found[2])
-        return self._finish(self._sum(sums), self._max(deviation), self._max(ratio_max), token_count, first)
+        means = self._sum(sums) / token_count
+        self._refuse(means, self._max(deviation) if first else 0.0)
+        loss, value, entropy, ratio, clipped, approx_kl, _ = means.tolist()
+        metrics = {
+            "update/policy_loss": loss,
+            "update/value_loss": value,
+            "update/ratio_mean": ratio,
+            "update/ratio_max": self._max(ratio_max),
+            "update/clip_fraction": clipped,
+            "update/approx_kl_per_token": approx_kl,
+        }
+        return metrics | ({"update/entropy_per_token": entropy} if self.entropy_coef else {})
 
-    def _micro_batch(self, part: Learning, token_count: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Run forward and backward; return sums over tokens, and the largest |log ρ| and ρ."""
-        config, mask, scores = self.config, part.batch.response_mask, part.scores
-        passes = self.model(part.batch, temperature=self.temperature, with_entropy=config.entropy_coef > 0)
+    def _micro_batch(self, part: PPOBatch, token_count: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Run forward and backward; return sums over tokens [7], the largest |log ρ| and the largest ρ."""
+        mask, scores = part.batch.response_mask, part.scores
+        passes = self.model(part.batch, temperature=self.temperature, with_entropy=self.entropy_coef > 0)
         surrogate = policy_loss(
-            passes.logp,
-            scores.logp,
-            part.advantages,
-            mask,
-            clip_range=config.clip_range,
-            token_count=token_count,
+            passes.logp, scores.logp, part.advantages, mask, clip_range=self.clip_range, token_count=token_count
         )
         value = value_loss(
-            passes.values,
-            scores.values,
-            part.returns,
-            mask,
-            clip_range=config.value_clip_range or None,
-            token_count=token_count,
+            passes.values, scores.values, part.returns, mask, clip_range=self.value_clip_range, token_count=token_count
         )
-        loss = surrogate.loss + config.vf_coef * value
+        loss = surrogate.loss + self.vf_coef * value
         entropy = passes.entropy.detach().masked_fill(~mask, 0.0).sum()
-        if config.entropy_coef:
-            loss = loss - config.entropy_coef * masked_token_mean(passes.entropy, mask, token_count=token_count)
-        if loss.requires_grad:  # DDP averages over processes what must be summed
+        if self.entropy_coef:
+            loss = loss - self.entropy_coef * masked_token_mean(passes.entropy, mask, token_count=token_count)
+        if loss.requires_grad:  # DDP averages gradients over processes; the losses need their sum
             self.accelerator.backward(loss * self.accelerator.num_processes)
         log_ratio = (passes.logp.detach() - scores.logp).abs().masked_fill(~mask, 0.0)
         sums = torch.stack(
@@ -157,37 +157,20 @@ class Updater:
         )
         return sums, log_ratio.max() if log_ratio.numel() else sums.new_zeros(()).float(), surrogate.ratio_max
 
-    def _finish(
-        self, sums: Tensor, deviation: float, ratio_max: float, token_count: float, first: bool
-    ) -> dict[str, float]:
-        loss, value, entropy, ratio, clipped, approx_kl, broken = (float(x) for x in sums)
-        if broken or not all(map(torch.isfinite, sums)):
+    def _refuse(self, means: Tensor, first_deviation: float) -> None:
+        """Stop before an optimizer step that would break the weights, or compare the wrong distributions."""
+        if means[-1] or not means.isfinite().all():
             raise TrainingError(
-                f"the loss is not finite (policy {loss / token_count:.4g}, value {value / token_count:.4g}) before an "
+                f"the loss is not finite (policy {float(means[0]):.4g}, value {float(means[1]):.4g}) before an "
                 "optimizer step, which was not made. Resume from the last checkpoint with a lower optim.lr or a higher "
                 "ppo.beta, or look at the last rollouts for what was sampled."
             )
-        if first and deviation > self.tolerance:
+        if first_deviation > self.tolerance:
             raise TrainingError(
-                f"before the first optimizer step the policy is π_old, but log π − log π_old is {deviation:.2g} "
+                f"before the first optimizer step the policy is π_old, but log π − log π_old is {first_deviation:.2g} "
                 f"(tolerance {self.tolerance:.0e}): the model is not deterministic (dropout, or a layer that depends "
                 "on the batch), so PPO's ratios would compare noise"
             )
-        found = {
-            "update/policy_loss": loss / token_count,
-            "update/value_loss": value / token_count,
-            "update/ratio_mean": ratio / token_count,
-            "update/ratio_max": ratio_max,
-            "update/clip_fraction": clipped / token_count,
-            "update/approx_kl_per_token": approx_kl / token_count,
-            "update/skipped": 0.0,
-        }
-        if self.config.entropy_coef:
-            found["update/entropy_per_token"] = entropy / token_count
-        if found["update/ratio_mean"] > self.config.max_ratio:
-            self.optimizers.zero_grad()
-            return {**found, "update/skipped": 1.0}
-        return {**found, **self.optimizers.step()}
 
     def _sum(self, x: Tensor) -> Tensor:
         return self.accelerator.reduce(x, reduction="sum")  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from nltk.metrics.agreement import AnnotationTask
 from text2grad.cli.__main__ import main
 from text2grad.experiments.critic_quality.agreement import agreement, fleiss_kappa
 from text2grad.experiments.critic_quality.study import CUT, MAX_CELL, cell, draw
-from text2grad.feedback.records import Judged
+from text2grad.feedback.records import CritiqueRecord
 from text2grad.types import Critique
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
@@ -88,7 +88,7 @@ def test_a_seed_draws_the_same_items_and_a_filled_sheet_is_never_overwritten(
 
 def test_two_critics_on_the_same_responses_have_items_of_their_own_names() -> None:
     names = [
-        {item.id for item in draw([Judged(1, "", "Where?", "In Lyon.", Critique(said))], 1, seed=0)}
+        {item.id for item in draw([CritiqueRecord(1, "", "Where?", "In Lyon.", Critique(said))], 1, seed=0)}
         for said in ("Right.", "Wrong.")
     ]
     assert not names[0] & names[1]  # or one critic's filled sheet would count for the other

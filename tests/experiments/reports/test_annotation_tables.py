@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from text2grad.align.token_rewards import Labelled
+from text2grad.align.token_rewards import TokenRewards
 from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, quartiles
 from text2grad.experiments.reports.html import Table
-from text2grad.feedback.records import Judged
+from text2grad.feedback.records import CritiqueRecord
 from text2grad.types import Critique, Span
 
 
@@ -23,10 +23,13 @@ class Characters:
 
 def counts() -> Counts:
     spans = (Span(0, 2, "negative"), Span(3, 4, "positive"))
-    judged = Judged(1, "f:1", "why", "ab c", Critique("ab", spans, -0.5, unmatched=("x",)))
+    critique = Critique("ab", spans, -0.5, unmatched=("x",))
+    record = CritiqueRecord(1, "f:1", "why", "ab c", critique)
     ids, offsets = tuple(map(ord, "ab c")), tuple((k, k + 1) for k in range(4))
     found = Counts()
-    found.add(Characters(), Labelled(judged, ids, "ab c", offsets, spans, ((0, 1), (3,)), (-1.0, -1.0, 0.0, 1.0)))
+    delta = (-1.0, -1.0, 0.0, 1.0)
+    rewards = TokenRewards("ab c", critique, ids, "ab c", offsets, spans, ((0, 1), (3,)), delta)
+    found.add(Characters(), record, rewards)
     return found
 
 
@@ -63,7 +66,9 @@ def test_one_response_by_hand() -> None:
 @pytest.mark.parametrize(("outcome", "kind"), [(None, "none"), (-1.0, "negative"), (0.0, "zero"), (0.5, "positive")])
 def test_outcomes_are_counted_by_kind(outcome: float | None, kind: str) -> None:
     found = Counts()
-    found.add(Characters(), Labelled(Judged(1, "f", "", "", Critique("", outcome=outcome)), (), "", (), (), (), ()))
+    critique = Critique("", outcome=outcome)
+    rewards = TokenRewards("", critique, (), "", (), (), (), ())
+    found.add(Characters(), CritiqueRecord(1, "f", "", "", critique), rewards)
     assert found.outcomes == {kind: 1}
     assert found.as_json(Prices())["span_tokens"] == {"positive": None, "negative": None}
 

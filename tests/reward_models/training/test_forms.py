@@ -13,7 +13,7 @@ from text2grad.feedback.annotations import write_annotations
 from text2grad.feedback.critic import ask
 from text2grad.feedback.preferences import split_by_prompt
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import load_learned
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.word_labels import labels_of, spans_of
 from text2grad.reward_models.writing import critique_target
@@ -77,12 +77,12 @@ def test_a_text_without_room_for_all_labels_is_a_failure_with_its_reason(trained
 def test_in_the_loop_it_is_loaded_with_its_form_and_refuses_to_be_constrained(trained: Any) -> None:
     form, run = trained
     settings = {"model": {}, "critic": {"model": str(run / "model")}}
-    critic = load_learned(recipe(run.parent, **settings))
+    critic = critic_from_recipe(recipe(run.parent, **settings))
     assert isinstance(critic, GenerativeRewardModel)
     assert (critic.form, critic.constrain) == (form, False)
     settings["critic"]["constrain"] = True  # type: ignore[assignment]
     with pytest.raises(ConfigError) as caught:
-        load_learned(recipe(run.parent, **settings))
+        critic_from_recipe(recipe(run.parent, **settings))
     assert str(caught.value) == (
         f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain out, in a "
         "recipe critic.constrain."

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.feedback import Judged, Match, read_judged
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records
 from text2grad.types import Critique
 
 
@@ -28,13 +28,13 @@ class Pair(NamedTuple):
     true: Critique
 
 
-def read_truth(path: Path, *, limit: int | None = None) -> list[Judged]:
+def read_truth(path: Path, *, limit: int | None = None) -> list[CritiqueRecord]:
     """Return the annotations of a file, which are taken as the truth.
 
     Raises:
         DataError: if the file cannot be read or is empty, or one of its critiques could not be read when it was made.
     """
-    annotations = list(read_judged(path, limit=limit))
+    annotations = list(read_critique_records(path, limit=limit))
     failed = [one for one in annotations if one.critique.failed]
     if failed:
         raise DataError(
@@ -44,7 +44,9 @@ def read_truth(path: Path, *, limit: int | None = None) -> list[Judged]:
     return annotations
 
 
-def read_predictions(path: Path, truth: Sequence[Judged], *, match: Match = "exact", whole: bool = True) -> list[Pair]:
+def read_predictions(
+    path: Path, truth: Sequence[CritiqueRecord], *, match: Match = "exact", whole: bool = True
+) -> list[Pair]:
     """Return the annotations with the predictions of a file.
 
     Args:
@@ -57,8 +59,8 @@ def read_predictions(path: Path, truth: Sequence[Judged], *, match: Match = "exa
     Raises:
         DataError: if a response has no prediction, or the other way round.
     """
-    waiting: dict[tuple[str, str], deque[Judged]] = defaultdict(deque)
-    for one in read_judged(path, match=match):
+    waiting: dict[tuple[str, str], deque[CritiqueRecord]] = defaultdict(deque)
+    for one in read_critique_records(path, match=match):
         waiting[one.prompt, one.response].append(one)
     known = {(one.prompt, one.response) for one in truth}
     missing = [one for one in truth if (one.prompt, one.response) not in waiting]
@@ -77,13 +79,13 @@ def read_predictions(path: Path, truth: Sequence[Judged], *, match: Match = "exa
     return paired(truth, (_next(waiting[one.prompt, one.response]).critique for one in truth))
 
 
-def paired(truth: Sequence[Judged], predicted: Iterable[Critique]) -> list[Pair]:
+def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> list[Pair]:
     """Return annotations with the critiques that stand in the same order."""
     pairs = zip(truth, predicted, strict=True)
     return [Pair(one.where, one.prompt, one.response, critique, one.critique) for one, critique in pairs]
 
 
-def _next(waiting: deque[Judged]) -> Judged:
+def _next(waiting: deque[CritiqueRecord]) -> CritiqueRecord:
     """Take the next prediction of a response; the last one stays."""
     return waiting.popleft() if len(waiting) > 1 else waiting[0]
 

@@ -1,6 +1,6 @@
 """A critic -> its critiques of annotated responses; each is on disk before anything uses it.
 
-answers.jsonl   what the critic answered (`remembered.RememberingCritic`)
+answers.jsonl   what the critic answered (`remembered.CachedCritic`)
 critic.json     whose answers they are: an evaluation of another critic in the same directory is refused
 """
 
@@ -10,9 +10,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.critics import RememberingCritic
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
-from text2grad.feedback import Critic, Judged, Match
+from text2grad.feedback import Critic, CritiqueRecord, Match
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Example
 
@@ -54,7 +54,7 @@ def fingerprint(directory: Path) -> str:
 
 
 def predictions(
-    critic: Critic, truth: Sequence[Judged], out: Path, *, batch_size: int = 16, match: Match = "exact"
+    critic: Critic, truth: Sequence[CritiqueRecord], out: Path, *, batch_size: int = 16, match: Match = "exact"
 ) -> Iterator[Critique]:
     """Yield a critic's critiques of the annotated responses, in order; those of an earlier run are not asked for.
 
@@ -68,7 +68,7 @@ def predictions(
     Raises:
         CriticError: if the critic fails.
     """
-    remembering = RememberingCritic(critic, out / ANSWERS, match=match)
+    remembering = CachedCritic(critic, out / ANSWERS, match=match)
     for start in range(0, len(truth), batch_size):
         batch = truth[start : start + batch_size]
         yield from remembering([Example(one.prompt) for one in batch], [one.response for one in batch])

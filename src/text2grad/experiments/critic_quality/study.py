@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.feedback import Judged, critique_record
+from text2grad.feedback import CritiqueRecord, critique_record
 from text2grad.types import LABELS
 
 QUESTIONS = {
@@ -35,7 +35,7 @@ class Item(NamedTuple):
     """What is rated: a response and a critique of it, under a name that no other has."""
 
     id: str
-    judged: Judged
+    judged: CritiqueRecord
 
 
 class Sheet(NamedTuple):
@@ -45,7 +45,7 @@ class Sheet(NamedTuple):
     answers: dict[str, dict[str, bool | None]]
 
 
-def draw(judged: Sequence[Judged], number: int, *, seed: int) -> list[Item]:
+def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
     """Return critiques drawn at random, in random order; those that could not be read are never drawn.
 
     Args:
@@ -58,7 +58,7 @@ def draw(judged: Sequence[Judged], number: int, *, seed: int) -> list[Item]:
     return [Item(f"{n}-{_hash(one)}", one) for n, one in enumerate(drawn, start=1)]
 
 
-def _hash(judged: Judged) -> str:
+def _hash(judged: CritiqueRecord) -> str:
     parts = (judged.prompt, judged.response, repr(critique_record(judged.critique)))
     return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 

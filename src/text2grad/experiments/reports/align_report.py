@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from text2grad.align import AlignSettings, Fidelity, Labelled, Tally
+from text2grad.align import AlignSettings, Fidelity, Tally, TokenRewards
 from text2grad.errors import DataError
 from text2grad.experiments.reports import html
 from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, tables_png
 from text2grad.experiments.reports.terminal import plain, print_critique
-from text2grad.feedback import WAY_OUT, Judged
+from text2grad.feedback import WAY_OUT, CritiqueRecord
 from text2grad.files import write_atomically
 
 HTML_RESPONSES = 50
@@ -28,7 +28,7 @@ class Gathered:
 
     tally: Tally = field(default_factory=Tally)
     tasks: dict[str, Counts] = field(default_factory=dict)
-    shown: list[Labelled] = field(default_factory=list)
+    shown: list[tuple[CritiqueRecord, TokenRewards]] = field(default_factory=list)
     not_aligned: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
@@ -37,16 +37,16 @@ class Gathered:
         self.tally.skip()
         self.skipped.append(str(error).removesuffix(f". {WAY_OUT}"))
 
-    def take(self, task: str, tokenizer: Any, judged: Judged, labelled: Labelled | None) -> None:
-        """Count a response."""
-        if labelled is None:
+    def add(self, task: str, tokenizer: Any, record: CritiqueRecord, rewards: TokenRewards | None) -> None:
+        """Count a response; `rewards` is None if its tokens decode to another text."""
+        if rewards is None:
             self.tally.leave_out()
-            self.not_aligned.append(judged.where)
+            self.not_aligned.append(record.where)
             return
-        self.tally.add(labelled)
-        self.tasks.setdefault(task, Counts()).add(tokenizer, labelled)
+        self.tally.add(rewards)
+        self.tasks.setdefault(task, Counts()).add(tokenizer, record, rewards)
         if len(self.shown) < HTML_RESPONSES:
-            self.shown.append(labelled)
+            self.shown.append((record, rewards))
 
 
 def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: Gathered) -> None:
@@ -83,9 +83,8 @@ def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: G
 
 def print_report(console: Console, args: argparse.Namespace, gathered: Gathered) -> None:
     """Print some responses, the figures, and what was left out."""
-    for labelled in gathered.shown[: args.show]:
-        critique = replace(labelled.judged.critique, spans=labelled.spans)
-        print_critique(console, labelled.text, critique, title=labelled.judged.where)
+    for record, rewards in gathered.shown[: args.show]:
+        print_critique(console, rewards.text, replace(rewards.critique, spans=rewards.spans), title=record.where)
     console.print(_table(gathered.tally.report(), f"{_names(args)} → {args.tokenizer.rpartition('/')[2]}"))
     tables = paper_tables(gathered.tasks, Prices(args.price_read, args.price_written))
     console.print(plain("\n" + as_text(tables).rstrip()), soft_wrap=True)
@@ -116,7 +115,7 @@ def _page(
         "From words to tokens",
         intro=intro,
         summary=fidelity.rows(),
-        groups=[(heading, [labelled.as_record() for labelled in shown])],
+        groups=[(heading, [rewards.to_json(record) for record, rewards in shown])],
         images=[("Tokens written, shares, and tokens per span, by task", picture)],
         tables=tables,
     )

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.align import Labelled, encode
+from text2grad.align import TokenRewards, encode
 from text2grad.experiments.reports.html import Table
 from text2grad.experiments.reports.plots import COLOURS, GRID, INK, to_png
-from text2grad.feedback import is_supported
+from text2grad.feedback import CritiqueRecord, is_supported
 from text2grad.reward_models import critique_target
 from text2grad.types import LABELS, Label
 
@@ -49,28 +49,34 @@ class Counts:
     lengths: dict[Label, list[int]] = field(default_factory=lambda: {label: [] for label in LABELS})
     flagged: list[str] = field(default_factory=list)
 
-    def add(self, tokenizer: Any, labelled: Labelled) -> None:
-        """Count one response."""
-        judged, critique = labelled.judged, labelled.judged.critique
-        dense = [[tokenizer.decode([token]), 0] for token in labelled.ids]
-        for place, delta in enumerate(labelled.delta):
+    def add(self, tokenizer: Any, record: CritiqueRecord, rewards: TokenRewards) -> None:
+        """Count one response.
+
+        Args:
+            tokenizer: counts the tokens of prompt and annotation.
+            record: the response and its critique, as read.
+            rewards: the tokens and pseudo-rewards of the response.
+        """
+        critique = rewards.critique
+        dense = [[tokenizer.decode([token]), 0] for token in rewards.ids]
+        for place, delta in enumerate(rewards.delta):
             dense[place][1] = (delta > 0) - (delta < 0)
-        for span, tokens in zip(labelled.spans, labelled.tokens, strict=True):
+        for span, tokens in zip(rewards.spans, rewards.tokens, strict=True):
             self.lengths[span.label] += [len(tokens)] if tokens else []
-            text = labelled.text[span.start : span.end]
+            text = rewards.text[span.start : span.end]
             if not is_supported(text, critique.feedback):
                 self.numbers["unsupported"] += 1
-                self.flagged += [f"{judged.where}: {text}"] if len(self.flagged) < FLAGGED else []
+                self.flagged += [f"{record.where}: {text}"] if len(self.flagged) < FLAGGED else []
         outcome = critique.outcome
         self.outcomes["none" if outcome is None else OUTCOMES[2 + (outcome > 0) - (outcome < 0)]] += 1
         self.numbers.update(
             responses=1,
-            read=len(encode(tokenizer, judged.prompt)) + len(labelled.ids),
-            written=len(encode(tokenizer, critique_target(critique, judged.response))),
+            read=len(encode(tokenizer, record.prompt)) + len(rewards.ids),
+            written=len(encode(tokenizer, critique_target(critique, record.response))),
             written_dense=len(encode(tokenizer, json.dumps(dense, ensure_ascii=False))),
-            tokens=len(labelled.delta),
-            tokens_labelled=sum(delta != 0 for delta in labelled.delta),
-            spans=len(labelled.spans),
+            tokens=len(rewards.delta),
+            tokens_labelled=sum(delta != 0 for delta in rewards.delta),
+            spans=len(rewards.spans),
             unmatched=len(critique.unmatched),
         )
 

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
-from text2grad.feedback.records import judged_record
+from text2grad.feedback.records import parse_record
 from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critique, quoted, unjudged
 from text2grad.feedback.sources.changes import changed_spans
 from text2grad.types import Critique, Span
@@ -26,7 +26,7 @@ _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
 
 def read_qa_feedback(row: Row) -> Iterator[Item]:
     """Yield the human feedback on one answer."""
-    judged = judged_record(row.number, row.where, row.record, "qa_feedback", row.options.match)
+    judged = parse_record(row.number, row.where, row.record, "qa_feedback", row.options.match)
     feedback = row.record["feedback"]
     missing = [Loss(NO_PLACE, entry["error type"]) for entry in feedback["missing-info"]]
     merged = len(feedback["errors"]) - len(judged.critique.spans)

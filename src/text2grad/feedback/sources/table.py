@@ -12,7 +12,7 @@ from typing import Any
 
 from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.record_files import Object, keys_of
-from text2grad.feedback.records import BESIDE, judged_record
+from text2grad.feedback.records import BESIDE, parse_record
 from text2grad.feedback.sources.base import NOT_JUDGED, Item, Loss, Row
 from text2grad.feedback.sources.people import grounded
 from text2grad.types import Example
@@ -32,7 +32,7 @@ def read_table(row: Row) -> Iterator[Item]:
     if "response" not in record or not said:
         yield _example(row, record)
         return
-    judged = judged_record(row.number, row.where, record, "jsonl", row.options.match)
+    judged = parse_record(row.number, row.where, record, "jsonl", row.options.match)
     critique = judged.critique
     if set(said) == {"feedback"}:
         better = record.get("refinement") or ""

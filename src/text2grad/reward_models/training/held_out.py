@@ -12,7 +12,6 @@ from text2grad.errors import DataError
 from text2grad.feedback import (
     Annotation,
     Critic,
-    Judged,
     annotation_record,
     ask,
     read_annotations,
@@ -154,9 +153,8 @@ class HeldOutSet:
         return compare(deltas, true_deltas, critiques)
 
     def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
-        judged = Judged(0, "", annotation.prompt, annotation.response, critique)
-        labelled = label_tokens(self.tokenizer, judged, AlignSettings())
-        return labelled.delta if labelled else None
+        rewards = label_tokens(self.tokenizer, annotation.response, critique, AlignSettings())
+        return rewards.delta if rewards else None
 
 
 def _inputs(annotations: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
