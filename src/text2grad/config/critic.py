@@ -8,36 +8,36 @@ from text2grad.config.section import Count, Fraction, NonNegative, Positive, Sec
 
 
 class CriticConfig(Section):
-    """Who judges the responses."""
+    """The critic of the policy's responses."""
 
     use: str = ""
-    """ "module:name" of a Python critic; empty takes `model`, or else the built-in task's own."""
+    """ "module:name" of a Python critic; empty takes `model`, or else the critic of the built-in task."""
     model: str = ""
-    """Directory of a reward model that was trained to judge responses; of kind "server" its name on the server."""
+    """Directory of a reward model; for kind = "server" the model's name on the server."""
     kind: Literal["generative", "vllm", "server", "scalar", "process"] = "generative"
-    """What `model` is: one that writes critiques, here, in [vllm] or on [server]; gives a number; labels steps."""
+    """Kind of `model`: writes critiques (in this process, in [vllm], on [server]), scores responses, or labels steps."""
     match: Literal["exact", "normalized"] = "exact"
-    """How quotes of critiques in text form are found in the response."""
+    """How a quote in a critique's text is found in the response."""
     constrain: bool | None = None
-    """A generative model writes whole JSON and verbatim quotes alone; leave out for what it was saved with: true."""
+    """Constrain decoding to valid JSON and to verbatim quotes; leave out for the saved setting (true)."""
     whole_words: bool = False
-    """Constrained quotes neither begin nor end within a word."""
+    """A constrained quote begins and ends at word boundaries."""
     max_quote_words: Count | None = None
-    """The most words of a constrained quote; leave out for any number."""
+    """Most words of a constrained quote; leave out for no limit."""
     max_quotes: Count | None = None
-    """The most constrained quotes in each of the two lists; leave out for any number."""
+    """Most constrained quotes in each of the two lists; leave out for no limit."""
     one_list: bool = False
-    """Constrained quotes that are listed as good are not listed as poor."""
+    """A constrained quote in the positive list cannot appear in the negative list."""
     quoted_in_feedback: bool = False
-    """A constrained span must also be quoted, between quotation marks, in the feedback."""
+    """A constrained quote must also stand in the feedback, between quotation marks."""
     verbatim: bool = False
-    """What constrained words hold between double quotation marks is a piece of the response."""
+    """Text between double quotation marks in the constrained feedback must occur in the response."""
     votes: Count | None = None
-    """Critiques a generative model draws of a response, to mark what enough of them mark; leave out for as saved: 1."""
+    """Critiques sampled per response, which vote on each character; leave out for the saved setting (1)."""
     vote_threshold: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Share of the votes that marks a character; leave out for the best on what `text2grad reward` held out, or 0.5."""
+    """Share of votes that marks a character; leave out for the best on the held-out annotations, else 0.5."""
     max_failure_rate: Fraction = 0.25
-    """The run stops when more of the last 100 or more critiques than this could not be read."""
+    """Stop the run when a larger share of the last critiques (100 or one batch) could not be read."""
 
 
 class RewardConfig(Section):
@@ -48,62 +48,62 @@ class RewardConfig(Section):
     negative: float = -1.0
     """Reward of a token in a negative span."""
     unlabelled: float = 0.0
-    """Reward of a token in no span; the paper's 0. The published KodCode trainer gives +1, which pays for length."""
+    """Reward of a token in no span: 0 in the paper; +1 in the published KodCode trainer, which rewards length."""
     outcome: float = 1.0
-    """Factor on `Critique.outcome`, which stands on the last token."""
+    """Factor on `Critique.outcome`, a reward on the last token."""
     truncated: float = 0.0
-    """Reward added on the last token of a response that the length limit cut."""
+    """Reward added on the last token of a truncated response."""
     placement: Literal["spans", "last_token"] = "spans"
-    """ "last_token" sums the very same rewards on the last token: scalar PPO."""
+    """ "last_token" sums the same rewards on the last token (scalar PPO)."""
     mode: Literal["strict", "contract", "expand"] = "expand"
-    """Which tokens a span marks: all it touches (expand), those inside (contract), or none unless exact (strict)."""
+    """Tokens of a span: all that it touches (expand), only tokens inside (contract), or exact boundaries only (strict)."""
     weighting: Literal["uniform", "linear_decay", "token_importance"] = "uniform"
-    """How a span's reward spreads over its tokens (Appendix I.1); token_importance needs the extra [importance]."""
+    """Weights of the tokens of a span (Appendix I.1); token_importance needs the extra [importance]."""
     overlap: Literal["cancel", "negative_wins", "last_wins"] = "cancel"
-    """What a token in both a positive and a negative span gets."""
+    """Reward of a token in a positive and in a negative span: 0, the negative one, or the later one."""
     span_mass: Literal["token", "span", "response"] = "token"
-    """1 per token; 1 per span, shared by its tokens; or divided by the response's length."""
+    """Total reward of a span: 1 per token; 1, shared by its tokens; or 1 per token divided by the response length."""
 
 
 class AnnotateConfig(Section):
-    """Phase 1 by a language model on an OpenAI-compatible server: `text2grad annotate` (section 3.3)."""
+    """Phase 1: annotation by a language model on an OpenAI-compatible server, `text2grad annotate` (section 3.3)."""
 
     base_url: str = "https://api.openai.com/v1"
-    """The server, up to /v1: OpenAI's, vLLM's, `transformers serve`'s, Ollama's."""
+    """URL of the server up to /v1 (OpenAI, vLLM, `transformers serve`, Ollama, ...)."""
     model: str = ""
     """The model's name on that server."""
     api_key_env: str = "OPENAI_API_KEY"
-    """Environment variable that holds the key; empty for a server that wants none. The key is written nowhere."""
+    """Environment variable that holds the key; empty for a server without keys. The key is never written to disk."""
     template: Literal["summarization", "code", "qa"] = "qa"
-    """What the prompt asks to be judged."""
+    """Prompt template: the kind of response that is judged."""
     reasoning: bool = True
-    """Reason, then criticise, then quote; off asks for the quotes alone: the ablation of section 5.3."""
+    """Ask for reasoning, critique and quotes; false asks for quotes only (the ablation of section 5.3)."""
     temperature: NonNegative | None = 0.3
-    """Of the judge; leave it unset in Python for a model that refuses the parameter."""
+    """Sampling temperature; None (in Python) for a model that refuses the parameter."""
     max_tokens: Count = 1200
-    """Length limit of an answer, reasoning included."""
+    """Length limit of an answer in tokens, reasoning included."""
     max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """What the server calls that limit; OpenAI's reasoning models want the second."""
+    """The server's name of that limit; OpenAI's reasoning models need the second."""
     structured: Literal["auto", "json_schema", "off"] = "auto"
-    """Have the server keep answers to a JSON schema; "auto" does until it refuses the first. Any answer is read."""
+    """Ask for answers in a JSON schema; "auto" stops asking if the first request is refused. Any answer is read."""
     concurrency: Count = 32
-    """Most requests at once; fewer after "too many requests", until the server keeps up again."""
+    """Most requests in flight; lowered after HTTP 429 and raised again later."""
     timeout_s: Positive = 120.0
-    """Longest that one request may take, from its start to its last byte."""
+    """Time limit of one request in seconds, to its last byte."""
     retries: Annotated[int, Field(ge=0)] = 6
-    """How often a request is repeated that got no answer."""
+    """Retries of a request without answer."""
     reask: Annotated[int, Field(ge=0)] = 0
-    """How often a response is asked about again: whose quotes are not in it, with the reason; else anew."""
+    """Further requests for a response whose critique failed, or whose quotes are not in the response."""
     input_price: NonNegative = 0.0
     """US dollars per million tokens of prompts."""
     output_price: NonNegative = 0.0
     """US dollars per million tokens of answers."""
     max_cost: NonNegative | None = None
-    """US dollars that all answers in `out` may cost, those of earlier runs included. Needs the prices."""
+    """Budget in US dollars for all answers in `out`, earlier runs included; needs the prices."""
     max_requests: Count | None = None
-    """Most requests of one run, repeated ones included."""
+    """Most requests of one run, retries included."""
     out: str = "runs/annotations"
-    """Directory of annotations.jsonl, failures.jsonl, and answers.sqlite: every answer ever paid for."""
+    """Directory of annotations.jsonl, failures.jsonl and answers.sqlite, which keeps every answer."""
 
     @model_validator(mode="after")
     def _knows_prices(self) -> "AnnotateConfig":

@@ -1,4 +1,4 @@
-"""The sections of a recipe: every setting, its default, and in the text under it what it does."""
+"""Settings of the policy: [model], [rollout], [sft], [ppo], [optim]."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -19,36 +19,36 @@ class ModelConfig(Section):
     path: str = ""
     """Directory or hub name of a Hugging Face causal language model."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights; "auto" is that of the checkpoint."""
+    """Type of the weights; "auto" takes the checkpoint's."""
     lora_r: Annotated[int, Field(ge=0)] = 0
     """Rank of the policy's LoRA adapter; 0 trains all weights and keeps a frozen copy as reference."""
     lora_alpha: Count = 32
     """LoRA's alpha; the adapter's update is alpha / r · BA."""
     lora_targets: str | Annotated[tuple[str, ...], Listed] = "all-linear"
-    """Modules to adapt."""
+    """Modules that get an adapter."""
     value: Literal["none", "trunk", "adapter", "model"] = "trunk"
-    """Where the value head reads: the policy's trunk, its own adapter, its own model, or no value function."""
+    """Input of the value head: the policy's trunk, an adapter of its own, a model of its own; or no value function."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     trust_remote_code: bool = False
-    """Run code that comes with the model. Leave it off unless you wrote that code."""
+    """Run Python code from the model's repository. Leave it off unless you trust that code."""
 
 
 class RolloutConfig(Section):
-    """How responses are sampled: from the policy itself, at a temperature."""
+    """Sampling of responses: from the policy itself, with a temperature only."""
 
     batch_size: Count = 64
     """Responses per step, over all processes."""
     max_new_tokens: Count = 128
     """Length limit of a response, in tokens."""
     temperature: Positive = 1.0
-    """Divides the logits here and in every pass of the update."""
+    """Divides the logits in sampling, scoring and the update."""
     eos_token_ids: Annotated[tuple[int, ...], Listed] = ()
-    """Ids that end a response; empty takes those of the tokenizer and the model's generation config."""
+    """Ids that end a response; empty takes them from the tokenizer and the model's generation config."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
-    """"chat" applies the chat template, "plain" does not, "auto" does where there is one."""
+    """"chat" applies the chat template, "plain" does not, "auto" does if the tokenizer has one."""
     rows_at_once: Count = 64
-    """Rows of one generate call: memory against speed."""
+    """Rows per generate call: more memory, less time."""
 
     @model_validator(mode="before")
     @classmethod
@@ -66,7 +66,7 @@ class PPOConfig(Section):
     """The update (section 3.5, Algorithm 4)."""
 
     gamma: Fraction = 1.0
-    """Discount γ: how far a token answers for what comes after it. The paper's 1; 0.5 is often better for spans."""
+    """Discount γ of later rewards: 1 in the paper; 0.5 is often better for spans."""
     lam: Fraction = 0.95
     """GAE's λ."""
     clip_range: Positive = 0.2
@@ -84,52 +84,52 @@ class PPOConfig(Section):
     micro_batch_tokens: Count = 16_384
     """Most tokens (padding included) of one forward and backward pass; changes memory, not results."""
     whiten: Literal["none", "scale", "full"] = "full"
-    """Advantages: unit deviation over the global batch ("scale"), zero mean too ("full")."""
+    """Whitening of advantages over the global batch: unit deviation ("scale"), and zero mean ("full")."""
     beta: NonNegative = 0.05
-    """KL coefficient β, reward per nat; the start value with a target."""
+    """KL coefficient β, reward per nat; the initial value if target_kl is set."""
     kl: Literal["k1", "full"] = "k1"
-    """KL in the reward: the sampled log-ratio, or exact over the vocabulary as in the paper."""
+    """KL in the reward: the sampled log-ratio (k1), or exact over the vocabulary (full) as in the paper."""
     target_kl: Positive | None = None
-    """Steer β so that the KL per sequence (nats) stays near this; leave out to keep β fixed."""
+    """Target of the adaptive β: KL per sequence in nats; leave out for a fixed β."""
     kl_horizon: Count = 10_000
-    """Responses over which the controller of β acts."""
+    """Horizon of the adaptive β, in responses."""
     stop_kl: Positive | None = None
-    """Stop the passes over a batch when the KL from π_old, per token, exceeds 1.5 times this."""
+    """End the epochs on a batch when the KL from π_old per token (nats) exceeds 1.5 times this."""
     max_ratio: Positive = 10.0
-    """Skip a minibatch, and count it, when its mean ratio exceeds this."""
+    """Skip and count a minibatch whose mean ratio exceeds this."""
 
 
 class OptimConfig(Section):
-    """AdamW for the policy, AdamW for the value function."""
+    """AdamW of the policy and AdamW of the value function."""
 
     lr: Positive = 1e-6
     """Peak learning rate of the policy."""
     value_lr: Positive = 1e-5
     """Peak learning rate of the value function."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    """Decay to zero over the run."""
+    """Schedule of both learning rates; linear and cosine decay to zero over the run."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps over which the learning rate rises."""
+    """Steps of linear warm-up."""
     value_warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which only the value function learns."""
+    """First steps, in which only the value function learns."""
     weight_decay: NonNegative = 0.0
     """AdamW's weight decay, both optimizers."""
     max_grad_norm: Positive = 1.0
-    """Gradient clipping, each optimizer on its own."""
+    """Largest gradient norm, for each optimizer separately."""
 
 
 class SFTConfig(Section):
-    """Supervised fine-tuning of the policy on demonstrations: what everything else starts from."""
+    """Supervised fine-tuning of the policy on demonstrations (quickstart)."""
 
     layers: Count = 2
-    """Transformer blocks of the small Llama that the quickstart makes."""
+    """Transformer blocks of the quickstart's Llama."""
     steps: Count = 800
     """Optimizer steps."""
     batch_size: Count = 32
-    """Demonstrations of a step."""
+    """Demonstrations per step."""
     lr: Positive = 1e-5
     """Peak learning rate."""
     optimizer: Optimizer = "adamw"
-    """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
+    """adamw; or muon for the hidden matrices, several times faster for tiny models."""
     after_reward_model: Annotated[int, Field(ge=0)] = 0
-    """Steps of fine-tuning on top of the reward model's weights, where the policy starts from those; 0: it does not."""
+    """Fine-tuning steps from the reward model's weights for the initial policy; 0 starts from the fine-tuned policy."""

@@ -70,7 +70,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: a TOML file.
-        overrides: "section.key=value" strings; the value is read as TOML, or as a string where it is none.
+        overrides: "section.key=value" strings; the value is read as TOML, else as a string.
 
     Raises:
         ConfigError: if the file cannot be read, a key is unknown or a value is refused.
@@ -141,12 +141,12 @@ def _apply(data: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     settings = data.setdefault(section, {})
-    if isinstance(settings, dict):  # what else it is will be refused with the rest of the recipe
+    if isinstance(settings, dict):  # anything else is refused with the rest of the recipe
         settings[key.strip()] = value
 
 
 def describe() -> str:
-    """Return a recipe of all sections, keys, defaults and their documentation; what is not set is commented out."""
+    """Return a recipe of all sections, keys, defaults and their documentation; settings without default are commented out."""
     lines = []
     for section, field in Recipe.model_fields.items():
         lines += ["", f"[{section}]  # {type(field.default).__doc__}"]

@@ -1,4 +1,4 @@
-"""The sections of a recipe for the phases before the policy learns, and for keeping the reward model honest."""
+"""Settings of reward models: [reward_model], [server], [vllm], [refresh]."""
 
 from typing import Annotated, Literal
 
@@ -12,51 +12,51 @@ class RewardModelConfig(Section):
     """Phase 2: a language model learns to write critiques and quotes (section 3.4)."""
 
     responses: Count = 20_000
-    """Responses that are annotated for it: half of the fine-tuned policy, half corrupted."""
+    """Responses that the quickstart annotates: half sampled from the fine-tuned policy, half corrupted."""
     steps: Count = 1_000
     """Optimizer steps."""
     batch_size: Count = 32
-    """Annotations of a step."""
+    """Annotations per step."""
     lr: Positive = 1e-5
     """Peak learning rate."""
     optimizer: Optimizer = "adamw"
-    """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
+    """adamw; or muon for the hidden matrices, several times faster for tiny models."""
     start: Literal["sft", "fresh"] = "sft"
-    """The weights it starts from: those of the fine-tuned policy, or such as were never trained."""
+    """Initial weights: the fine-tuned policy, or random weights."""
     max_new_tokens: Count = 512
-    """Length limit of a critique."""
+    """Length limit of a critique in tokens."""
     write_feedback: bool = True
     """Write the feedback before the spans; false is the ablation without reasoning (section 5.3)."""
     annotations: Annotated[tuple[str, ...], Listed] = ()
-    """JSONL files that `text2grad reward` learns from; this and all below are that command's alone."""
+    """JSONL files of annotations. This setting and all below belong to `text2grad reward` only."""
     form: CritiqueForm = "spans"
-    """What it learns to write: quotes; a label per word (Appendix I.1); the response's words with scores (SLF5K)."""
+    """Target format: quotes; a label per word (Appendix I.1); all words with scores (published SLF5K code)."""
     epochs: Positive | None = None
-    """Passes over the annotations; goes before `steps`."""
+    """Passes over the annotations; replaces `steps`."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
-    """How it is asked: "chat" by its chat template, "plain" not, "auto" by one where there is one."""
+    """Prompt format: "chat" applies the chat template, "plain" does not, "auto" does if the tokenizer has one."""
     max_tokens: Count = 1_024
-    """Longest question with its critique; longer annotations are left out and counted, never cut."""
+    """Length limit of prompt plus critique in tokens; longer annotations are left out and counted, never truncated."""
     packing: bool = False
-    """Lay several annotations into one row of `max_tokens`, none of which sees another: less padding."""
+    """Pack several annotations into one row of `max_tokens`, without attention between them."""
     accumulate: Count = 1
-    """Micro-batches that a step's annotations are shared among: memory against speed."""
+    """Gradient accumulation steps: less memory, more time."""
     bf16: bool = False
-    """Compute in bfloat16 beside weights in 32 bits, on machines that can."""
+    """Mixed precision: bfloat16 arithmetic with 32-bit weights."""
     held_out: Fraction = 0.1
-    """Share of the prompts whose annotations it never learns from, and is measured on."""
+    """Share of the prompts that is held out for measurement."""
     held_out_file: str = ""
-    """JSONL file of annotations to measure on instead; what it learns from holds none of their prompts then."""
+    """JSONL file of held-out annotations instead; their prompts are removed from the training annotations."""
     unseen: Literal["prompts", "responses"] = "prompts"
-    """What is held out: whole prompts; or responses, as for a policy that learns on the prompts of the annotations."""
+    """Unit that is held out: whole prompts, or single responses whose prompts may occur in training."""
     eval_limit: Count = 200
-    """Most held-out annotations that a measurement decodes."""
+    """Most held-out annotations that one measurement decodes."""
     eval_every: Count = 100
-    """Steps between measurements on held-out annotations, each with a checkpoint."""
+    """Steps between measurements; each writes a checkpoint."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Measurements without a better held-out F1 after which it stops; 0 never stops early."""
+    """Early stopping: measurements without a better held-out F1; 0 never stops early."""
     merge: bool = False
-    """Write a LoRA model as an ordinary model, too, with its adapter merged into the base."""
+    """Also write the LoRA model merged into its base."""
 
     @model_validator(mode="after")
     def _measures_something(self) -> "RewardModelConfig":
@@ -69,68 +69,68 @@ class RewardModelConfig(Section):
 
 
 class ServerConfig(Section):
-    """Where a generative reward model is served, for critic.kind = "server"; critic.model is its name there."""
+    """The server of a generative reward model, for critic.kind = "server"; critic.model is the model's name there."""
 
     base_url: str = "http://localhost:8000/v1"
-    """The server, up to /v1: vLLM's, SGLang's, `transformers serve`'s."""
+    """URL of the server up to /v1 (vLLM, SGLang, `transformers serve`)."""
     api_key_env: str = ""
-    """Environment variable that holds the key; empty for a server that wants none. The key is written nowhere."""
+    """Environment variable that holds the key; empty for a server without keys. The key is never written to disk."""
     prompt_format: Literal["plain", "chat"] = "plain"
-    """As it was trained: "plain" goes on with prompt and response, "chat" asks by the server's chat template."""
+    """Prompt format of its training: "plain" uses completions, "chat" the server's chat template."""
     write_feedback: bool = True
     """False for a model that was trained to write spans only."""
     max_tokens: Count = 512
-    """Length limit of a critique."""
+    """Length limit of a critique in tokens."""
     concurrency: Count = 64
-    """Most requests at once; fewer after "too many requests", until the server keeps up again."""
+    """Most requests in flight; lowered after HTTP 429 and raised again later."""
     timeout_s: Positive = 120.0
-    """Longest that one request may take, from its start to its last byte."""
+    """Time limit of one request in seconds, to its last byte."""
     retries: Annotated[int, Field(ge=0)] = 6
-    """How often a request is repeated that got no answer."""
+    """Retries of a request without answer."""
 
 
 class VLLMConfig(Section):
-    """How vLLM runs a generative reward model in this process, for critic.kind = "vllm"."""
+    """vLLM's settings for a generative reward model in this process, critic.kind = "vllm"."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights; "auto" is that of the checkpoint, and 16 bits where that has 32."""
+    """Type of the weights; "auto" takes the checkpoint's, or 16 bits for a 32-bit checkpoint."""
     gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.4
-    """Share of the GPU's memory that vLLM takes, weights included; the policy trains in the rest."""
+    """Share of the GPU's memory for vLLM, weights included; the rest is left to the policy."""
     max_model_len: Count | None = None
-    """The most tokens of a prompt and its critique; leave out for the model's own limit."""
+    """Most tokens of prompt plus critique; leave out for the model's limit."""
     tensor_parallel_size: Count = 1
     """GPUs that share the weights."""
     enforce_eager: bool = False
-    """Compile nothing: starts sooner, writes slower."""
+    """Do not compile: faster start, slower decoding."""
 
 
 class RefreshConfig(Section):
-    """The reward model is trained again on what the policy says now, so that its mistakes are not learned."""
+    """Retraining of the reward model on current responses of the policy, so that its errors are not exploited."""
 
     steps: Annotated[tuple[int, ...], Listed] = ()
-    """After which steps; empty never."""
+    """Steps after which the reward model is retrained."""
     drift: Positive | None = None
-    """Also whenever the KL per token (nats) has moved by this much since the last time."""
+    """Also retrain when the KL per token (nats) moved by this much since the last time."""
     annotator: str = ""
-    """ "module:name" of the critic that annotates; empty takes the built-in task's own."""
+    """ "module:name" of the annotating critic; empty takes the critic of the built-in task."""
     window: Count = 640
-    """How many of the last responses are annotated."""
+    """Number of latest responses that are annotated."""
     negative_share: Fraction = 0.0
     """Least share of new annotations that hold a negative span; others are left out at random to reach it."""
     replay: Fraction = 0.5
-    """Share of older annotations among what it trains on; they come from `replay_from`."""
+    """Share of older annotations, from `replay_from`, in the training data."""
     replay_from: str = ""
-    """JSONL file of the annotations of phase 1; empty replays none."""
+    """JSONL file of older annotations (phase 1); empty for none."""
     train_steps: Count = 100
     """Optimizer steps of one refresh."""
     batch_size: Count = 32
-    """Annotations of a step."""
+    """Annotations per step."""
     lr: Positive = 1e-5
     """Peak learning rate."""
     optimizer: Optimizer = "adamw"
-    """adamw; or muon for the hidden matrices: a small model learns to read several times as fast."""
+    """adamw; or muon for the hidden matrices, several times faster for tiny models."""
     audit: Annotated[int, Field(ge=0)] = 0
-    """Responses of each step that the annotator judges too, to measure the gap; 0 measures none."""
+    """Responses per step that the annotator also judges, to measure the reward model; 0 for none."""
 
     @model_validator(mode="after")
     def _can_replay(self) -> "RefreshConfig":

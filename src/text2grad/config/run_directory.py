@@ -1,4 +1,4 @@
-"""A run's directory: what it was started with, and how it is taken up again."""
+"""The directory of a run: its recipe and versions, compared when the run is resumed."""
 
 import json
 import subprocess
@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from text2grad.config.recipe import Recipe
-from text2grad.config.renamed import with_current_names
+from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError
 from text2grad.files import to_json, write_atomically
 
-# Settings that may differ on resume, since they change memory, output or the end of a run but no step already made.
+# Settings that may differ on resume: they change memory, output or the length of a run, but no finished step.
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
@@ -23,7 +22,9 @@ FREE = {
 
 
 def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -> None:
-    """Make a run's directory and mark it with the recipe and what it runs on; one process does this for all.
+    """Create a run's directory and write run.json (recipe, versions, threads, processes), or check it on resume.
+
+    Only one process of a run calls this.
 
     Raises:
         ConfigError: if it already holds a run and `resume` is False.
@@ -37,8 +38,8 @@ def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -
                 f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
                 "--set run.out=DIR."
             )
-        before = with_current_names(json.loads(mark.read_bytes())["recipe"], str(mark), warn=False)
-        _refuse_other_recipe(before, settings, directory)
+        before = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
+        _refuse_other_recipe(before.model_dump(mode="json"), settings, directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "checkpoints").mkdir(exist_ok=True)
     write_atomically(
@@ -59,10 +60,10 @@ def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -
 
 def _refuse_other_recipe(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:
     changed = [
-        f"{section}.{key}: {before.get(section, {}).get(key)!r} → {value!r}"
+        f"{section}.{key}: {before[section][key]!r} → {value!r}"
         for section, values in now.items()
         for key, value in values.items()
-        if (section, key) not in FREE and before.get(section, {}).get(key) != value
+        if (section, key) not in FREE and before[section][key] != value
     ]
     if changed:
         raise CheckpointError(

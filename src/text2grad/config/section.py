@@ -5,17 +5,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
 Positive = Annotated[float, Field(gt=0.0)]
-
-
 NonNegative = Annotated[float, Field(ge=0.0)]
-
-
 Count = Annotated[int, Field(ge=1)]
-
-
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
 
 

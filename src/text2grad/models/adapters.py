@@ -1,4 +1,4 @@
-"""One base model in several roles: which LoRA adapter is on, and what may be trained.
+"""One base model in several roles: activate LoRA adapters and select trainable parameters.
 
 The policy is the adapter named `default`; a value function may have its own, named `value`; the reference is the base
 with adapters off; a reward model may be the adapter `critic`. No second copy of the weights is loaded for any of them.
@@ -24,7 +24,7 @@ def is_peft(model: nn.Module) -> bool:
 
 
 def policy_only(model: Any) -> dict[str, list[str]]:
-    """Return what tells `save_pretrained` to write the policy without an adapter of its critic."""
+    """Return the arguments of `save_pretrained` that leave out the critic's adapter."""
     if not is_peft(model):
         return {}
     return {"selected_adapters": [name for name in model.peft_config if name != CRITIC_ADAPTER]}
@@ -67,14 +67,14 @@ def load_lora(base: Any, path: str) -> Any:
 
 @contextmanager
 def _retired_name() -> Iterator[None]:
-    """Let peft ask transformers for a name that it is about to retire."""
+    """Silence the warning about a name of transformers that peft still uses."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         yield
 
 
 def adapter_parameters(model: nn.Module, adapter: str) -> dict[str, nn.Parameter]:
-    """Return the weights of one LoRA adapter by name; a module of the base that happens to share its name is none."""
+    """Return the weights of one LoRA adapter by name, without modules of the base that share the adapter's name."""
     own = re.compile(rf"\.lora_\w+\.{re.escape(adapter)}(\.|$)")
     return {name: parameter for name, parameter in model.named_parameters() if own.search(name)}
 
@@ -106,7 +106,7 @@ def adapters_off(model: Any) -> Iterator[None]:
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Set every rate of dropout, layer drop and router jitter to zero, so that ratios compare weights, not coin flips.
+    """Set every rate of dropout, layer drop and router jitter to zero, so that PPO's ratios compare weights only.
 
     This holds in `train()` mode too, which gradient checkpointing needs.
     """
@@ -119,7 +119,7 @@ def disable_dropout(model: nn.Module) -> None:
 
 
 def enable_checkpointing(model: Any) -> None:
-    """Recompute activations in the backward pass, whatever this release of transformers calls it."""
+    """Enable gradient checkpointing, under the name that this release of transformers has for it."""
     base = base_of(model)
     if hasattr(base, "activation_checkpointing_enable"):
         base.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})

@@ -1,4 +1,4 @@
-"""Rollouts as tensors: right-padded for a forward pass, and the one place that pairs a token with its predictor.
+"""Rollouts as right-padded tensors, and the position of the hidden state that predicts each token.
 
 Dimension key: B responses, S prompt + response tokens (padded), T response tokens (padded).
 
@@ -27,7 +27,7 @@ class TokenBatch(NamedTuple):
         prompt_lengths: P of each row, int64 [B].
         response_ids: y, int64 [B, T].
         response_mask: True on response tokens, bool [B, T].
-        truncated: True where the length limit ended the response, bool [B].
+        truncated: True if the length limit ended the response, bool [B].
     """
 
     ids: Tensor
@@ -47,7 +47,7 @@ class TokenBatch(NamedTuple):
         return (self.prompt_lengths[:, None] - 1 + steps).masked_fill(~self.response_mask, 0)
 
     def last_positions(self) -> Tensor:
-        """Position of each row's last token, int64 [B]: the state in which a cut response was left."""
+        """Position of each row's last token, int64 [B]: the state after a truncated response."""
         return self.prompt_lengths + self.response_lengths - 1
 
     def groups(self, tokens: int) -> list[Tensor]:
@@ -79,7 +79,7 @@ def collate(rollouts: Sequence[Rollout], *, pad_id: int, device: torch.device | 
 
     Args:
         rollouts: at least one; every prompt has at least one token, since something must predict y_1.
-        pad_id: any id of the vocabulary; what stands in padding changes no result.
+        pad_id: any id of the vocabulary; padding changes no result.
         device: where the tensors go.
 
     Raises:

@@ -42,7 +42,7 @@ class Head:
 
 
 class TokenStats(NamedTuple):
-    """What the head says of N tokens, each [N] fp32, in nats; entropy is zeros where it was not asked for."""
+    """Log-probs and entropy of N tokens, each [N] fp32, in nats; entropy is 0 unless requested."""
 
     logp: Tensor
     entropy: Tensor
@@ -189,7 +189,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 class _OnlineSoftmax:
-    """Log-sum-exp and the target's logit over tiles that come one after another; each field is [N] fp32."""
+    """Running log-sum-exp and target logit over consecutive tiles; each field is [N] fp32."""
 
     def __init__(self, targets: Tensor) -> None:
         self.targets = targets
@@ -227,7 +227,7 @@ def _tiles(weight: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _without_autocast(x: Tensor) -> torch.autocast:
-    """Return a context in which products keep the precision that is asked for here, in a mixed-precision run too."""
+    """Return a context that disables autocast, so that products keep the precision of their inputs."""
     return torch.autocast(x.device.type, enabled=False)
 
 

@@ -1,4 +1,4 @@
-"""Policy, value function and reference; `response_logprobs` is the one place where a token meets its predictor.
+"""Policy, value function and reference; `response_logprobs` is the only place that pairs tokens with predictors.
 
     policy      any Hugging Face causal language model, in full or as a LoRA adapter
     value       V_ψ(x, y_<t): a linear head that starts at zero, on the policy's trunk ("trunk"), on its own adapter of
@@ -6,7 +6,7 @@
     reference   the base with adapters off, or a frozen copy where there are no adapters
 
 Hidden states are cut to the response positions before the output layer, and log-probs come from them in tiles
-(`logprobs`), so no [B, T, V] tensor exists. After this module everything is response-aligned and nobody shifts again.
+(`logprobs`), so no [B, T, V] tensor exists. All tensors that leave this module are response-aligned; no other code shifts them.
 Shapes: B responses, S all tokens, T response tokens, N response tokens of the batch packed, H hidden size.
 """
 
@@ -44,7 +44,7 @@ class Passes(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What a rollout is judged by, without gradient: each [B, T] fp32, zero outside the mask; bootstrap is [B]."""
+    """Scores of rollouts, without gradient: each [B, T] fp32, zero outside the mask; bootstrap is [B]."""
 
     logp: Tensor
     logp_ref: Tensor
@@ -227,12 +227,12 @@ class Reference:
     """The frozen start π_ref: the policy's base with adapters off, or a copy of the policy taken now."""
 
     def __init__(self, policy: Any) -> None:
-        """Take a copy of the policy's weights where there are no adapters to switch off."""
+        """Copy the policy's weights if it has no adapters to switch off."""
         self.model = None if is_peft(policy) else copy.deepcopy(policy).requires_grad_(False).eval()
 
     @contextmanager
     def active(self, policy: Any) -> Iterator[Any]:
-        """Yield the model that plays the reference."""
+        """Yield the model that computes π_ref."""
         if self.model is not None:
             yield self.model
         else:

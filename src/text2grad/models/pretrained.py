@@ -1,4 +1,4 @@
-"""What is loaded by name: causal language models, classifiers and tokenizers, weights from safetensors only."""
+"""Load causal language models, classifiers and tokenizers by path or hub name; weights from safetensors only."""
 
 import json
 from pathlib import Path
@@ -23,13 +23,13 @@ def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
 
 
 def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
-    """Load a model of any kind: a saved one, or one whose trunk is a language model's and whose head is new.
+    """Load a saved model of any class, or a language model's trunk with a new head.
 
     Args:
         kind: transformers' class for it, such as `AutoModelForSequenceClassification`.
-        what: what it is, for the error.
+        what: the kind in words, for the error.
         path: directory or hub name.
-        settings: what the class is told besides.
+        settings: further arguments of `from_pretrained`.
 
     Raises:
         ModelError: if the path holds no model that can be loaded.
@@ -55,7 +55,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
 
 
 def context_of(model: Any) -> float:
-    """Return the most tokens that a model reads; infinite where its config names no limit."""
+    """Return the context length in tokens; infinite if the config names no limit."""
     found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return float("inf") if found is None else found
 

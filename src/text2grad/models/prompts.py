@@ -1,4 +1,4 @@
-"""Prompts become token ids; which ids end a response, and which pad it."""
+"""Prompts → token ids; the ids that end a response, and the id that pads a batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -113,5 +113,5 @@ def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[
 
 
 def padding_id(tokenizer: Any, eos_ids: Sequence[int]) -> int:
-    """Return an id to fill padding with; any will do, since masks come from lengths."""
+    """Return a padding id; any id will do, since masks come from lengths."""
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_ids[0])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def batch_indices(examples: int, batch_size: int, *, step: int, seed: int) -> list[int]:
-    """Return which examples step `step` uses: each epoch is a permutation that follows from seed and epoch alone.
+    """Return the indices of a step's examples: each epoch is a permutation that depends on seed and epoch alone.
 
     Args:
         examples: how many there are.
@@ -63,7 +63,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Undo `random_states`."""
+    """Restore the states that `random_states` returned."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     saved = states["numpy"]

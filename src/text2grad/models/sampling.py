@@ -1,4 +1,4 @@
-"""Prompts → responses, drawn from π_old itself: temperature and nothing else.
+"""Prompts → responses, sampled from π_old itself, with a temperature only.
 
 PPO's ratio π_θ/π_old is only right when π_old is the distribution that was sampled from. Top-p, top-k, repetition
 penalties, minimum lengths and beams all sample from something else, so there is no way to ask for them here.
@@ -82,7 +82,7 @@ def _generate(
     processors: Sequence[Any],
     groups: Sequence[Hashable] = (),
 ) -> list[tuple[int, ...]]:
-    """Decode one batch by transformers' own generate, which the processors may steer."""
+    """Decode one batch with transformers' `generate` and optional logits processors."""
     from transformers import LogitsProcessorList
 
     with _plain_generation(model, eos_ids, pad_id):
@@ -106,7 +106,7 @@ def make_rollouts(
     responses: Sequence[Sequence[int]],
     eos_ids: Sequence[int],
 ) -> list[Rollout]:
-    """Return rollouts with their decoded text; one that does not end in an end-of-sequence was cut."""
+    """Return rollouts with their decoded text; a response without end-of-sequence is marked as truncated."""
     texts = tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
     return [
         Rollout(example, tuple(prompt), tuple(ids), text, truncated=not ids or ids[-1] not in eos_ids)
@@ -115,7 +115,7 @@ def make_rollouts(
 
 
 class _InverseCdfProcessor:
-    """Draw each row's next token and leave generate's argmax no choice."""
+    """Logits processor that samples each row's next token and forces `generate`'s argmax to take it."""
 
     def __init__(self, uniforms: Tensor, temperature: float, prompt_width: int) -> None:
         self.uniforms, self.temperature, self.prompt_width = uniforms, temperature, prompt_width
@@ -135,7 +135,7 @@ def _until_stop(ids: list[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
 
 @contextmanager
 def _plain_generation(model: Any, eos_ids: Sequence[int], pad_id: int) -> Iterator[None]:
-    """Set the model's own generation config aside: it may hold a top_p, a penalty, a minimum length."""
+    """Ignore the model's own generation config, which may hold a top_p, a penalty or a minimum length."""
     from transformers import GenerationConfig
 
     owner = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -1,4 +1,4 @@
-"""What rows of a batch begin with alike is read once: votes on one response, or responses to one long prompt.
+"""Run each group's common prefix once and share its KV cache: votes on one response, responses to one prompt.
 
 Each group's common beginning goes through the model as one row; its keys and values are then handed to the rows of the
 group, which go on from there. The ends of the rows are aligned as ever, so padding stands between the two parts:
@@ -22,7 +22,7 @@ from text2grad.models.batch import left_padded
 
 
 class Prefilled(NamedTuple):
-    """A batch whose beginnings were read.
+    """A batch whose common prefixes are in the KV cache.
 
     Attributes:
         ids: [B, P + R], padded as above.
@@ -37,7 +37,7 @@ class Prefilled(NamedTuple):
 
 @torch.no_grad()
 def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable], pad_id: int) -> Prefilled | None:
-    """Read the common beginning of each group once; None where nothing is saved by it, or the model is of another kind.
+    """Run the common prefix of each group once; None if that saves nothing, or the model's cache cannot be shared.
 
     Args:
         model: a Hugging Face causal language model.
@@ -64,7 +64,7 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
 
 
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return what rows begin with alike, short of the last token of the shortest: generate needs one to go on from."""
+    """Return the common prefix of rows, without the last token of the shortest: `generate` needs one token to start."""
     lists = [list(row) for row in rows]
     first, last = min(lists), max(lists)  # in the order of words in a dictionary: all others lie between
     alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
@@ -72,7 +72,7 @@ def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _empty_cache(model: Any) -> Any:
-    """Return a cache whose every layer keeps every slot; None for models with others."""
+    """Return an empty cache in which every layer keeps every position; None for models with other caches."""
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 

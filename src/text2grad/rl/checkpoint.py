@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there at all, and exact.
+"""Checkpoints: written atomically, restored bit for bit.
 
     checkpoints/step-000010/
         policy/                    the policy as an ordinary Hugging Face directory (or a peft adapter)
@@ -47,10 +47,10 @@ def save_checkpoint(
         trainable: every trainable parameter by name.
         optimizers: their optimizers.
         state: JSON data; `step` names the checkpoint.
-        keep: how many checkpoints stay.
+        keep: number of checkpoints to keep.
 
     Raises:
-        CheckpointError: if it cannot be written (a full disk, say). What was there before is untouched.
+        CheckpointError: if it cannot be written (a full disk, say). Earlier checkpoints are untouched.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file

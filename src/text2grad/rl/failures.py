@@ -14,12 +14,12 @@ class FailureRate:
     """The share of a critic's last 100 critiques (or last batch, if that is more) that could not be read."""
 
     def __init__(self, limit: float, batch_size: int) -> None:
-        """Take the share above which a run should stop, and how many critiques come at a time."""
+        """Take the share of failures above which a run stops, and the number of critiques per step."""
         self.limit = limit
         self.statuses: deque[str] = deque(maxlen=max(FAILURE_WINDOW, batch_size))
 
     def count(self, statuses: Iterable[str]) -> None:
-        """Take the statuses of some critiques."""
+        """Add the statuses of some critiques."""
         self.statuses.extend(statuses)
 
     @property
@@ -33,7 +33,7 @@ class FailureRate:
         return len(self.statuses) >= FAILURE_WINDOW and self.rate > self.limit
 
     def error(self, rollouts: Path) -> CriticError:
-        """Return the error that stops the run; `rollouts` is where the critiques can be read."""
+        """Return the error that stops the run; `rollouts` is the directory that holds the critiques."""
         return CriticError(
             f"{self.rate:.0%} of the last {len(self.statuses)} critiques could not be read (critic.max_failure_rate is "
             f"{self.limit:.0%}); their responses were kept with δ = 0. Look at critique.status in {rollouts}, mend the "

@@ -1,10 +1,10 @@
-"""Numbers of a step, made from the records of its responses. The name of every KL says its unit.
+"""Metrics of a step, computed from the records of its responses. The name of each KL metric says its unit.
 
 reward/per_response      mean Σ_t r_t before the KL term
 delta/positive_share     share of tokens with δ > 0;  likewise negative_share, labelled_share
 kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
 critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
-length/reward_correlation  Pearson's r of length and reward: near 1 says that the run pays for length
+length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
 import time

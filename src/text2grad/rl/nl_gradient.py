@@ -65,10 +65,10 @@ def total_rewards(delta: Tensor, kl: Tensor, response_mask: Tensor, *, beta: flo
 
 
 def at_last_token(delta: Tensor, response_mask: Tensor) -> Tensor:
-    """Return the same judgement as one number: Σ_t δ_t on the last response token, 0 elsewhere.
+    """Return the sum of the rewards on the last response token, 0 elsewhere.
 
-    This is scalar PPO's reward in section 3.6 (reward B), made from the very spans Text2Grad uses, so that the two
-    differ in nothing but where the reward stands. Rows without tokens stay zero.
+    This is scalar PPO's reward in section 3.6 (reward B), made from the spans that Text2Grad uses, so that the two
+    differ only in the position of the reward. Rows without tokens stay zero.
 
     Args:
         delta: pseudo-rewards, [B, T].

@@ -1,6 +1,6 @@
 """Two AdamW optimizers, for the policy θ and for the value function ψ (Algorithm 4, lines 29-30).
 
-The learning rate of step n is a function of n alone, so there is no schedule state that a checkpoint could lose.
+The learning rate of step n is a function of n alone, so a checkpoint needs no state of the schedule.
 """
 
 import math
@@ -18,7 +18,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 def learning_rate_factor(schedule: Schedule, step: int, *, warmup_steps: int, total_steps: int) -> float:
-    """Return what the peak learning rate is multiplied by at a step, in [0, 1].
+    """Return the factor on the peak learning rate at a step, in [0, 1].
 
     Args:
         schedule: "constant", "linear" or "cosine"; the latter two decay to zero at `total_steps`.
@@ -86,7 +86,7 @@ class Optimizers:
         return {f"optim/{name}_lr": rate * factor for name, rate in self.peak.items()}
 
     def step(self) -> dict[str, float]:
-        """Clip, step and zero the gradients; the policy rests while the value function warms up.
+        """Clip gradients, step and zero them; the policy is not stepped while the value function warms up.
 
         Returns:
             The gradient norms before clipping.
@@ -113,7 +113,7 @@ class Optimizers:
         return norms
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set all gradients to None."""
         for optimizer in self.by_name.values():
             optimizer.zero_grad(set_to_none=True)
 
@@ -130,7 +130,7 @@ class Optimizers:
         }
 
     def restore(self, names: Mapping[int, str], states: Mapping[str, dict[str, Any]]) -> None:
-        """Undo `states`."""
+        """Restore the states that `states` returned."""
         for optimizer in self.by_name.values():
             for parameter in _parameters(optimizer):
                 if names[id(parameter)] in states:

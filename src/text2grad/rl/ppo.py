@@ -12,7 +12,7 @@ micro-batches nor the number of processes change a gradient. Shapes: B responses
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ LOG_RATIO_LIMIT = 20.0  # e^20: far beyond any update that should be made, far f
 
 
 class PolicyLoss(NamedTuple):
-    """The clipped surrogate and what it saw; sums over the tokens of the mask, each []."""
+    """The clipped surrogate and its statistics: sums over the tokens of the mask, each []."""
 
     loss: Tensor  # −Σ_t min(...) / token_count, differentiable
     ratio_sum: Tensor
@@ -106,16 +106,6 @@ def masked_token_mean(x: Tensor, response_mask: Tensor, *, token_count: float) -
     """Return Σ x_t over the mask / token_count, []; the entropy bonus is this mean of entropies."""
     check_same_shape(x=x, response_mask=response_mask)
     return x.masked_fill(~response_mask, 0.0).sum() / token_count
-
-
-def sampled_kl(logp: Tensor, logp_ref: Tensor, form: Literal["k1", "k3"]) -> Tensor:
-    """Return the sampled estimate of KL(π_θ ‖ π_ref) at each token, in nats per token, [B, T].
-
-    k1 is log π − log π_ref: unbiased, can be negative, the one to put into a reward. k3 is (q − 1) − log q with
-    q = π_ref/π: never negative, low variance, a metric only (its gradient is not that of the KL).
-    """
-    log_ratio = (logp - logp_ref).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return log_ratio if form == "k1" else torch.expm1(-log_ratio) + log_ratio
 
 
 @dataclass(slots=True)

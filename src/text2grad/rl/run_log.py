@@ -1,11 +1,11 @@
-"""What a run writes while it learns, so that it can be killed at any moment and nothing paid for is lost.
+"""The growing files of a run. A run can be killed at any moment; no finished step and no critique is lost.
 
     metrics.jsonl               one line per step
     rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
-    critiques/000012-0.json     a step's critiques, written before anything uses them, until a checkpoint covers it
+    critiques/000012-0.json     the critiques of one step and process, written before anything uses them
 
-A checkpoint remembers how long the first two were; `rewind` cuts them back to there, and the steps that are run again
-find their critiques in the third instead of asking (and paying) the critic a second time.
+A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes, and repeated steps read
+their critiques from the third, so that the critic is not called (and paid) twice. A checkpoint deletes older critiques.
 """
 
 import json
@@ -39,7 +39,7 @@ class RunLog:
         _append(self._metrics, [metrics])
 
     def write_rollouts(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append responses, in a new file where the last has grown too long."""
+        """Append responses; start a new file when the last exceeds its size limit."""
         files = self._rollout_files()
         current = files[-1] if files else self._rollout_file(0)
         if current.exists() and current.stat().st_size >= self.rollout_file_bytes:

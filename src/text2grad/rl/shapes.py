@@ -1,4 +1,4 @@
-"""One check, where tensors meet."""
+"""The check of shapes where tensors meet."""
 
 from torch import Tensor
 
