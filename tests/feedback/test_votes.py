@@ -19,7 +19,7 @@ from text2grad.errors import ConfigError
 from text2grad.reward_models.decoding.constrained import ConstrainedProcessor, DrawingProcessor
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.training.held_out import HeldOut, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.types import LABELS, Critique, Example, Span
 from tokenizers_made_here import made
@@ -236,7 +236,7 @@ def test_the_card_says_that_it_was_a_vote_and_what_was_unseen(home: Path) -> Non
 
 def test_votes_can_be_counted_in_shares_of_the_held_out_annotations(home: Path) -> None:
     model = GenerativeRewardModel.load(home / "voting" / "model")
-    held_out = HeldOut(model.tokenizer, ANNOTATIONS[:7])
+    held_out = HeldOutSet(model.tokenizer, ANNOTATIONS[:7])
     whole = held_out.measure_votes(model, [0.2, 0.8])
     parts = [held_out.measure_votes(model, [0.2, 0.8], rank=rank, processes=2) for rank in range(2)]
     assert [one.merged(other) for one, other in zip(*parts, strict=True)] == whole
