@@ -218,7 +218,7 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
     by_threshold = {}
     for number in range(1, 6):  # an oracle: each vote_threshold measured as a critic of its own
         model.vote_threshold = number / 5
-        by_threshold[number / 5] = run.held_out.measure(model)
+        by_threshold[number / 5] = run.evaluation.held_out.measure(model)
     f1s = {vote_threshold: span_f1(quality)["f1"] for vote_threshold, quality in by_threshold.items()}
     assert len(set(f1s.values())) > 1
     measured = json.loads((home / "voting" / "results.json").read_bytes())["measured"]
@@ -229,8 +229,8 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
 
 def test_the_card_says_that_it_was_a_vote_and_what_was_unseen(home: Path) -> None:
     card = (home / "voting" / "model" / "README.md").read_text()
-    assert "Critiques drawn, 5 for each response, and put to the vote, and constrained" in card
-    assert "from their prompts." in card
+    assert "Critiques sampled, 5 per response, and combined by vote, and constrained" in card
+    assert "the model was not trained on their prompts." in card
     assert "| vote_threshold | 0." in card
 
 

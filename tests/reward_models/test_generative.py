@@ -230,7 +230,12 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "vote_threshold": 0.25,
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
-    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
+    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (
+        33,
+        2,
+        False,
+        "normalized",
+    )
     assert (loaded.constrain, loaded.form, loaded.limits) == (False, "dense", limits)
     assert (loaded.eos_ids, loaded.pad_id) == (given.eos_ids, given.pad_id)
     before, after = given.model.state_dict(), loaded.model.state_dict()
@@ -246,7 +251,7 @@ def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
     taught.save(tmp_path)
     (tmp_path / SETTINGS_FILE).unlink()
     loaded = GenerativeRewardModel.load(str(tmp_path))
-    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (512, 64, True, "exact")
+    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (512, 64, True, "exact")
     assert (loaded.constrain, loaded.form, loaded.limits) == (True, "spans", QuoteLimits())
     assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
 

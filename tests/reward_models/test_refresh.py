@@ -14,6 +14,7 @@ import torch
 
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
+from text2grad import files
 from text2grad.align import AlignSettings
 from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
@@ -27,7 +28,6 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher, rebalanced
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
-from text2grad.rl import checkpoint
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
@@ -357,12 +357,12 @@ def test_a_critic_is_on_the_disk_before_its_name_is(
     critic, flushed = GenerativeRewardModel.load(phases / "reward_model"), []
     monkeypatch.setattr(Refresher, "_train", lambda self, step: True)
     final = tmp_path / "critic" / "step-000001"
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda number: flushed.append((number, final.exists())))
+    monkeypatch.setattr(files.os, "fsync", lambda number: flushed.append((number, final.exists())))
     refresher(tmp_path, critic, Annotator(), steps=(1,)).refresh_if_due(1, 0.0)
-    files = sum(path.is_file() for path in final.iterdir())
+    count = sum(path.is_file() for path in final.iterdir())
     named = [exists for _, exists in flushed]
     # The settings by themselves, every file, the directory; then the name, and the directory it stands in.
-    assert named == [False] * (1 + files + 1) + [True]
+    assert named == [False] * (1 + count + 1) + [True]
 
 
 # What it learns from.

@@ -127,7 +127,10 @@ def test_each_response_needs_its_example(taught: ScalarRewardModel) -> None:
 def test_a_model_with_more_outputs_is_refused(tokenizer: Any) -> None:
     with pytest.raises(ModelError) as caught:
         ScalarRewardModel(Stub([], outputs=2), tokenizer)
-    assert str(caught.value) == "a scalar reward model has one output, this one has 2"
+    assert str(caught.value) == (
+        "a scalar reward model needs exactly one output, and this model has 2; train one with "
+        "`text2grad reward-baseline scalar`"
+    )
 
 
 # What it learns.
@@ -237,7 +240,10 @@ def test_where_no_scalar_reward_model_is_there_is_none_to_load(tokenizer: Any, s
     tokenizer.save_pretrained(start)
     with pytest.raises(ModelError) as caught:
         ScalarRewardModel.load(start)  # a language model, whose config names the usual two labels
-    assert str(caught.value) == "a scalar reward model has one output, this one has 2"
+    assert str(caught.value) == (
+        "a scalar reward model needs exactly one output, and this model has 2; train one with "
+        "`text2grad reward-baseline scalar`"
+    )
 
 
 # What is too long.
@@ -261,7 +267,7 @@ def test_what_is_longer_than_the_limit_is_left_out_and_counted(
     with pytest.raises(DataError) as caught:
         train_scalar_reward_model(start, tokenizer, annotations(texts[2:3] * 2), [1.0, 2.0], how)
     assert str(caught.value) == (
-        "all 2 annotations are longer than 4 tokens; raise max_tokens, as far as the model's context goes"
+        "all 2 annotations are longer than 4 tokens; raise max_tokens, at most to the model's context"
     )
 
 
@@ -316,4 +322,4 @@ def test_each_annotation_needs_one_reward(tokenizer: Any, start: Path, given: in
 def test_rewards_that_are_all_the_same_teach_nothing(tokenizer: Any, start: Path) -> None:
     with pytest.raises(DataError) as caught:
         train_scalar_reward_model(start, tokenizer, annotations(NEW[:3]), [0.5] * 3, HOW)
-    assert str(caught.value) == "all 3 rewards are 0.5; there is nothing to tell apart"
+    assert str(caught.value) == "all 3 rewards are 0.5; at least two different rewards are needed"

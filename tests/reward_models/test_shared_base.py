@@ -183,17 +183,13 @@ def test_a_base_is_shared_by_a_lora_policy_and_an_adapter_on_the_very_same_base(
     assert shares_base(recipe(phases, tmp_path, model={"path": "base"})), "another spelling of the same directory"
 
 
-class Annotator(ColourCritic):
-    """The colour critic, by a name that a recipe can give."""
-
-
 @pytest.mark.parametrize("again", [(), (1,)], ids=["fixed", "refreshed"])
 def test_a_run_that_shares_its_base_ends_as_one_that_does_not(
     phases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: Sequence[int]
 ) -> None:
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": e.prompt}) + "\n" for e in EXAMPLES))
     refresh = {"steps": list(again), "train_steps": 2, "batch_size": 4, "lr": 1e-2, "window": 8}
-    refresh["annotator"] = "test_adapter_roles:Annotator"
+    refresh["annotator"] = "small_run:ColourCritic"
     found = []
     for name in ("shared", "apart"):
         if name == "apart":

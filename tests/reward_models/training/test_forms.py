@@ -60,7 +60,7 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     counts = json.loads((run / "results.json").read_bytes())["counts"]
     assert (counts["learned"], counts["target_tokens"]) == (24, 24 * TARGET_TOKENS[form])
     card = (run / "model" / "README.md").read_text("utf-8")
-    assert f"| tokens of what it learned to write, all together | {24 * TARGET_TOKENS[form]} |" in card
+    assert f"| tokens of all critiques trained on | {24 * TARGET_TOKENS[form]} |" in card
     assert ("a label for each word of the response" in card) == (form == "dense")
     assert ("a list of the response's words, each with a score of 1, -1 or 0, which" in card) == (form == "scores")
     assert "constrained" not in card
