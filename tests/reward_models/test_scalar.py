@@ -255,7 +255,7 @@ def test_what_is_longer_than_the_limit_is_left_out_and_counted(
     from transformers import Trainer
 
     rows: list[Any] = []
-    monkeypatch.setattr(Trainer, "train", lambda self: rows.extend(self.train_dataset))
+    monkeypatch.setattr(Trainer, "train", lambda self, **_: rows.extend(self.train_dataset))
     how = FineTuning(steps=1, max_tokens=4)
     # "a", the response and the line break: 3, 4, 5 and 4 tokens. The mean of 1, 4 and 4 is 3, their deviation √2.
     texts = [" red", " red cat", " red cat dog", " cat dog"]
