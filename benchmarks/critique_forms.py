@@ -21,7 +21,7 @@ from typing import Any, get_args
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from text2grad.feedback.annotations import Annotation, read_annotations
+from text2grad.feedback.records import Annotation, read_annotations
 from text2grad.feedback.spans import critique_from_text
 from text2grad.models.pretrained import load_tokenizer
 from text2grad.reward_models.word_labels import LABEL_FORMS, critique_from_labels

@@ -1,11 +1,17 @@
-"""The project itself: the order of its modules, its public names, its recipes, its README and its sizes."""
+"""The project itself: its packages and their imports, its public names, settings, recipes, documents and wheel."""
 
 import ast
+import importlib
+import importlib.util
 import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from zipfile import ZipFile
 
 import pytest
 
@@ -14,90 +20,137 @@ from text2grad.config.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "text2grad"
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if page.name != "log.md")]
+"""What users read; docs/log.md is a diary."""
 
-# Data flows to the right: a module imports from its left alone. Nouns, words, tokens, recipes and critics, tasks,
-# gradient, the loop, whole sessions, evidence, the command line.
-BANDS = """
-    __init__ errors types shapes
-    _sandbox_kernel _sandbox_job _sandbox_server _sandbox_worker sandbox
-    lenient_json critique_text normalize spans votes support
-    pieces offsets weighting align vocabulary
-    sections phase_sections config examples critics
-    program_text isolation unit_tests ruff_critic
-    tasks/__init__ tasks/base
-    tasks/_story_words tasks/_story_reading tasks/_story_openings tasks/stories
-    tasks/procedural tasks/_fact_reading tasks/_fact_wording
-    tasks/_summarization_world tasks/_summarization_posts tasks/_summarization_metric tasks/_summarization_critic
-    tasks/summarization
-    tasks/_qa_world tasks/_qa_tables tasks/_qa_metric tasks/_qa_critic tasks/qa
-    tasks/_code_world tasks/_code_expressions tasks/_code_specs tasks/_code_tests tasks/_code_critic tasks/_code_wording
-    tasks/code tasks/registry
-    nl_gradient advantages ppo
-    logprobs adapters batch shared_prefix pretrained models rollout rewards optim update
-    record_files qa_feedback records runlog run_state checkpoint metrics annotations remembered
-    sources/__init__ sources/base sources/changes sources/people sources/published sources/tools
-    sources/table sources/registry preferences export
-    critique_forms critique_writing quoting verbatim critique_grammar skeleton constrained adapter_roles reward_model
-    vllm_reward_model
-    muon sft reward_training reward_head preference_training steps process_reward_model
-    quality refresh scoring launch loop
-    annotating/__init__ annotating/store annotating/templates annotating/pace annotating/client annotating/asking
-    annotating/judging annotating/items annotating/critic annotating/reward_server annotating/preferring
-    tasks/tiny evaluate learned session pipeline
-    labelled reward_data reward_trainer reward_card reward_run
-    fidelity html terminal side_by_side methods plots annotation_tables report comparison
-    reward_evaluation/__init__ reward_evaluation/intervals reward_evaluation/pairs reward_evaluation/units
-    reward_evaluation/counting reward_evaluation/wording reward_evaluation/predicting reward_evaluation/evaluation
-    reward_evaluation/pictures reward_evaluation/agreement reward_evaluation/study
-    commands/__init__ commands/_align_report commands/align commands/annotate commands/import_ commands/recipe
-    commands/train commands/generate commands/export commands/reward commands/reward_baseline commands/quickstart
-    commands/evaluate_reward commands/win_rate commands/study cli
-"""
-ORDER = BANDS.split()
+TAUGHT_PATHS = {"text2grad.config.make_recipe", "text2grad.tasks.tiny"}
+"""The dotted paths below a package that documents may teach."""
+
+ENTRY_POINTS = {("cli", "main"), ("cli", "parser")}
+"""Names that pyproject.toml and the tests of the documents use."""
 
 
-def modules() -> dict[str, ast.Module]:
+def loaded_script() -> ModuleType:
+    """Return docs/make_architecture.py as a module: the reader of the table and of the imports."""
+    spec = importlib.util.spec_from_file_location("make_architecture", DOCS / "make_architecture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+architecture = loaded_script()
+TABLE = {package.name: package for package in architecture.read_table((DOCS / "architecture.md").read_text("utf-8"))}
+IMPORTS = architecture.imports()
+STUBS = {architecture.module_name(path.with_suffix(".py")): path for path in sorted(SOURCE.rglob("__init__.pyi"))}
+
+
+def exported(package: str) -> dict[str, str]:
+    """Return the names that a package exports, each with the module below the package that defines it."""
+    tree = ast.parse(STUBS[package].read_text("utf-8")) if package in STUBS else ast.Module([], [])
     return {
-        path.relative_to(SOURCE).with_suffix("").as_posix(): ast.parse(path.read_text("utf-8"))
-        for path in sorted(SOURCE.rglob("*.py"))
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
 
 
-def imported(tree: ast.Module) -> set[str]:
-    """Return the modules of this package that a module imports, types aside."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("text2grad"):
-            home = (node.module or "").removeprefix("text2grad").lstrip(".").replace(".", "/")
-            for alias in node.names:
-                inner = f"{home}/{alias.name}".lstrip("/")
-                found.add(inner if (SOURCE / f"{inner}.py").exists() else home)
-    return {name if (SOURCE / f"{name}.py").exists() else f"{name}/__init__".lstrip("/") for name in found}
+def across_packages() -> Iterator[tuple[str, str, object]]:
+    """Yield the imports that lead from one package to another; text2grad's own file names the public names."""
+    for found in IMPORTS:
+        importer, imported = architecture.package_of(found)
+        if importer and importer != imported:
+            yield importer, imported, found
 
 
-def test_every_module_has_its_place_in_the_order() -> None:
-    assert sorted(modules()) == sorted(ORDER)
+def test_the_top_holds_packages_and_the_ground_alone() -> None:
+    files = {path.name for path in SOURCE.iterdir() if path.is_file()}
+    assert files == {"__init__.py", "__init__.pyi", "errors.py", "types.py", "files.py", "py.typed"}
+    packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    assert packages | {"errors", "types", "files"} == set(TABLE)
 
 
-def test_no_module_imports_from_its_right() -> None:
-    place = {name: number for number, name in enumerate(ORDER)}
+def test_the_table_has_no_circle() -> None:
+    listed = list(TABLE)
+    for number, package in enumerate(TABLE.values()):
+        assert package.may_import <= set(listed[:number]), f"{package.name} may import what stands at or below it"
+
+
+def test_every_import_is_in_the_table() -> None:
+    wrong = [found for importer, imported, found in across_packages() if imported not in TABLE[importer].may_import]
+    assert not wrong
+
+
+def test_imports_from_another_package_go_through_what_it_exports() -> None:
     wrong = [
-        f"{name} imports {other}"
-        for name, tree in modules().items()
-        if name != "__init__"  # it names the public ones, loaded on first use
-        for other in imported(tree)
-        if place[other] > place[name]
+        found
+        for _, imported, found in across_packages()
+        if imported not in architecture.GROUND and found.name not in exported(found.module)
     ]
     assert not wrong
 
 
-def test_files_are_short_enough_to_be_read() -> None:
-    lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
-    assert {name: length for name, length in lengths.items() if length > 300} == {}
+def test_no_module_imports_itself_by_a_detour() -> None:
+    modules = {architecture.module_name(path) for path in SOURCE.rglob("*.py")}
+    imported: dict[str, set[str]] = defaultdict(set)
+    for found in IMPORTS:
+        inner = f"{found.module}.{found.name}".lstrip(".")
+        target = inner if inner in modules else found.module
+        if target != found.importer:
+            imported[found.importer].add(target)
+
+    def reachable(start: str) -> set[str]:
+        seen, waiting = set[str](), [start]
+        while waiting:
+            new = imported[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    assert [module for module in sorted(modules) if module in reachable(module)] == []
+
+
+def test_the_picture_is_what_the_script_draws() -> None:
+    drawn = architecture.draw(list(TABLE.values()))
+    found = (DOCS / "architecture.svg").read_text("utf-8")
+    assert found == drawn, "run python docs/make_architecture.py"
+
+
+@pytest.mark.parametrize("package", [name for name in TABLE if name not in architecture.GROUND])
+def test_a_package_states_what_it_may_import(package: str) -> None:
+    text = ast.get_docstring(ast.parse((SOURCE / package / "__init__.py").read_text("utf-8"))) or ""
+    stated = re.search(r"May import: ([^.]+)\.", " ".join(text.split()))
+    assert stated is not None
+    assert set(re.findall(r"`(\w+)`", stated[1])) == TABLE[package].may_import
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
+    assert [folder for folder in sorted(folders) if not (SOURCE / folder / "__init__.py").exists()] == []
+    assert {path.name for path in tests.glob("test_*.py")} <= {"test_project.py", "test_old_files.py"}
+
+
+def test_every_exported_name_loads() -> None:
+    for package, stub in STUBS.items():
+        module = importlib.import_module(f"text2grad.{package}".rstrip("."))
+        for name in exported(package):
+            assert getattr(module, name) is not None, f"{stub}: {name}"
+
+
+def test_every_exported_name_is_used_elsewhere_or_public() -> None:
+    used = {(found.module, found.name) for found in IMPORTS if not f"{found.importer}.".startswith(f"{found.module}.")}
+    for package in STUBS:  # a package above passes names of those below on
+        used |= {(f"{package}.{module}".lstrip("."), name) for name, module in exported(package).items()}
+    names = {(package, name) for package in STUBS if package for name in exported(package)}
+    assert sorted(names - used - ENTRY_POINTS) == []
 
 
 def test_public_names_are_those_documented_and_all_load() -> None:
-    documented = (ROOT / "docs" / "api.md").read_text("utf-8")
+    documented = (DOCS / "api.md").read_text("utf-8")
     for name in text2grad.__all__:
         assert getattr(text2grad, name).__doc__, name
         assert f"`{name}" in documented, f"docs/api.md does not name {name}"
@@ -127,9 +180,57 @@ def test_every_recipe_loads(path: Path) -> None:
     assert isinstance(load_recipe(path), Recipe)
 
 
-def test_a_wheel_holds_the_recipes_where_the_quickstart_looks_for_them() -> None:
+def test_every_setting_is_used_by_a_recipe_or_a_method_or_documented() -> None:
+    recipes = [tomllib.loads(path.read_text("utf-8")) for path in (ROOT / "recipes").glob("*.toml")]
+    pages = "\n".join(page.read_text("utf-8") for page in PAGES)
+    methods = (SOURCE / "experiments" / "methods.py").read_text("utf-8")
+
+    def named(section: str, key: str) -> bool:
+        in_pages = (
+            rf'\b{section}\.{key}\b|`{key}\b|\b{key}(`| =)|\[{section}\] {key}\b|"{key}":|--{key.replace("_", "-")}\b'
+        )
+        return (
+            any(key in recipe.get(section, {}) for recipe in recipes)
+            or re.search(in_pages, pages) is not None
+            or f"{section}.{key}=" in methods
+        )
+
+    settings = [
+        (section, key) for section, field in Recipe.model_fields.items() for key in type(field.default).model_fields
+    ]
+    assert [f"{section}.{key}" for section, key in settings if not named(section, key)] == []
+
+
+def test_a_wheel_holds_recipes_stubs_and_the_report_page() -> None:
+    """The patterns of pyproject.toml: hatchling takes every file of the package that git does not ignore."""
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"] == {"recipes": "text2grad/recipes"}
+    assert wheel == {"packages": ["src/text2grad"], "force-include": {"recipes": "text2grad/recipes"}}
+    assert all(needed_in_a_wheel().values())
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *map(str, needed_in_a_wheel().values())],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert ignored.stdout == ""
+
+
+def test_a_wheel_that_is_built_holds_them(tmp_path: Path) -> None:
+    builder = pytest.importorskip("hatchling.build", reason="hatchling is not installed")
+    script = (
+        f"import os; os.chdir({str(ROOT)!r}); from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"
+    )
+    assert builder is not None
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    with ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        assert set(needed_in_a_wheel()) <= set(wheel.namelist())
+
+
+def needed_in_a_wheel() -> dict[str, Path]:
+    """Return the files beside modules that an installed package needs, by their names in the wheel."""
+    beside = [path for pattern in ("__init__.pyi", "page/*", "py.typed") for path in SOURCE.rglob(pattern)]
+    recipes = {f"text2grad/recipes/{path.name}": path for path in (ROOT / "recipes").glob("*.toml")}
+    return {path.relative_to(SOURCE.parent).as_posix(): path for path in beside} | recipes
 
 
 def test_version_and_changelog_agree() -> None:
@@ -164,18 +265,45 @@ def test_ci_runs_exactly_the_test_command_of_the_readme() -> None:
     assert "make test" in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_python_blocks_of_the_readme_run(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_python_blocks_run(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     assert blocks
     for number, block in enumerate(blocks):
-        script = tmp_path / f"block{number}.py"
+        named = re.match(r"# (\S+\.py)\n", block)  # a block that is a file, for blocks after it
+        script = tmp_path / (Path(named[1]).name if named else f"block{number}.py")
         script.write_text(block, "utf-8")
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, f"{page}, block {number}:\n{done.stderr}"
 
 
 def test_docs_link_only_to_what_exists() -> None:
-    for page in (ROOT / "docs").rglob("*.md"):
+    for page in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_functions_linked_in_the_architecture_are_in_their_files() -> None:
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    linked = re.findall(r"\[`([\w.]+)`\]\(\.\./src/text2grad/([\w/]+\.py)\)", text)
+    assert len(linked) > 10
+    for name, file in linked:
+        tree = ast.parse((SOURCE / file).read_text("utf-8"))
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        defined |= {
+            target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.AnnAssign) and isinstance(target := node.target, ast.Name)
+        }
+        assert set(name.split(".")) <= defined, f"{name} is not in {file}"
+
+
+def test_documents_teach_public_names_and_no_deep_paths() -> None:
+    deep = re.compile(r"\btext2grad\.\w+\.\w+")
+    found = {
+        (page.name, path)
+        for page in PAGES
+        if page.name != "architecture.md"  # for contributors: it shows the insides
+        for path in deep.findall(page.read_text("utf-8"))
+    }
+    assert sorted((page, path) for page, path in found if path not in TAUGHT_PATHS) == []

@@ -71,7 +71,7 @@ def test_critiques_become_rewards_a_report_and_a_page(
     rewards, report, page = written(out)
     assert [record["record"] for record in rewards] == [1, 2]
     first = rewards[0]
-    assert first["critique"]["spans"] == [[10, 14, "negative"]]
+    assert first["critique"]["spans"] == [{"start": 10, "end": 14, "label": "negative"}]
     assert first["critique"]["unmatched"] == ["Nice"]
     assert first["delta"] == pseudo_rewards(made("gpt2"), first["ids"], [Span(10, 14, "negative")])
     assert made("gpt2").decode(first["ids"]) == first["response"] == LYON["response"]
@@ -201,7 +201,8 @@ def test_spans_move_along_where_white_space_changes_on_paper_and_on_screen(
     path = lines(tmp_path, {"response": "the  dog ", "poor_spans": ["dog "]})
     assert command(path, "--tokenizer", tokenizers["bert"], "--out", tmp_path) == 0
     (reward,), report, _ = written(tmp_path)
-    assert (reward["response"], reward["critique"]["spans"]) == ("the dog", [[4, 7, "negative"]])
+    assert reward["response"] == "the dog"
+    assert reward["critique"]["spans"] == [{"start": 4, "end": 7, "label": "negative"}]
     assert report["respaced"] == 1
     assert "  − dog\n" in capsys.readouterr().out
 

@@ -17,8 +17,8 @@ from text2grad import LLMCritic
 from text2grad.cli.__main__ import main
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, CriticError
-from text2grad.feedback.annotations import read_annotations
 from text2grad.feedback.critic import Critic, ask
+from text2grad.feedback.records import read_annotations
 from text2grad.types import Example, Span
 
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))

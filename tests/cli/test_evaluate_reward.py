@@ -10,7 +10,7 @@ import pytest
 from places import SHARED
 from text2grad.cli.__main__ import main
 from text2grad.experiments.critic_quality.pairs import read_predictions, read_truth
-from text2grad.feedback.annotations import Annotation, read_annotations, write_annotations
+from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.spans import Match
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import SYMBOLS

@@ -1,4 +1,4 @@
-"""A policy that was trained can be talked to, and what it and its critic write is shown as it is."""
+"""`text2grad generate`: the answers of a trained policy and the critiques of its critic are printed unchanged."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.experiments.reports.terminal import plain
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.critic import ask
+from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.randomness import step_uniforms
@@ -47,9 +47,9 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = Random(0)
     responses = ["".join(rng.choice(WORDS[:5]) for _ in range(rng.randint(1, 6))) for _ in range(200)]
     annotations = [Annotation("Say", response, remark(response)) for response in responses]
-    how = FineTuning(steps=60, batch_size=16, learning_rate=1e-2)
+    settings = FineTuning(steps=60, batch_size=16, learning_rate=1e-2)
     model = tiny_llama(tokenizer, seed=5, width=32, layers=1, context=96)
-    train_reward_model(model, tokenizer, annotations, how, max_new_tokens=40)[0].save(path / "reward_model")
+    train_reward_model(model, tokenizer, annotations, settings, max_new_tokens=40)[0].save(path / "reward_model")
     tiny_llama(tokenizer, seed=1, width=32, layers=1, context=512).save_pretrained(path / "start")
     tokenizer.save_pretrained(path / "start")
     return path

@@ -13,7 +13,7 @@ from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments import annotation_items as items_module
 from text2grad.experiments.annotation_items import RESPONSES, items_of
-from text2grad.feedback.annotations import Annotation, write_annotations
+from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.tasks.registry import built_in
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span

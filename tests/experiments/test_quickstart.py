@@ -13,12 +13,12 @@ from text2grad.cli.__main__ import main, parser
 from text2grad.cli.quickstart import Bars, parts_made, recipe_path
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import ConfigError
-from text2grad.experiments.comparison import in_words, mean_curve, method_rows, print_comparison, quality_rows
+from text2grad.experiments.comparison import agreement_rows, in_words, mean_curve, method_rows, print_comparison
 from text2grad.experiments.jobs import Job
-from text2grad.experiments.methods import ABLATIONS, COMPARED, METHODS, NEEDS, settings
-from text2grad.feedback.annotations import read_annotations
+from text2grad.experiments.methods import ABLATIONS, COMPARED, METHODS, NEEDS, method_directory, settings
+from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.tasks.registry import procedural
+from text2grad.tasks.registry import procedural_task
 
 SHORT = [
     "sft.steps=300",
@@ -80,7 +80,7 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     assert not any(one.critique.failed for one in annotations)
     reward_model = GenerativeRewardModel.load(seed / "reward_model")
     assert reward_model.max_new_tokens == 200
-    example = procedural("summarization", "held_out").examples(1)[0]
+    example = procedural_task("summarization", "held_out").examples(1)[0]
     (critique,) = reward_model([example], [" " + str(example.reference)])
     assert critique.status == "ok"
     assert not (seed / "reward_head").exists()  # nobody asked for it
@@ -120,7 +120,7 @@ def test_one_can_talk_to_the_model(out: Path, capsys: Any) -> None:
 
 def test_runs_of_several_seeds_share_the_cores_models_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: dict[str, Job] = {}
-    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, look, *, at_once: seen.update(jobs))
+    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, on_poll, *, at_once: seen.update(jobs))
     monkeypatch.setattr(quickstart, "report", lambda *_: None)
     asked = ["quickstart", "--task", "all", "--seeds", "2", "--out", str(tmp_path), "--methods", "scalar_ppo"]
     assert main([*asked, "--set", "run.steps=7"]) == 0
@@ -147,7 +147,7 @@ def test_bars_say_how_far_the_models_of_a_run_are(tmp_path: Path) -> None:
     console = Console(width=80, record=True, file=StringIO())
     with Bars(console, named=True) as bars:
         bars.models("summarization 0", log)
-        bars.method("summarization 0", tmp_path / "frozen", 60)  # not begun
+        bars.method("summarization 0", "frozen", tmp_path / "frozen", 60)  # not started
     assert "summarization 0 fine-tuning on demonstrations" in console.export_text()
     assert len(bars.bars) == 1
 
@@ -163,7 +163,20 @@ def test_every_method_starts_at_the_same_weights_and_differs_in_what_it_is_told(
     assert all("model.path='x/start'" in given for given in each.values())
     assert "reward.placement=last_token" not in each["text2grad"]
     assert {"reward.placement=last_token", "ppo.gamma=1.0", "critic.model='x/reward_model'"} <= set(each["scalar_ppo"])
-    assert {"critic.kind=scalar", "critic.model='x/reward_head'", "refresh.steps=[]"} <= set(each["reward_head_ppo"])
+    assert {"critic.kind=scalar", "critic.model='x/reward_head'", "refresh.steps=[]"} <= set(
+        each["scalar_reward_model"]
+    )
+
+
+def test_methods_have_labels_and_earlier_names_are_accepted(tmp_path: Path) -> None:
+    assert METHODS["scalar_ppo"] == "same spans, summed"
+    assert METHODS["scalar_reward_model"] == "learned scalar reward model"
+    args = parser().parse_args(["quickstart", "--methods", "reward_head_ppo", "scalar_ppo"])
+    assert args.methods == ["scalar_reward_model", "scalar_ppo"]
+    assert method_directory(tmp_path, "scalar_reward_model") == tmp_path / "scalar_reward_model"
+    (tmp_path / "reward_head_ppo").mkdir()  # a run of an earlier version is resumed where it is
+    assert method_directory(tmp_path, "scalar_reward_model") == tmp_path / "reward_head_ppo"
+    assert method_directory(tmp_path, "scalar_ppo") == tmp_path / "scalar_ppo"
 
 
 def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
@@ -228,13 +241,19 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
     text = in_words("summarization", RESULT)
     # means: sft 0.6, ours 0.9, scalar 0.75; the scalar's best mean is 0.75, ours at step 10 is 0.8
     assert "reaches a fact f1 of 0.60" in text
-    assert "the policy learned from the words of that model, and now stands at 0.90" in text
-    assert "brought it to 0.75, whose best value it passed at step 10 of 20" in text
+    assert "Training on these critiques raised the policy's fact f1: it is now 0.90." in text
+    summed = (
+        "With the same spans, summed into one number, it reached 0.75; Text2Grad passed the best mean of this baseline"
+    )
+    assert f"{summed} at step 10 of 20." in text
     # at first (0.9 + 0.8) / 2 and (0.75 + 0.65) / 2; at the end one seed has a number
-    assert "blamed at first, 85% deserved it, and it found 70% of those that did" in text
-    assert "Of the faults that were left at the end it found 50%." in text
+    assert (
+        "At the first step, 85% of the tokens that the reward model marked negative were faults, and it marked" in text
+    )
+    assert "it marked 70% of the faults." in text
+    assert "At the last step it marked 50% of the faults that were left." in text
     worse = {**RESULT, "methods": {**RESULT["methods"], "sft": {**RESULT["methods"]["sft"], "final": [0.9, 1.0]}}}  # type: ignore[dict-item]
-    assert "did not learn from the words" in in_words("summarization", worse)
+    assert "did not raise the policy's fact f1: it is now 0.90." in in_words("summarization", worse)
     assert "reaches a pass@1 of 0.60" in in_words("code", {**RESULT, "metric": "pass_at_1"})
 
 
@@ -242,8 +261,9 @@ def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
     columns, rows = method_rows({"tasks": {"summarization": RESULT}})
     assert columns == ["task", "method", "metric", "mean", "seeds", "KL/token"]
     assert rows[1] == ["summarization", "Text2Grad", "fact_f1", "0.900", "0.800 1.000", "0.200"]
-    assert [row[1] for row in rows] == ["fine-tuned", "Text2Grad", "scalar PPO"]
-    _, rows = quality_rows({"tasks": {"summarization": RESULT}})
+    assert [row[1] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]
+    columns, rows = agreement_rows({"tasks": {"summarization": RESULT}})
+    assert columns == ["task", "seed", "answers", "positive", "negative", "unreadable", "unmatched", "gap"]
     assert rows == [
         ["summarization", "0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],
         ["summarization", "0", "last", "– / –", "– / 0.50", "0.12", "–", "–"],

@@ -3,7 +3,9 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,8 +13,16 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from text2grad.critics.cached import CachedCritic
 from text2grad.errors import CriticError, DataError
-from text2grad.feedback.annotations import Annotation, annotate, critique_record, read_annotations, write_annotations
-from text2grad.feedback.records import read_critique_records
+from text2grad.feedback.critic import annotate
+from text2grad.feedback.records import (
+    Annotation,
+    critique_from_json,
+    critique_to_json,
+    read_annotations,
+    read_critique_records,
+    write_annotations,
+)
+from text2grad.files import to_json
 from text2grad.types import LABELS, Critique, Example, Span
 
 WHOLE = Annotation(
@@ -91,9 +101,9 @@ def test_an_annotation_is_a_line_of_json(tmp_path: Path) -> None:
 
 
 def test_a_critique_is_a_record_of_plain_data() -> None:
-    assert critique_record(WHOLE.critique) == {
+    assert critique_to_json(WHOLE.critique) == {
         "feedback": 'No, "Paris".',
-        "spans": [[0, 3, "positive"], [4, 10, "negative"]],
+        "spans": [{"start": 0, "end": 3, "label": "positive"}, {"start": 4, "end": 10, "label": "negative"}],
         "outcome": -0.5,
         "status": "repaired",
         "unmatched": ["Rome"],
@@ -106,7 +116,7 @@ def test_text2grad_align_reads_annotations_too(tmp_path: Path) -> None:
     assert (judged.prompt, judged.response, judged.critique) == WHOLE
 
 
-PIECES = ["a", "cat", '"', "\\", "\n", "\r", "\u2028", "é", "😀", "<think>", "{}", '{"spans": []}', "\0"]
+PIECES = ["a", "cat", '"', "\\", "\n", "\r", "\u2028", "é", "😀", "<think>", "{}", "\ud800", '{"spans": []}', "\0"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=8).map("".join) | st.text(max_size=12)
 OUTCOMES = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 STATUSES = st.sampled_from(["ok", "repaired", "unparsable", "timed_out"])
@@ -118,9 +128,28 @@ def annotations(draw: st.DrawFn) -> Annotation:
     bound = st.integers(0, len(response))
     ends = draw(st.lists(st.tuples(bound, bound, st.sampled_from(LABELS)), max_size=4))
     spans = tuple(sorted({Span(min(a, b), max(a, b), label) for a, b, label in ends}))
-    feedback = draw(TEXTS.filter(lambda text: not text or text.strip()))
+    feedback = draw(TEXTS)
     unmatched = tuple(draw(st.lists(TEXTS, max_size=3)))
     return Annotation(draw(TEXTS), response, Critique(feedback, spans, draw(OUTCOMES), draw(STATUSES), unmatched))
+
+
+@given(annotations(), st.randoms(use_true_random=False))
+def test_reading_a_written_critique_gives_it_back_whatever_the_order_of_its_spans(one: Annotation, rng: Random) -> None:
+    spans = [*one.critique.spans] * 2
+    rng.shuffle(spans)
+    critique = replace(one.critique, spans=tuple(spans))
+    read = critique_from_json(json.loads(to_json(critique_to_json(critique))), one.response, where="a.jsonl:1")
+    assert read == critique
+    assert repr(read) == repr(critique)
+
+
+@given(annotations())
+def test_critiques_of_version_0_1_are_read_as_they_were(one: Annotation) -> None:
+    written = critique_to_json(one.critique)
+    spans = [[span.start, span.end, span.label] for span in one.critique.spans]
+    assert critique_from_json({**written, "spans": spans}, one.response, where="rollouts, cached") == one.critique
+    kept = json.loads(to_json(asdict(one.critique)))
+    assert critique_from_json(kept, one.response, where="kept") == one.critique
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -132,10 +161,23 @@ def test_annotations_come_back_from_their_file_as_they_were(tmp_path: Path, give
     assert repr(read) == repr(given)  # 0.0 is not −0.0, and 1.0 is not 1
 
 
-def test_spans_come_back_in_order_and_once_and_blank_feedback_as_none(tmp_path: Path) -> None:
+def test_spans_come_back_from_a_file_in_order_and_once(tmp_path: Path) -> None:
     late, early = Span(2, 3, "positive"), Span(0, 1, "negative")
     write_annotations(tmp_path / "a.jsonl", [Annotation("p", "abc", Critique(" \n", (late, early, late)))])
-    assert read_annotations(tmp_path / "a.jsonl") == [Annotation("p", "abc", Critique("", (early, late)))]
+    assert read_annotations(tmp_path / "a.jsonl") == [Annotation("p", "abc", Critique(" \n", (early, late)))]
+
+
+@pytest.mark.parametrize("feedback", ["No. " * 37_500, " \n", "half \ud800 of a pair", '{"feedback": "in JSON"}', ""])
+def test_any_feedback_survives_its_file(tmp_path: Path, feedback: str) -> None:
+    given = [Annotation("p", "abc", Critique(feedback, (Span(0, 1, "positive"),), unmatched=("\udfff",)))]
+    write_annotations(tmp_path / "a.jsonl", given)
+    assert read_annotations(tmp_path / "a.jsonl") == given
+
+
+@pytest.mark.parametrize("feedback", ["No. " * 37_500, " \n", "half \ud800 of a pair"])
+def test_any_feedback_survives_beside_quotes_too(feedback: str) -> None:
+    found = critique_from_json({"feedback": feedback, "good_spans": ["b"]}, "abc", where="a.jsonl:1")
+    assert found == Critique(feedback, (Span(1, 2, "positive"),))
 
 
 def test_annotations_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> None:
@@ -252,7 +294,7 @@ def test_an_answer_is_on_disk_before_it_is_used(tmp_path: Path, monkeypatch: pyt
         remembers(examples("p"), ["one"])
     assert remembers.known == {}
     assert len(synced) == 1
-    assert json.loads(synced[0])["critique"] == critique_record(CountingCritic.judge("one"))
+    assert json.loads(synced[0])["critique"] == critique_to_json(CountingCritic.judge("one"))
 
 
 def test_a_critic_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -4,13 +4,21 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from places import DATA, SHARED
 from text2grad.errors import CriticError
-from text2grad.feedback.critique_text import MAX_CHARS, MAX_REPAIR_CHARS, ParsedCritique, parse_critique
+from text2grad.feedback.critique_text import (
+    MAX_CHARS,
+    MAX_REPAIR_CHARS,
+    ParsedCritique,
+    parse_critique,
+    parse_critique_object,
+)
 from text2grad.types import Critique
 
 CASES = json.loads((DATA / "critiques.json").read_text("utf-8"))
@@ -255,3 +263,31 @@ def test_lines_of_real_programs_survive_being_quoted(write):
         text = write({"code_feedback": item["question"], "wrong_code": list(lines), "improvement_code": None})
         parsed = parse_critique(text)
         assert (parsed.feedback, parsed.negative, parsed.status == "unparsable") == (item["question"], lines, False)
+
+
+WORDS_IN_OBJECTS = ["", " ", "good", "poor", "-1", "a cat", "the {dog}", "none", "\n"]
+KEYS_IN_OBJECTS = ["feedback", "Critique", "good-spans", "negative", "spans", "label", "quote", "outcome", "score", "x"]
+OBJECTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.sampled_from(WORDS_IN_OBJECTS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS_IN_OBJECTS), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS_IN_OBJECTS), OBJECTS, max_size=4))
+def test_an_object_is_read_as_its_json_text_is(value: dict[str, Any]) -> None:
+    text, parsed = parse_critique(json.dumps(value)), parse_critique_object(value)
+    assert parsed == text or (not parsed.feedback.strip() and replace(parsed, feedback="") == text)
+
+
+def test_an_object_without_a_known_key_is_read_as_its_text() -> None:
+    assert parse_critique_object({"x": 1}) == ParsedCritique('{"x": 1}', status="unparsable")
+    assert parse_critique_object({"content": '{"good_spans": ["a"]}'}).positive == ("a",)
+
+
+def test_numbers_and_nesting_without_bound_are_no_error() -> None:
+    deep: dict[str, Any] = {"good": ["a"]}
+    for _ in range(500):
+        deep = {"spans": deep}
+    assert parse_critique_object(deep).status == "ok"
+    assert parse_critique_object({"feedback": "x", "outcome": 10**400}).outcome is None

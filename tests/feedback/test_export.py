@@ -8,8 +8,8 @@ import pytest
 
 from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback.annotations import Annotation, read_annotations
 from text2grad.feedback.export import DATA_FILE, data_card, push_folder, write_dataset, write_examples, write_folder
+from text2grad.feedback.records import Annotation, read_annotations
 from text2grad.feedback.sources.registry import read_source
 from text2grad.types import Critique, Example, Span
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.feedback.annotations import Annotation, write_annotations
+from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer

@@ -11,8 +11,8 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from text2grad.errors import DataError, ModelError
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.critic import ask
+from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts

@@ -13,8 +13,8 @@ from transformers import AutoModelForTokenClassification
 import small_run
 from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.feedback.annotations import Annotation, write_annotations
 from text2grad.feedback.critic import ask
+from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
 from text2grad.reward_models.process import (

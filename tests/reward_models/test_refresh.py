@@ -19,7 +19,8 @@ from text2grad.align import AlignSettings
 from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.experiments.recipe_run import refresher_from_recipe
-from text2grad.feedback.annotations import Annotation, annotate, write_annotations
+from text2grad.feedback.critic import annotate
+from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.spans import Match
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.randomness import random_states

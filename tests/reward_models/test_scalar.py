@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from text2grad.errors import DataError, ModelError
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.critic import ask
+from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.scalar import SETTINGS_FILE, ScalarRewardModel, scored_ids, train_scalar_reward_model
 from text2grad.reward_models.writing import critique_prompt

@@ -14,7 +14,7 @@ from small_run import EXAMPLES, WORDS, ColourCritic
 from text2grad.config.recipe import Recipe
 from text2grad.errors import ModelError
 from text2grad.experiments.recipe_run import refresher_from_recipe, run_recipe
-from text2grad.feedback.annotations import annotate
+from text2grad.feedback.critic import annotate
 from text2grad.models.adapters import CRITIC_ADAPTER, adapter_parameters, with_lora
 from text2grad.models.batch import collate
 from text2grad.models.fine_tuning import FineTuning

@@ -16,8 +16,10 @@ from fact_critiques import ABOUT_A_FACT, MISSING, Judged, judged, others, told_i
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.base import Task, split_words
 from text2grad.tasks.qa import tables, world
-from text2grad.tasks.qa.metric import claims
-from text2grad.tasks.qa.task import DIFFICULTIES, QACritic, QATask, claim_f1, problem_of
+from text2grad.tasks.qa.critic import QACritic
+from text2grad.tasks.qa.metric import METRIC
+from text2grad.tasks.qa.task import DIFFICULTIES, QATask
+from text2grad.tasks.qa.world import problem_of
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = QATask("train"), QATask("held_out")
@@ -88,6 +90,10 @@ def kinds(slot: str, style: int) -> dict[str, str]:
 
 def told(feedback: str, facts: Mapping[str, str]) -> tuple[int, list[tuple[str, Judged | str]]]:
     return told_in(feedback, facts, TRUTHS, kinds)
+
+
+def claim_f1(example: Example, response: str) -> float:
+    return TRAIN.score(example, response)["claim_f1"]
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
@@ -327,6 +333,11 @@ def test_corruptions_depend_on_the_generator_alone_and_hold_known_words(level: s
 # The metric
 
 
+def test_claims_are_the_stated_slots_and_values() -> None:
+    found = METRIC.claims("Ann Weber teaches chess somewhere for 40 euros .")
+    assert found == [("who", "ann weber"), ("what", "chess"), ("price", "40")]
+
+
 @pytest.mark.parametrize(
     ("response", "right", "stated"),
     [
@@ -361,8 +372,8 @@ def test_critic_and_metric_agree_on_clean_answers_and_references_score_one() -> 
         assert remarks == [(slot, [(value, "right")]) for slot, value in halved(facts)]
         answer = TRAIN.demonstration(example, rng)
         praised = {answer[s.start : s.end].lower() for s in critique_of(answer, example).spans if s.label == "positive"}
-        right = {value for slot, value in claims(answer) if facts.get(slot, "").lower() == value}
-        names = [value.split() for slot, value in claims(answer) if slot == "who"]
+        right = {value for slot, value in METRIC.claims(answer) if facts.get(slot, "").lower() == value}
+        names = [value.split() for slot, value in METRIC.claims(answer) if slot == "who"]
         halves = {a for name in names for a, b in zip(name, facts["who"].lower().split(), strict=True) if a == b}
         assert praised == halves | (right - {facts["who"].lower()})
 

@@ -1,4 +1,7 @@
-"""TODO package sentence."""
+"""Spans of a response → δ of each sampled token, for any tokenizer.
+
+May import: `errors`, `types`, `config`, `feedback`.
+"""
 
 import lazy_loader
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards, span_tokens
 from text2grad.align.offsets import Range, token_offsets
-from text2grad.feedback import Annotation, CritiqueRecord, critique_record
+from text2grad.feedback import Annotation, CritiqueRecord, critique_to_json
 from text2grad.types import Critique, Span
 
 
@@ -58,7 +58,7 @@ class TokenRewards:
             "record": record.number,
             "prompt": record.prompt,
             "response": self.text,
-            "critique": critique_record(replace(self.critique, spans=self.spans)),
+            "critique": critique_to_json(replace(self.critique, spans=self.spans)),
             "ids": list(self.ids),
             "offsets": [list(pair) for pair in self.offsets],
             "delta": list(self.delta),

@@ -1,4 +1,8 @@
-"""The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`."""
+"""The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`.
+
+May import: `errors`, `types`, `files`, `config`, `feedback`, `align`, `models`, `critics`, `reward_models`, `rl`,
+`tasks`, `experiments`.
+"""
 
 import lazy_loader
 

@@ -1,9 +1,11 @@
-"""The command line: `text2grad <command>`. Each command is a module of this package and loads its imports late."""
+"""The command line: `text2grad <command>`. Each command is a module of this package and imports on first use."""
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 from rich.console import Console
 
@@ -22,18 +24,19 @@ from text2grad.cli import (
     train,
     win_rate,
 )
-from text2grad.errors import Text2GradError
+from text2grad.errors import RenamedSetting, Text2GradError
 
 EXIT_ERROR = 2
+SHOW_WARNING = warnings.showwarning
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     top = argparse.ArgumentParser(
         prog="text2grad",
-        description="Reinforcement learning from feedback in words: critiques become spans, spans become per-token "
-        "rewards, and those become the gradient (Text2Grad, arXiv 2505.22338).",
-        epilog="`text2grad <command> --help` explains each command with an example.",
+        description="Reinforcement learning from critiques in words: the quotes of a critique become spans of the "
+        "response, spans become per-token rewards, rewards become the policy gradient (Text2Grad, arXiv 2505.22338).",
+        epilog="`text2grad <command> --help` explains each command.",
     )
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
@@ -45,13 +48,23 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 2 refused or stopped with an explained error."""
+    """Run a command and return its exit code: 0 for success, 2 for an error with an explanation on stderr."""
     args = parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        with warnings.catch_warnings():  # restores `showwarning`
+            warnings.showwarning = _show_warning
+            return int(args.run(args))
     except Text2GradError as error:
         Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False)
         return EXIT_ERROR
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Print a `RenamedSetting` warning as one line, without a Python file and line number; others as usual."""
+    if issubclass(category, RenamedSetting):
+        Console(stderr=True, soft_wrap=True).print(str(message), style="yellow", markup=False, highlight=False)
+    else:
+        SHOW_WARNING(message, category, *place, **more)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def _bar(console: Console, total: int) -> Iterator[Callable[["Judged", "Tally", 
 
 def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], verdicts: Sequence["Verdict"]) -> None:
     """Write annotations.jsonl and failures.jsonl, each whole or not at all."""
-    from text2grad.feedback import critique_record
+    from text2grad.feedback import critique_to_json
     from text2grad.files import write_records
 
     settings = recipe.annotate
@@ -201,7 +201,7 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], verdicts: Seque
                 "completion_tokens": verdict.completion_tokens,
                 "unsupported": list(verdict.unsupported),
             }
-            annotations.append({**what, "critique": critique_record(verdict.critique), "annotator": annotator})
+            annotations.append({**what, "critique": critique_to_json(verdict.critique), "annotator": annotator})
         if verdict.failure is not None:
             failures.append({**what, "kind": verdict.failure.kind, "detail": verdict.failure.detail})
     for name, records in (("annotations", annotations), ("failures", failures)):

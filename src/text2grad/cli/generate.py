@@ -1,4 +1,4 @@
-"""`text2grad generate RUN`: talk to a policy that was trained, and hear what its critic says."""
+"""`text2grad generate RUN`: print answers of a trained policy, with critiques and spans."""
 
 import argparse
 import json
@@ -14,46 +14,38 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "generate",
-        help="let a trained policy answer, and its critic judge the answer",
-        description="Let the policy of a run answer a prompt, and print the answer, the critique in words, and the "
-        "coloured spans. Without --prompt it answers held-out examples of the run's task.",
+        help="print answers of a trained policy, with the critiques of its critic",
+        description="Sample an answer from the policy of a run, and print it with the critique of the run's learned "
+        "critic, if it has one: words and coloured spans. Without --prompt, the prompts are held-out examples of the "
+        "run's task.",
         epilog="example:\n  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", type=Path, metavar="RUN", help="directory of a run of `text2grad train`")
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="what to answer; may be repeated")
+    parser.add_argument("directory", type=Path, metavar="RUN", help="directory that `text2grad train` wrote")
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
     parser.add_argument(
-        "--examples", type=int, default=3, metavar="N", help="held-out examples, where no prompt is given"
+        "--examples", type=int, default=3, metavar="N", help="number of held-out examples without --prompt; default 3"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling; default 0")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the run's policy and critic, and print what they say."""
+    """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import make_recipe
-    from text2grad.experiments import learned_critic
+    from text2grad.experiments import Sampling, learned_critic, sample_rollouts
     from text2grad.experiments.reports import plain, print_critique
     from text2grad.feedback import ask
-    from text2grad.models import (
-        fitting_prompts,
-        load_policy,
-        load_tokenizer,
-        make_rollouts,
-        padding_id,
-        sample,
-        step_uniforms,
-        stop_ids,
-    )
+    from text2grad.models import load_policy, load_tokenizer, padding_id, stop_ids
     from text2grad.rl import latest_checkpoint
     from text2grad.tasks import built_in
     from text2grad.types import Example
 
-    mark = args.directory / "run.json"
+    run_file = args.directory / "run.json"
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
-    if not mark.exists() or checkpoint is None:
+    if not run_file.exists() or checkpoint is None:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
-    recipe = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
+    recipe = make_recipe(json.loads(run_file.read_bytes())["recipe"], where=str(run_file), warn=False)
     examples = [Example(prompt) for prompt in args.prompt]
     if not examples:
         if not recipe.data.task:
@@ -63,22 +55,13 @@ def run(args: argparse.Namespace) -> int:
     policy = load_policy(path, trust_remote_code=code).eval()
     tokenizer = load_tokenizer(path, trust_remote_code=code)
     settings, eos = recipe.rollout, stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
-    examples, prompts = fitting_prompts(
-        policy,
-        tokenizer,
-        examples,
-        prompt_format=settings.prompt_format,
-        max_new_tokens=settings.max_new_tokens,
-        too_long="refuse",
+    sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, padding_id(tokenizer, eos))
+    rollouts = sample_rollouts(
+        policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, seed=args.seed
     )
-    uniforms = step_uniforms(seed=args.seed, step=0, rows=len(prompts), tokens=settings.max_new_tokens)
-    answers = sample(
-        policy, prompts, uniforms, eos_ids=eos, pad_id=padding_id(tokenizer, eos), temperature=settings.temperature
-    )
-    rollouts = make_rollouts(tokenizer, examples, prompts, answers, eos)
     critic = learned_critic(recipe, args.directory, checkpoint)
     console = Console()
-    critiques = critic and ask(critic, examples, [one.response for one in rollouts], match=recipe.critic.match)
+    critiques = critic and ask(critic, examples, [rollout.response for rollout in rollouts], match=recipe.critic.match)
     for row, rollout in enumerate(rollouts):
         console.print(plain(rollout.example.prompt_text, style="dim"))
         if critiques:

@@ -1,4 +1,4 @@
-"""`text2grad quickstart`: the whole method from nothing, on a laptop."""
+"""`text2grad quickstart`: all three phases of Text2Grad on an embedded task, without downloads or a GPU."""
 
 import argparse
 import json
@@ -14,16 +14,27 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from text2grad.errors import ConfigError
-from text2grad.experiments import COMPARED, METHODS, NEEDS, Job, method_job, run_jobs, settings, steps_made
+from text2grad.experiments import (
+    COMPARED,
+    EARLIER_NAMES,
+    METHODS,
+    NEEDS,
+    Job,
+    method_directory,
+    method_job,
+    run_jobs,
+    settings,
+    steps_made,
+)
 
 TASKS = ("summarization", "code", "qa")
 LONGEST_FIRST = ("code", "summarization", "qa")
 PHASE_NAMES = {
     "sft": "fine-tuning on demonstrations",
     "annotations": "critiques in words and quotes",
-    "reward_model": "reward model learns to write them",
-    "start": "policy starts from its weights",
-    "reward_head": "reward head learns one number",
+    "reward_model": "training of the reward model",
+    "start": "weights that policies start from",
+    "reward_head": "scalar reward model",
     "reward_model_without_words": "reward model without words",
 }
 
@@ -32,12 +43,12 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "quickstart",
-        help="the whole method from nothing, in minutes, without a GPU",
-        description="All three phases of Text2Grad on an embedded task: a small Llama is made and fine-tuned on the "
-        "spot, a critic annotates its answers in words and quotes, a generative reward model learns to write such "
-        "critiques, and the policy learns from what that model writes. Beside it, PPO gets the same judgement as one "
-        "number. Nothing is downloaded. Ends with a table, results.json, curves.png, and report.html with every word "
-        "of feedback. What was stopped goes on where it was.",
+        help="run all three phases on an embedded task, in minutes, without a GPU",
+        description="Run all three phases of Text2Grad on an embedded task: fine-tune a small Llama with random "
+        "weights, annotate its answers with critiques in words and quotes, train a generative reward model to write "
+        "such critiques, and train the policy with the critiques of the reward model. Two baselines get one number per "
+        "response: the same spans, summed, and a learned scalar reward model. Nothing is downloaded. Writes a table, "
+        "results.json, curves.png, and report.html with all critiques. An interrupted run is resumed.",
         epilog="examples:\n"
         "  text2grad quickstart\n"
         "  text2grad quickstart --task all --seeds 3 --out runs/all\n"
@@ -45,26 +56,27 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--task", choices=(*TASKS, "all"), default="summarization")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds 0 to N-1, over the whole pipeline")
+    parser.add_argument(
+        "--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR")
     parser.add_argument(
         "--methods",
         nargs="+",
+        type=lambda name: EARLIER_NAMES.get(name, name),
         choices=tuple(METHODS),
         metavar="METHOD",
-        help=f"of {', '.join(METHODS)}; default {', '.join(COMPARED)}",
+        help=f"methods out of {', '.join(METHODS)}; default {', '.join(COMPARED)}",
     )
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting"
     )
-    parser.add_argument(
-        "--models-of", type=int, help=argparse.SUPPRESS
-    )  # only the models of this seed: see `models_job`
+    parser.add_argument("--models-of", type=int, help=argparse.SUPPRESS)  # a seed: make only its models (`models_job`)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the models, train every method, and report."""
+    """Make the models, train every method, and write the report."""
     from text2grad.config import load_recipe
 
     if args.seeds < 1:
@@ -77,27 +89,27 @@ def run(args: argparse.Namespace) -> int:
     tasks = TASKS if args.task == "all" else (args.task,)
     parts = [(task, seed) for task in LONGEST_FIRST if task in tasks for seed in range(args.seeds)]
     with Bars(console, named=len(parts) > 1) as bars:
-        jobs, looks = dict[str, Job](), dict[str, Callable[[], None]]()
+        jobs, updates = dict[str, Job](), dict[str, Callable[[], None]]()
         for task, seed in parts:
-            out, given = args.out / task / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
-            steps = load_recipe(recipe_path(task), given).run.steps
+            out, overrides = args.out / task / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
+            steps = load_recipe(recipe_path(task), overrides).run.steps
             name = f"{task} {seed}"
             jobs[name] = models_job(args, task, seed, methods, threads=None if len(parts) == 1 else 1)
-            looks[name] = partial(bars.models, name, jobs[name].log)
+            updates[name] = partial(bars.models, name, jobs[name].log)
             for method in methods:
-                directory = out / method
-                overrides = [*given, *settings(method, task, out)]
-                jobs[str(directory)] = method_job(recipe_path(task), directory, overrides, needs=name)
-                looks[str(directory)] = partial(bars.method, name, directory, steps)
+                directory = method_directory(out, method)
+                changed = [*overrides, *settings(method, task, out)]
+                jobs[str(directory)] = method_job(recipe_path(task), directory, changed, needs=name)
+                updates[str(directory)] = partial(bars.method, name, method, directory, steps)
         order = sorted(jobs, key=lambda job: jobs[job].needs is not None)  # models first, they take longest
-        run_jobs({job: jobs[job] for job in order}, lambda job: looks[job](), at_once=os.cpu_count() or 1)
+        run_jobs({job: jobs[job] for job in order}, lambda job: updates[job](), at_once=os.cpu_count() or 1)
     report(console, args.out, tasks, range(args.seeds), methods)
     console.print(f"{time.perf_counter() - started:.0f} seconds", style="dim")
     return 0
 
 
 def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence[str], *, threads: int | None) -> Job:
-    """Return the job that makes the models of phases 1 and 2, in a process that then gives its memory back."""
+    """Return the job that makes the models of phases 1 and 2, in a process of its own that frees its memory."""
     out = args.out / task / f"seed-{seed}"
     command = [sys.executable, "-m", "text2grad.cli", "quickstart", "--task", task, "--models-of", str(seed)]
     command += ["--out", str(args.out), "--methods", *methods]
@@ -105,81 +117,81 @@ def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence
     made = ["sft", "annotations.jsonl", "reward_model", "start", "sft_evaluation.json"]
     made += [NEEDS[method] for method in methods if method in NEEDS]
     return Job(
-        lambda: command, out.with_suffix(".log"), lambda: all((out / one).exists() for one in made), threads=threads
+        lambda: command, out.with_suffix(".log"), lambda: all((out / name).exists() for name in made), threads=threads
     )
 
 
 def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrides: Sequence[str]) -> None:
-    """Make the models of one task with one seed and evaluate the first of them, telling how far it is in JSON."""
+    """Make the models of one task and seed and evaluate the fine-tuned one; print the progress as lines of JSON."""
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from text2grad.config import load_recipe
     from text2grad.experiments import Pipeline
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading and saving models of a megabyte
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # a new reward head is no news
-    told = 0.0
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # bars of loading and saving small models
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # a new head has random weights on purpose
+    printed = 0.0
 
-    def tell(part: str, done: int, total: int) -> None:
-        nonlocal told
-        if done == total or time.perf_counter() - told > 2.0:
-            told = time.perf_counter()
+    def on_progress(part: str, done: int, total: int) -> None:
+        nonlocal printed
+        if done == total or time.perf_counter() - printed > 2.0:
+            printed = time.perf_counter()
             sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
             sys.stdout.flush()
 
-    pipeline = Pipeline(load_recipe(recipe_path(task), [*overrides, f"run.seed={seed}"]), out, tell)
+    pipeline = Pipeline(load_recipe(recipe_path(task), [*overrides, f"run.seed={seed}"]), out, on_progress)
     pipeline.run([NEEDS[method] for method in methods if method in NEEDS])
     pipeline.evaluate()
 
 
 class Bars:
-    """A bar for each thing that is done, in 80 columns."""
+    """One progress bar for each phase and each method, in 80 columns."""
 
     def __init__(self, console: Console, *, named: bool) -> None:
-        """Take the terminal; `named` says of each bar which task and seed it is of."""
+        """Prepare the bars; `named` puts task and seed before each label."""
         columns = (BarColumn(bar_width=8), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
         self.progress = Progress(TextColumn("{task.description}"), *columns, console=console)
         self.named, self.bars = named, dict[str, Any]()
 
     def __enter__(self) -> Self:
-        """Begin to show them."""
+        """Start the display."""
         self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave them as they are."""
+        """Stop the display; the bars stay visible."""
         self.progress.stop()
 
     def models(self, name: str, log: Path) -> None:
-        """Show how far the phases of a run are, by what its log says."""
+        """Update the bars of the phases from the log of a run."""
         for part, (done, total) in parts_made(log).items():
             self._show(name, PHASE_NAMES[part], done, total)
 
-    def method(self, name: str, directory: Path, steps: int) -> None:
-        """Show how far a method is."""
+    def method(self, name: str, method: str, directory: Path, steps: int) -> None:
+        """Update the bar of a method from the directory of its run."""
         done = steps_made(directory)
         if done or directory.with_suffix(".log").exists():
-            self._show(name, METHODS[directory.name], done, steps)
+            self._show(name, METHODS[method], done, steps)
 
-    def _show(self, name: str, what: str, done: int, total: int) -> None:
-        label = f"{name} {what}" if self.named else what
+    def _show(self, name: str, part: str, done: int, total: int) -> None:
+        label = f"{name} {part}" if self.named else part
         if label not in self.bars:
             self.bars[label] = self.progress.add_task(label, total=total)
         self.progress.update(self.bars[label], completed=done)
 
 
 def parts_made(log: Path) -> dict[str, tuple[int, int]]:
-    """Return how far each phase is, and of how much, by the lines of a log that say so."""
+    """Return (done, total) of each phase from the progress lines of a log."""
     found = {}
     for line in log.read_text("utf-8", "replace").splitlines() if log.exists() else []:
         if line.startswith('{"part": ') and line.endswith("}"):
-            said = json.loads(line)
-            found[said["part"]] = (said["done"], said["total"])
+            progress = json.loads(line)
+            found[progress["part"]] = (progress["done"], progress["total"])
     return found
 
 
 def report(console: Console, out: Path, tasks: Sequence[str], seeds: Sequence[int], methods: Sequence[str]) -> None:
-    """Write and print what it came to."""
+    """Write and print the results."""
     from text2grad.experiments import collect, print_comparison, write_comparison
     from text2grad.tasks import built_in
 
@@ -190,7 +202,7 @@ def report(console: Console, out: Path, tasks: Sequence[str], seeds: Sequence[in
     model = out / tasks[0] / "seed-0" / "text2grad"
     for name, path in (("numbers", "results.json"), ("curves", "curves.png"), ("page", "report.html")):
         console.print(f"{name:<9}{out / path}", markup=False, soft_wrap=True)
-    console.print(f"talk     text2grad generate {model}", markup=False, soft_wrap=True)
+    console.print(f"answers  text2grad generate {model}", markup=False, soft_wrap=True)
 
 
 def recipe_path(task: str) -> Path:

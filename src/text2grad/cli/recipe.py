@@ -1,4 +1,4 @@
-"""`text2grad recipe`: every setting of a recipe, its default and what it does."""
+"""`text2grad recipe`: print every setting with its default and its documentation."""
 
 import argparse
 from typing import Any
@@ -10,9 +10,9 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "recipe",
-        help="print a commented recipe of every setting",
+        help="print a recipe with every setting, its default and its documentation",
         description="Print a recipe with every setting at its default, each with its documentation. The output is a "
-        "recipe itself: text2grad recipe > my.toml",
+        "valid recipe: text2grad recipe > my.toml",
     )
     parser.set_defaults(run=run)
 

@@ -1,4 +1,4 @@
-"""`text2grad train RECIPE.toml`: the policy learns from what a critic writes."""
+"""`text2grad train RECIPE.toml`: train a policy with the critiques of a critic."""
 
 import argparse
 import os
@@ -15,9 +15,9 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "train",
-        help="train a policy by the recipe",
-        description="Train a policy on a critic's words: rollouts, critiques, δ per token, clipped PPO. Writes "
-        "metrics.jsonl, every rollout with its critique and per-token numbers, checkpoints that resume exactly, and at "
+        help="train a policy as a recipe says",
+        description="Train a policy with critiques: rollouts, critiques with spans, δ per token, clipped PPO. Writes "
+        "metrics.jsonl, every rollout with its critique and per-token values, checkpoints that resume exactly, and at "
         "the end results.json, curves.png and report.html.",
         epilog="examples:\n"
         "  text2grad train recipes/stories.toml --model path/to/stories260k\n"
@@ -33,23 +33,21 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting"
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in run.out, exactly where it stopped")
+    parser.add_argument("--resume", action="store_true", help="continue the run in run.out from its last checkpoint")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the recipe, refuse what is wrong with it, then train."""
+    """Load the recipe, refuse missing settings, then train and write the report."""
     from text2grad.config import load_recipe
 
     recipe = load_recipe(args.recipe, [*args.overrides, *_shorthands(args)])
     if not recipe.model.path:
-        raise ConfigError(f"{args.recipe}: [model] path is not set; give it by --model PATH")
+        raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
     if not recipe.data.task and not recipe.data.train:
         raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
     if not recipe.data.task and not recipe.critic.use and not recipe.critic.model:
-        raise ConfigError(
-            f"{args.recipe}: nobody judges the responses; set [critic] use or model, or give --critic MODULE:NAME"
-        )
+        raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
 
     from text2grad.experiments import main_metric, run_recipe
     from text2grad.experiments.reports import print_table, read_run, write_report

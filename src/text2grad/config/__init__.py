@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""TOML → frozen, typed settings of a run, one module per subject. May import: `errors`, `types`, `files`."""
 
 import lazy_loader
 

@@ -15,7 +15,7 @@ class CriticConfig(Section):
     model: str = ""
     """Directory of a reward model; for kind = "server" the model's name on the server."""
     kind: Literal["generative", "vllm", "server", "scalar", "process"] = "generative"
-    """Kind of `model`: writes critiques (in this process, in [vllm], on [server]), scores responses, or labels steps."""
+    """Kind of `model`: writes critiques (here, in [vllm], on [server]), scores responses, or labels steps."""
     match: Literal["exact", "normalized"] = "exact"
     """How a quote in a critique's text is found in the response."""
     constrain: bool | None = None
@@ -56,7 +56,7 @@ class RewardConfig(Section):
     placement: Literal["spans", "last_token"] = "spans"
     """ "last_token" sums the same rewards on the last token (scalar PPO)."""
     mode: Literal["strict", "contract", "expand"] = "expand"
-    """Tokens of a span: all that it touches (expand), only tokens inside (contract), or exact boundaries only (strict)."""
+    """Tokens of a span: all that it touches (expand), only tokens inside (contract), exact boundaries only (strict)."""
     weighting: Literal["uniform", "linear_decay", "token_importance"] = "uniform"
     """Weights of the tokens of a span (Appendix I.1); token_importance needs the extra [importance]."""
     overlap: Literal["cancel", "negative_wins", "last_wins"] = "cancel"

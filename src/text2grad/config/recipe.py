@@ -146,7 +146,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def describe() -> str:
-    """Return a recipe of all sections, keys, defaults and their documentation; settings without default are commented out."""
+    """Return a recipe of all sections, keys, defaults and documentation; settings without default are comments."""
     lines = []
     for section, field in Recipe.model_fields.items():
         lines += ["", f"[{section}]  # {type(field.default).__doc__}"]

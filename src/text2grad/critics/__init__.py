@@ -1,4 +1,7 @@
-"""TODO package sentence."""
+"""Critics that need no training: programs, unit tests in a sandbox, language models on servers.
+
+May import: `errors`, `types`, `files`, `config`, `feedback`.
+"""
 
 import lazy_loader
 

@@ -1,69 +1,76 @@
-"""A critic that is never asked twice: what it answered is on disk before it is used."""
+"""A critic whose critiques are cached in a file, so that no response is judged twice."""
 
 import json
 import os
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from text2grad.feedback import Critic, Match, ask, critique_record
+from text2grad.feedback import Critic, Match, ask, critique_from_json, critique_to_json
 from text2grad.files import to_json
-from text2grad.types import Critique, Example, Span
+from text2grad.types import Critique, Example
 
 
 class CachedCritic:
-    """Passes on what another critic says, and answers from a file what that one was asked before."""
+    """Calls another critic for new pairs of prompt and response only; each critique is on disk before it is returned.
+
+    Attributes:
+        known: the cached critiques as JSON data, by the hash of prompt and response.
+    """
 
     def __init__(self, critic: Critic, path: Path, *, match: Match = "exact") -> None:
-        """Take the critic and the JSONL file of its answers, which need not exist yet.
+        """Read the cache.
 
         Args:
-            critic: who is asked.
-            path: the file; a last line that was cut off by a crash is passed over.
+            critic: the critic to call.
+            path: the JSONL file of its critiques, which need not exist; a line cut off by a crash is ignored.
             match: how quotes are found in the response.
         """
         self.critic, self.path, self.match = critic, path, match
         self.known = _read(path)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, asking only for those that are not known.
+        """Return one critique per response; the critic judges only responses that are not cached.
 
         Raises:
             CriticError: if the critic fails.
+            DataError: if a cached critique is damaged.
         """
         keys = [_key(example, response) for example, response in zip(examples, responses, strict=True)]
         new = {key: row for row, key in enumerate(keys) if key not in self.known}
+        answers: dict[str, Critique] = {}
         if new:
             rows = list(new.values())
             found = ask(self.critic, [examples[r] for r in rows], [responses[r] for r in rows], match=self.match)
             answers = dict(zip(new, found, strict=True))
-            answered = {key: critique for key, critique in answers.items() if critique.status != "timed_out"}
-            self._write(answered)  # who did not answer in time is asked again
-            self.known |= answered
-            return [answers[key] if key in answers else self.known[key] for key in keys]
-        return [self.known[key] for key in keys]
+            self._write({key: one for key, one in answers.items() if one.status != "timed_out"})  # those are retried
+        return [
+            answers[key] if key in answers else critique_from_json(self.known[key], response, where=str(self.path))
+            for key, response in zip(keys, responses, strict=True)
+        ]
 
     def _write(self, answers: dict[str, Critique]) -> None:
-        lines = [to_json({"key": key, "critique": critique_record(critique)}) for key, critique in answers.items()]
+        records = {key: critique_to_json(critique) for key, critique in answers.items()}
+        lines = [to_json({"key": key, "critique": record}) for key, record in records.items()]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
-            file.write(b"".join(b"\n" + line for line in lines))  # a line that was cut off ends here
+            file.write(b"".join(b"\n" + line for line in lines))  # the newline ends a line that a crash cut off
             file.flush()
             os.fsync(file.fileno())
+        self.known |= records
 
 
 def _key(example: Example, response: str) -> str:
     return sha256(f"{example.prompt_text}\0{response}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _read(path: Path) -> dict[str, Critique]:
-    known: dict[str, Critique] = {}
+def _read(path: Path) -> dict[str, Any]:
+    known: dict[str, Any] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
-        except ValueError:  # no JSON, or no text: a crash of the machine can leave NULs
-            continue  # it is asked again
-        critique = record["critique"]
-        spans = tuple(Span(*span) for span in critique.pop("spans"))
-        known[record["key"]] = Critique(spans=spans, unmatched=tuple(critique.pop("unmatched")), **critique)
+        except ValueError:  # not JSON, or not UTF-8: a crash can leave NUL bytes
+            continue
+        known[record["key"]] = record["critique"]
     return known

@@ -1,4 +1,8 @@
-"""TODO package sentence."""
+"""Whole runs: the three phases, methods and their comparison, quality of critics, reports.
+
+May import: `errors`, `types`, `files`, `config`, `feedback`, `align`, `models`, `critics`, `reward_models`, `rl`,
+`tasks`.
+"""
 
 import lazy_loader
 

@@ -1,10 +1,13 @@
 from .annotation_items import items_of as items_of
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
+from .evaluate_policy import Sampling as Sampling, sample_rollouts as sample_rollouts
 from .jobs import Job as Job, run_jobs as run_jobs
 from .methods import (
     COMPARED as COMPARED,
+    EARLIER_NAMES as EARLIER_NAMES,
     METHODS as METHODS,
     NEEDS as NEEDS,
+    method_directory as method_directory,
     method_job as method_job,
     settings as settings,
     steps_made as steps_made,

@@ -1,13 +1,14 @@
-"""The runs of all tasks, methods and seeds become results.json, curves.png and report.html.
+"""Finished runs of all tasks, methods and seeds → results.json, curves.png and report.html.
 
 results.json    {"tasks": {TASK: {
                     "metric": name of the task's main metric,
                     "seeds": [...],
                     "methods": {METHOD: {"final": [value per seed], "curve": [[[step, value], ...] per seed],
-                                         "kl_per_token": [nats per seed]}},    METHOD: sft, scalar_ppo, ...
-                    "reward_model": [per seed: precision, recall, failure_rate, unmatched_rate on fresh answers
-                                     of the policy that Text2Grad starts from],
-                    "reward_model_at_end": [the same on the answers of the policy that it ends with],
+                                         "kl_per_token": [nats per seed]}},    METHOD: sft, or a key of `METHODS`
+                    "start": the weights that policies start from, "reward_model" or "sft",
+                    "reward_model": [per seed: agreement with the annotator (precision, recall, failure_rate,
+                                     unmatched_rate, gap) on held-out answers of the policy before Text2Grad],
+                    "reward_model_at_end": [the same after Text2Grad],
                     "seconds": [per seed: of each phase and method]}}}
 """
 
@@ -21,14 +22,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from text2grad.experiments.methods import METHODS
+from text2grad.experiments.methods import METHODS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.reports.plots import comparison_png
 from text2grad.experiments.reports.run_report import groups, read_run
 from text2grad.files import to_json, write_atomically
 
-SHARES = {"praised": "positive", "blamed": "negative"}
-RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}
+LABELS = ("positive", "negative")
+RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}  # column → key of the results
 
 
 def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
@@ -36,8 +37,8 @@ def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: 
 
     Args:
         out: directory that holds TASK/seed-N.
-        tasks: the main metric of each task.
-        seeds: of every task.
+        tasks: name → main metric.
+        seeds: the seeds of every task.
         methods: keys of `METHODS`.
     """
     return {"tasks": {task: _task(out / task, metric, seeds, methods) for task, metric in tasks.items()}}
@@ -45,21 +46,19 @@ def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: 
 
 def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
     places = [directory / f"seed-{seed}" for seed in seeds]
-    sft = [json.loads((place / "sft_evaluation.json").read_bytes()) for place in places]
-    found: dict[str, Any] = {
-        "sft": {"final": [one[metric] for one in sft], "curve": [[] for _ in places], "kl_per_token": [0.0] * len(sft)}
-    }
+    sft = [json.loads((place / "sft_evaluation.json").read_bytes())[metric] for place in places]
+    found: dict[str, Any] = {"sft": {"final": sft, "curve": [[] for _ in places], "kl_per_token": [0.0] * len(places)}}
     seconds = [json.loads((place / "phases.json").read_bytes()) for place in places]
-    trained = {method: [read_run(place / method) for place in places] for method in methods}
+    trained = {method: [read_run(method_directory(place, method)) for place in places] for method in methods}
     for method, runs in trained.items():
         found[method] = {
             "final": [run.evaluations[-1]["metrics"][metric] for run in runs],
-            "curve": [[[one["step"], one["metrics"][metric]] for one in run.evaluations] for run in runs],
+            "curve": [[[point["step"], point["metrics"][metric]] for point in run.evaluations] for run in runs],
             "kl_per_token": [run.evaluations[-1]["metrics"]["kl_per_token"] for run in runs],
         }
-        for timed, run in zip(seconds, runs, strict=True):
+        for of_seed, run in zip(seconds, runs, strict=True):
             spent = sum(v for line in run.metrics for k, v in line.items() if k.startswith("seconds/"))
-            timed[method] = round(spent, 1)
+            of_seed[method] = round(spent, 1)
     recipe = json.loads((places[0] / "text2grad" / "run.json").read_bytes())["recipe"]
     return {
         "metric": metric,
@@ -75,7 +74,7 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
 def write_comparison(results: Mapping[str, Any], out: Path) -> None:
     """Write results.json, curves.png and report.html."""
     picture = comparison_png(results["tasks"], METHODS)
-    shown = [
+    rollouts = [
         (f"{task}: {name}", records)
         for task, result in results["tasks"].items()
         for name, records in groups(read_run(out / task / f"seed-{result['seeds'][0]}" / "text2grad"))
@@ -83,11 +82,14 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
     page = rollouts_page(
         "Text2Grad quickstart",
         intro="\n\n".join(in_words(task, result) for task, result in results["tasks"].items()),
-        groups=shown,
+        groups=rollouts,
         images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", picture)],
         tables=[
             ("Methods", *method_rows(results)),
-            ("The reward model beside the annotator, in tokens: precision / recall", *quality_rows(results)),
+            (
+                "Agreement of the reward model with the annotator, in tokens: precision / recall",
+                *agreement_rows(results),
+            ),
         ],
     )
     write_atomically(out / "results.json", to_json(results))
@@ -96,29 +98,29 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
 
 
 def in_words(task: str, result: Mapping[str, Any]) -> str:
-    """Return what happened in a task, in plain words made from the numbers."""
+    """Return the results of a task as a paragraph."""
     methods, metric = result["methods"], result["metric"].replace("_at_", "@").replace("_", " ")
     sft, ours = (fmean(methods[name]["final"]) for name in ("sft", "text2grad"))
-    verdict = "learned from the words" if ours > sft else "did not learn from the words"
+    change = "raised" if ours > sft else "did not raise"
     text = (
         f"{task.capitalize()}: a Llama of 0.1 to 0.2 million parameters, fine-tuned on noisy demonstrations, reaches a "
-        f"{metric} of {sft:.2f} on items it has never seen. A second model learned to criticise its answers in words "
-        f"and quotes; the policy {verdict} of that model, and now stands at {ours:.2f}."
+        f"{metric} of {sft:.2f} on held-out items. A reward model learned to write critiques of its answers in words "
+        f"and quotes. Training on these critiques {change} the policy's {metric}: it is now {ours:.2f}."
     )
-    scalar = methods.get("scalar_ppo")
-    if scalar:
-        best, end = _passed(methods), max((p[0] for p in methods["text2grad"]["curve"][0]), default=0)
-        when = f", whose best value it passed at step {best} of {end}" if best is not None else ""
-        text += f" The same judgement given as one number brought it to {fmean(scalar['final']):.2f}{when}."
+    summed = methods.get("scalar_ppo")
+    if summed:
+        step, end = _passed(methods), max((p[0] for p in methods["text2grad"]["curve"][0]), default=0)
+        when = f"; Text2Grad passed the best mean of this baseline at step {step} of {end}" if step is not None else ""
+        text += f" With the same spans, summed into one number, it reached {fmean(summed['final']):.2f}{when}."
     precision, recall = (_mean(result["reward_model"], f"{name}/negative") for name in ("precision", "recall"))
     if precision is not None and recall is not None:
         text += (
-            f" Of the tokens that the reward model blamed at first, {precision:.0%} deserved it, and it found "
-            f"{recall:.0%} of those that did."
+            f" At the first step, {precision:.0%} of the tokens that the reward model marked negative were faults, and "
+            f"it marked {recall:.0%} of the faults."
         )
     left = _mean(result["reward_model_at_end"], "recall/negative")
     if left is not None:
-        text += f" Of the faults that were left at the end it found {left:.0%}."
+        text += f" At the last step it marked {left:.0%} of the faults that were left."
     start = {
         "reward_model": "the reward model's weights, fine-tuned on demonstrations once more",
         "sft": "the fine-tuned weights",
@@ -127,13 +129,13 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
 
 
 def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:
-    """Return the mean over the seeds that have a number; None where none has."""
+    """Return the mean over the seeds that have the value; None if no seed has it."""
     found = [record[name] for record in records if name in record]
     return fmean(found) if found else None
 
 
 def _passed(methods: Mapping[str, Any]) -> int | None:
-    """Return the first step at which Text2Grad's mean is above the scalar's best mean, or None."""
+    """Return the first step at which Text2Grad's mean is above the best mean of the same spans, summed, or None."""
     best = max(value for _, value in mean_curve(methods["scalar_ppo"]["curve"]))
     return next((step for step, value in mean_curve(methods["text2grad"]["curve"]) if value > best), None)
 
@@ -149,7 +151,7 @@ def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, f
 
 
 def method_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the methods' table: one row for each task and method."""
+    """Return columns and rows of the table of methods: one row for each task and method."""
     several = any(len(result["seeds"]) > 1 for result in results["tasks"].values())
     columns = ["task", "method", "metric", "mean" if several else "value", *(["seeds"] if several else []), "KL/token"]
     rows = []
@@ -161,21 +163,21 @@ def method_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
     return columns, rows
 
 
-def quality_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the reward model's table: two rows for each task and seed, first and last answers."""
+def agreement_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the reward model's table: for each task and seed, the first and the last answers."""
     rows = []
     for task, result in results["tasks"].items():
         for number, seed in enumerate(result["seeds"]):
             for answers, when in (("first", "reward_model"), ("last", "reward_model_at_end")):
-                quality = result[when][number]
+                found = result[when][number]
                 shares = [
-                    " / ".join(_rounded(quality.get(f"{share}/{label}")) for share in ("precision", "recall"))
-                    for label in SHARES.values()
+                    " / ".join(_rounded(found.get(f"{share}/{label}")) for share in ("precision", "recall"))
+                    for label in LABELS
                 ]
                 rows.append(
-                    [task, str(seed), answers, *shares, *(_rounded(quality.get(name)) for name in RATES.values())]
+                    [task, str(seed), answers, *shares, *(_rounded(found.get(name)) for name in RATES.values())]
                 )
-    return ["task", "seed", "answers", *SHARES, *RATES], rows
+    return ["task", "seed", "answers", *LABELS, *RATES], rows
 
 
 def _rounded(value: float | None) -> str:
@@ -183,22 +185,18 @@ def _rounded(value: float | None) -> str:
 
 
 def print_comparison(console: Console, results: Mapping[str, Any]) -> None:
-    """Print two tables for each task, of the methods and of the reward model, at most 80 columns wide."""
+    """Print two tables for each task, of the methods and of the reward model, each at most 80 columns wide."""
     for task, result in results["tasks"].items():
         one = {"tasks": {task: result}}
-        _print_table(
-            console,
-            f"{task}: {result['metric']}, held-out items",
-            *method_rows(one),
-        )
-        _print_table(console, f"{task}: precision / recall of the reward model in tokens", *quality_rows(one))
+        _print_table(console, f"{task}: {result['metric']}, held-out items", *method_rows(one))
+        _print_table(console, f"{task}: precision / recall of the reward model in tokens", *agreement_rows(one))
 
 
 def _print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
-    wanted = [number for number, column in enumerate(columns) if column not in ("task", "metric")]  # as the title says
-    for number in wanted:
+    shown = [number for number, column in enumerate(columns) if column not in ("task", "metric")]  # the title has both
+    for number in shown:
         table.add_column(columns[number], justify="left" if columns[number] in ("method", "answers") else "right")
     for row in rows:
-        table.add_row(*(row[number] for number in wanted), style="bold" if "Text2Grad" in row else "")
+        table.add_row(*(row[number] for number in shown), style="bold" if "Text2Grad" in row else "")
     console.print(table)

@@ -1,4 +1,4 @@
-"""A policy on held-out examples: what it says, how far it has moved, and what a task makes of it."""
+"""A policy on held-out examples: responses, KL from the start and the metrics of the task."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from text2grad.models import PolicyWithValue, Reference, collate, fitting_prompts, make_rollouts, sample, step_uniforms
 from text2grad.types import Example, Rollout
 
-EVALUATION_SEED = 20_250_522  # its random numbers are no training step's
+EVALUATION_SEED = 20_250_522  # keeps its random numbers apart from the numbers of training steps
 
 
 class Sampling(NamedTuple):
-    """How responses are drawn: length limit, temperature, ids that end one, padding, rows of one generate call."""
+    """Settings of sampling: length limit, temperature, stop ids, padding id, rows of one generate call."""
 
     max_new_tokens: int
     temperature: float
@@ -20,10 +20,53 @@ class Sampling(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Responses to held-out examples and the numbers made from them."""
+    """Responses to held-out examples and their metrics."""
 
     rollouts: list[Rollout]
     metrics: dict[str, float]
+
+
+def sample_rollouts(
+    policy: Any,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    sampling: Sampling,
+    *,
+    prompt_format: str,
+    seed: int,
+    step: int = 0,
+    too_long: str = "refuse",
+) -> list[Rollout]:
+    """Sample one response per example, as in training.
+
+    Args:
+        policy: the language model.
+        tokenizer: the policy's.
+        examples: task instances.
+        sampling: settings of sampling.
+        prompt_format: as in `fitting_prompts`.
+        seed: of the sampling.
+        step: with the seed, selects the random numbers.
+        too_long: as in `fitting_prompts`; skipped examples have no rollout.
+    """
+    fitting, prompts = fitting_prompts(
+        policy,
+        tokenizer,
+        examples,
+        prompt_format=prompt_format,
+        max_new_tokens=sampling.max_new_tokens,
+        too_long=too_long,
+    )
+    responses = sample(
+        policy,
+        prompts,
+        step_uniforms(seed=seed, step=step, rows=len(prompts), tokens=sampling.max_new_tokens),
+        eos_ids=sampling.eos_ids,
+        pad_id=sampling.pad_id,
+        temperature=sampling.temperature,
+        rows_at_once=sampling.rows_at_once,
+    )
+    return make_rollouts(tokenizer, fitting, prompts, responses, sampling.eos_ids)
 
 
 def evaluate(
@@ -41,36 +84,20 @@ def evaluate(
 
     Args:
         model: the policy with its value function.
-        reference: the frozen start.
+        reference: the frozen policy of step 0.
         tokenizer: the policy's.
         examples: held-out task instances.
         score: (examples, responses) → metrics.
-        sampling: how responses are drawn.
+        sampling: settings of sampling.
         prompt_format: as in `fitting_prompts`.
-        seed: of the sampling; the same before and after makes the comparison paired.
+        seed: of the sampling; the same seed before and after training makes the comparison paired.
 
     Returns:
         The rollouts, and the task's metrics with `kl_per_token` (k1, nats), `mean_tokens` and `truncated_share`.
     """
-    examples, prompts = fitting_prompts(
-        model.policy,
-        tokenizer,
-        examples,
-        prompt_format=prompt_format,
-        max_new_tokens=sampling.max_new_tokens,
-        too_long="refuse",
+    rollouts = sample_rollouts(
+        model.policy, tokenizer, examples, sampling, prompt_format=prompt_format, seed=seed + EVALUATION_SEED
     )
-    uniforms = step_uniforms(seed=seed + EVALUATION_SEED, step=0, rows=len(prompts), tokens=sampling.max_new_tokens)
-    responses = sample(
-        model.policy,
-        prompts,
-        uniforms,
-        eos_ids=sampling.eos_ids,
-        pad_id=sampling.pad_id,
-        temperature=sampling.temperature,
-        rows_at_once=sampling.rows_at_once,
-    )
-    rollouts = make_rollouts(tokenizer, examples, prompts, responses, sampling.eos_ids)
     kl, tokens = 0.0, 0
     for start in range(0, len(rollouts), sampling.rows_at_once):
         batch = collate(

@@ -1,7 +1,7 @@
-"""Jobs that are processes of their own, run side by side as far as the cores go.
+"""Run jobs as processes of their own, several at a time.
 
-A job starts when the one that it needs is finished, the first of those that can in the order they are given. One that
-is finished already is not run. What a job prints goes to its log; if one fails, the others are stopped.
+A job starts when the job that it needs is finished; of several ready jobs the first in the given order starts. Finished
+jobs are not run. The output of a job is appended to its log. If a job fails, the others are stopped.
 """
 
 import os
@@ -17,14 +17,14 @@ POLL_SECONDS = 0.5
 
 
 class Job(NamedTuple):
-    """What one process does.
+    """The work of one process.
 
     Attributes:
-        command: returns what is run, asked when it starts.
-        log: what it prints is appended there.
-        finished: tells that nothing is left to do.
+        command: () → the command line; called when the job starts.
+        log: file to which its output is appended.
+        finished: () → whether nothing is left to do.
         needs: name of the job that must be finished before.
-        threads: of its sums; None leaves it to the environment.
+        threads: OMP_NUM_THREADS of the process; None keeps the value of the environment.
     """
 
     command: Callable[[], Sequence[str]]
@@ -34,16 +34,16 @@ class Job(NamedTuple):
     threads: int | None = 1
 
 
-def run_jobs(jobs: Mapping[str, Job], look: Callable[[str], None], *, at_once: int) -> None:
+def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once: int) -> None:
     """Run jobs until all are finished.
 
     Args:
         jobs: by name.
-        look: called with each name now and then, and at the end.
-        at_once: how many processes.
+        on_poll: called with the name of each job, every `POLL_SECONDS` and at the end.
+        at_once: the most processes at a time.
 
     Raises:
-        TrainingError: if one of them fails; its log is named, and the others are stopped.
+        TrainingError: if a job fails; names its log.
     """
     done = {name for name, job in jobs.items() if job.finished()}
     waiting, running = [name for name in jobs if name not in done], dict[str, "subprocess.Popen[bytes]"]()
@@ -54,7 +54,7 @@ def run_jobs(jobs: Mapping[str, Job], look: Callable[[str], None], *, at_once: i
                 waiting.remove(name)
                 running[name] = _start(jobs[name])
             for name in jobs:
-                look(name)
+                on_poll(name)
             time.sleep(POLL_SECONDS)
             for name, process in list(running.items()):
                 if process.poll() is None:
@@ -70,7 +70,7 @@ def run_jobs(jobs: Mapping[str, Job], look: Callable[[str], None], *, at_once: i
             process.terminate()
             process.wait()
     for name in jobs:
-        look(name)
+        on_poll(name)
 
 
 def _start(job: Job) -> "subprocess.Popen[bytes]":

@@ -1,7 +1,7 @@
-"""What is compared: policies that learn from the same judgement, given as spans or as one number.
+"""The compared methods: policies that learn from the same critiques, as spans or as one number per response.
 
-Every method starts at the same weights, samples as many rollouts, and is trained by `text2grad train` in a process of
-its own; a run that was stopped goes on where it was.
+Every method starts at the same weights and samples the same number of rollouts. `text2grad train` trains each in a
+process of its own; an interrupted run is resumed.
 """
 
 import sys
@@ -12,35 +12,40 @@ from text2grad.experiments.jobs import Job
 
 METHODS: Mapping[str, str] = {
     "text2grad": "Text2Grad",
-    "scalar_ppo": "scalar PPO",
-    "reward_head_ppo": "reward-head PPO",
+    "scalar_ppo": "same spans, summed",
+    "scalar_reward_model": "learned scalar reward model",
     "gamma_1": "Text2Grad, γ = 1",
     "frozen": "Text2Grad, frozen reward model",
     "no_words": "Text2Grad, spans without words",
     "linear_decay": "Text2Grad, linear decay",
 }
-COMPARED = ("text2grad", "scalar_ppo", "reward_head_ppo")
-"""What is compared unless somebody asks for the rest, which are Text2Grad with one thing changed."""
+"""Name in results, directories and on the command line → label in tables and pictures."""
 
-NEEDS: Mapping[str, str] = {"reward_head_ppo": "reward_head", "no_words": "reward_model_without_words"}
-"""The model that a method needs beside those of Text2Grad."""
+EARLIER_NAMES: Mapping[str, str] = {"reward_head_ppo": "scalar_reward_model"}
+"""Name of a method in earlier versions → its name; accepted on the command line and as a run's directory."""
+
+COMPARED = ("text2grad", "scalar_ppo", "scalar_reward_model")
+"""The methods of a comparison unless others are chosen; the others are ablations of Text2Grad."""
+
+NEEDS: Mapping[str, str] = {"scalar_reward_model": "reward_head", "no_words": "reward_model_without_words"}
+"""Method → the model that it needs beside the models of Text2Grad: a directory of phase 2."""
 
 ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "gamma_1": ("ppo.gamma=1.0",),
     "frozen": ("refresh.steps=[]",),
-    "no_words": ("critic.quoted_in_feedback=false", "critic.verbatim=false"),  # both are of words
+    "no_words": ("critic.quoted_in_feedback=false", "critic.verbatim=false"),  # both concern the feedback
     "linear_decay": ("reward.weighting=linear_decay",),
 }
 
 ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
-"""The very same δ, summed on the last token, with the discount that lets the number reach the first."""
+"""The same δ, summed on the last token, with the discount at which the sum reaches the first token undiminished."""
 
-# The learning rate that is best for the one number, of those tried: docs/results/quickstart.md.
+# The best of the tried learning rates for one number per response: docs/results/quickstart.md.
 SCALAR_LR: Mapping[str, float] = {"summarization": 1e-3, "code": 1e-3, "qa": 5e-4}
 
 
 def settings(method: str, task: str, phases: Path) -> list[str]:
-    """Return what a method overrides in the recipe.
+    """Return the settings by which a method differs from the recipe, each as "section.key=value".
 
     Args:
         method: a key of `METHODS`.
@@ -48,25 +53,25 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
         phases: directory of the models of phases 1 and 2.
     """
     start = [f"model.path='{phases / 'start'}'"]
-    writer = "reward_model_without_words" if method == "no_words" else "reward_model"
-    words = [f"critic.model='{phases / writer}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
+    generative = phases / NEEDS.get(method, "reward_model")
+    spans = [f"critic.model='{generative}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
     scalar = [*ONE_NUMBER, f"optim.lr={SCALAR_LR[task]}"]
     if method == "text2grad" or method in ABLATIONS:
-        return [*start, *words, *ABLATIONS.get(method, ())]
+        return [*start, *spans, *ABLATIONS.get(method, ())]
     if method == "scalar_ppo":
-        return [*start, *words, *scalar]
-    head = [f"critic.model='{phases / 'reward_head'}'", "critic.kind=scalar", "refresh.steps=[]", "refresh.audit=0"]
-    return [*start, *head, *scalar]
+        return [*start, *spans, *scalar]
+    learned = [f"critic.model='{generative}'", "critic.kind=scalar", "refresh.steps=[]", "refresh.audit=0"]
+    return [*start, *learned, *scalar]
 
 
 def method_job(recipe: Path, directory: Path, overrides: Sequence[str], *, needs: str | None = None) -> Job:
-    """Return the training of one method.
+    """Return the job that trains one method.
 
     Args:
         recipe: the TOML file.
-        directory: of the run; one that was begun goes on.
-        overrides: what it changes in the recipe.
-        needs: the job that makes its models.
+        directory: of the run; a run that was started is resumed.
+        overrides: settings that differ from the recipe.
+        needs: name of the job that makes its models.
     """
 
     def command() -> list[str]:
@@ -77,7 +82,13 @@ def method_job(recipe: Path, directory: Path, overrides: Sequence[str], *, needs
     return Job(command, directory.with_suffix(".log"), (directory / "results.json").exists, needs)
 
 
+def method_directory(phases: Path, method: str) -> Path:
+    """Return the directory of a method's run; a run that an earlier version started keeps its directory."""
+    earlier = (phases / old for old, name in EARLIER_NAMES.items() if name == method)
+    return next((path for path in earlier if path.exists()), phases / method)
+
+
 def steps_made(directory: Path) -> int:
-    """Return how many steps a run has made."""
+    """Return the number of finished steps of a run."""
     path = directory / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -36,7 +36,7 @@ from text2grad.models import (
 )
 from text2grad.reward_models import SYMBOLS, critique_target, train_scalar_reward_model
 from text2grad.reward_models.training import train_reward_model
-from text2grad.tasks import Task, built_in, procedural, tiny_llama, word_tokenizer
+from text2grad.tasks import Task, built_in, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
@@ -94,7 +94,7 @@ class Pipeline:
     @property
     def task(self) -> Task:
         """The task, on its training split."""
-        return procedural(str(self.recipe.data.task), "train")
+        return procedural_task(str(self.recipe.data.task), "train")
 
     def _sft(self, path: Path) -> None:
         examples, answers = self._demonstrations()

@@ -1,4 +1,7 @@
-"""TODO package sentence."""
+"""Critique text → spans of the response; critiques, annotations and examples on disk.
+
+May import: `errors`, `types`, `files`.
+"""
 
 import lazy_loader
 

@@ -1,11 +1,4 @@
-from .annotations import (
-    Annotation as Annotation,
-    annotate as annotate,
-    annotation_record as annotation_record,
-    read_annotations as read_annotations,
-    write_annotations as write_annotations,
-)
-from .critic import Critic as Critic, ask as ask, load_critic as load_critic
+from .critic import Critic as Critic, annotate as annotate, ask as ask, load_critic as load_critic
 from .critique_text import (
     MAX_CHARS as MAX_CHARS,
     is_finite as is_finite,
@@ -32,10 +25,15 @@ from .preferences import (
 )
 from .record_files import WAY_OUT as WAY_OUT
 from .records import (
+    Annotation as Annotation,
     CritiqueRecord as CritiqueRecord,
     Form as Form,
-    critique_record as critique_record,
+    annotation_to_json as annotation_to_json,
+    critique_from_json as critique_from_json,
+    critique_to_json as critique_to_json,
+    read_annotations as read_annotations,
     read_critique_records as read_critique_records,
+    write_annotations as write_annotations,
 )
 from .sources import read_source as read_source
 from .spans import (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text
 from text2grad.types import Critique, Example, Span
 
@@ -71,6 +72,21 @@ def _checked(answer: object, response: str, *, match: Match, name: str) -> Criti
         return Critique(answer.feedback, status="unparsable")
     spans = tuple(Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # numpy's numbers, say
     return replace(answer, spans=spans, outcome=None if answer.outcome is None else float(answer.outcome))
+
+
+def annotate(
+    critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match = "exact"
+) -> list[Annotation]:
+    """Return one annotation per response: its prompt, the response and the critic's critique.
+
+    Raises:
+        CriticError: if the critic fails.
+    """
+    critiques = ask(critic, examples, responses, match=match)
+    return [
+        Annotation(example.prompt_text, response, critique)
+        for example, response, critique in zip(examples, responses, critiques, strict=True)
+    ]
 
 
 def load_critic(path: str) -> Critic:

@@ -23,11 +23,11 @@ see that it learns nothing.
 """
 
 import json
-import math
 import re
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,23 @@ class ParsedCritique:
     outcome: float | None = None
 
 
+def parse_critique_object(value: Mapping[str, Any]) -> ParsedCritique:
+    """Read a critique that is a JSON object already, under the keys of the module's docstring.
+
+    Unlike `parse_critique`, it reads feedback of any length and keeps it unchanged, blank text and lone surrogates
+    included.
+
+    Args:
+        value: an object that `json.loads` returned. If it has no known key, its JSON text is parsed instead.
+
+    Example:
+        >>> parse_critique_object({"Feedback": "Wrong city.", "bad-spans": ["Lyon"]}).negative
+        ('Lyon',)
+    """
+    reading = _choose(iter([Reading(dict(value), 0, 0)]))
+    return parse_critique(json.dumps(value, default=str)) if reading is None else _interpret(reading.value)
+
+
 def parse_critique(text: str) -> ParsedCritique:
     """Read a critique as a model wrote it.
 
@@ -85,7 +102,11 @@ def parse_critique(text: str) -> ParsedCritique:
         for read in (read_objects, _with_stray_quotes, _escaped_twice, _by_library):
             reading = _choose(read(verdict))
             if reading is not None:
-                return _interpret(reading, verdict)
+                parsed = _interpret(reading.value)
+                if not parsed.feedback.strip():
+                    parsed = replace(parsed, feedback=_prose(reading, verdict))
+                repaired = parsed.status == "ok" and not is_json(verdict[reading.start : reading.end])
+                return replace(parsed, status="repaired") if repaired else parsed
     return ParsedCritique(text.strip(), status="unparsable")
 
 
@@ -137,12 +158,12 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(item.values() if isinstance(item, dict) else item)
 
 
-def _parts(item: dict[str, Any]) -> dict[str, list[Any]]:
+def _parts(item: Mapping[str, Any], depth: int = 0) -> dict[str, list[Any]]:
     """Group the values of an object by the part of a critique that their keys name."""
     parts: dict[str, list[Any]] = {}
     for key, value in item.items():
         part = _PARTS.get("_".join(_KEY_WORD.findall(key.casefold())))
-        inner = _parts(value) if part == "spans" and isinstance(value, dict) else {}
+        inner = _parts(value, depth + 1) if part == "spans" and isinstance(value, dict) and depth < MAX_DEPTH else {}
         if "positive" in inner or "negative" in inner:  # {"spans": {"good": [...], "poor": [...]}}
             for inner_part, values in inner.items():
                 parts.setdefault(inner_part, []).extend(values)
@@ -151,19 +172,20 @@ def _parts(item: dict[str, Any]) -> dict[str, list[Any]]:
     return parts or ({"spans": [item]} if _is_label_map(item) else {})
 
 
-def _is_label_map(item: dict[str, Any]) -> bool:
+def _is_label_map(item: Mapping[str, Any]) -> bool:
     """True for {quote: label}: there are values, and all are labels as far as they were not cut."""
     labels = [value for value in item.values() if not isinstance(value, Cut)]
     return bool(labels) and all(_word(value) in _LABELS for value in labels)
 
 
-def _interpret(reading: Reading, text: str) -> ParsedCritique:
-    """Turn an object with known keys, and the text around it, into a critique."""
-    parts = _parts(reading.value)
-    feedback = next(filter(str.strip, map(_words, parts.get("feedback", ()))), "") or _prose(reading, text)
+def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
+    """Return the critique in an object with known keys."""
+    parts = _parts(value)
+    texts = [_words(given) for given in parts.get("feedback", ())]
+    feedback = next(filter(str.strip, texts), "".join(texts[:1]))
     numbers = (*parts.get("outcome", ()), *parts.get("score", ()))
     outcome = next((float(number) for number in numbers if is_finite(number)), None)
-    if isinstance(reading.value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
+    if isinstance(value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
         return ParsedCritique(feedback, status="unparsable")
 
     def listed(part: str) -> tuple[str, ...]:
@@ -175,7 +197,6 @@ def _interpret(reading: Reading, text: str) -> ParsedCritique:
         feedback=feedback,
         positive=listed("positive"),
         negative=listed("negative"),
-        status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
         suggestions=listed("suggestions"),
         outcome=outcome,
     )
@@ -241,8 +262,8 @@ def _quote_key(item: dict[str, Any]) -> str | None:
 
 
 def is_finite(value: Any) -> bool:
-    """True for a number that can be a reward."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """True for a number that can be a reward: neither NaN nor beyond the largest float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def is_json(text: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback.annotations import Annotation, annotation_record, write_annotations
+from text2grad.feedback.records import Annotation, annotation_to_json, write_annotations
 from text2grad.files import write_atomically, write_records
 from text2grad.types import LABELS, Example
 
@@ -188,7 +188,7 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
         raise ConfigError('Parquet files need pyarrow: pip install "text2grad[train]"') from error
     buffer = io.BytesIO()
     try:
-        table = pa.Table.from_pylist([annotation_record(one) for one in annotations], schema=_schema(pa))
+        table = pa.Table.from_pylist([annotation_to_json(one) for one in annotations], schema=_schema(pa))
         pq.write_table(table, buffer)
     except UnicodeEncodeError as error:
         raise DataError(f"Parquet holds valid Unicode only: {error}. Write a .jsonl file, which escapes it") from error

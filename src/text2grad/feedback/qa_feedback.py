@@ -9,28 +9,35 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from text2grad.feedback.record_files import Object, bad_record, required_text
 from text2grad.types import Critique, Span
 
 _QUOTE_CHARS = 90
 
 
-def qa_critique(record: Mapping[str, Any], response: str) -> Critique:
-    """Return the human feedback of one record as a critique.
-
-    Args:
-        record: with "feedback" and "passages".
-        response: its "prediction 1", whose characters the errors count.
+def read_qa_record(record: Object, where: str) -> tuple[str, str, Critique]:
+    """Return the question, the prediction and the human feedback of a record.
 
     Raises:
-        ValueError: if an error does not lie in the response.
-        KeyError: if the record lacks a part; TypeError or AttributeError if a part has another type.
+        DataError: if a part is missing or has another type, or an error does not lie in the prediction.
 
     Example:
         >>> error = {"error type": "Irrelevant", "start": 0, "end": 5, "explanation": ""}
-        >>> record = {"passages": [], "feedback": {"errors": [error], "missing-info": []}}
-        >>> qa_critique(record, "Hello there").feedback
+        >>> feedback = {"errors": [error], "missing-info": []}
+        >>> record = {"question": "Hi", "prediction 1": "Hello there", "passages": [], "feedback": feedback}
+        >>> read_qa_record(record, "feedback.json: record 1")[2].feedback
         'Irrelevant: "Hello"'
     """
+    question, response = (required_text(record, key, where) for key in ("question", "prediction 1"))
+    try:
+        return question, response, _critique(record, response)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise bad_record(where, f"not in the form of qa_feedback ({type(error).__name__}: {error})") from error
+    except ValueError as error:
+        raise bad_record(where, str(error)) from error
+
+
+def _critique(record: Object, response: str) -> Critique:
     feedback, passages = record["feedback"], record["passages"]
     lines, spans = [], set()
     for error in feedback["errors"]:

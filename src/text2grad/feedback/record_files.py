@@ -109,6 +109,18 @@ def json_object(record: Any, where: str) -> Object:
     return record
 
 
+def required_text(record: Object, key: str, where: str) -> str:
+    """Return a text that a record must have.
+
+    Raises:
+        DataError: if the record has no text under this key.
+    """
+    if not isinstance(record.get(key), str):
+        got = f"got {shown(record[key])}" if key in record else f"the record has {keys_of(record)}"
+        raise bad_record(where, f'"{key}" must be a text; {got}')
+    return str(record[key])
+
+
 def bad_record(where: str, what: str) -> DataError:
     """Return the error of a record that cannot be used."""
     return DataError(f"{where}: {what}. {WAY_OUT}")

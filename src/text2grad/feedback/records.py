@@ -1,47 +1,74 @@
-"""Files of responses and critiques -> `CritiqueRecord` records: what `text2grad align` reads.
+"""Responses with their critiques, in memory and on disk: phase 1 writes them, `text2grad align` and phase 2 read them.
 
-Two forms are known:
+A file is JSON lines. `critique_to_json` is the only writer of a critique, for annotations, rollouts, cached answers and
+the critiques of an unfinished step:
 
-jsonl        one JSON object per line: "response", and either "critique" or the parts of one beside it. A critique
-             is the text that a critic wrote, or an object of "feedback" and quotes ("good_spans", "poor_spans" or
-             any key that `critique_text` knows) or of offsets ("spans": [[start, end, "negative"], ...]). "prompt"
-             and "ids", the sampled token ids, are optional. The rollouts of a run are such files.
-qa_feedback  the JSON list of Fine-Grained RLHF (arXiv 2306.01693): errors are offsets of "prediction 1", and become
-             negative spans; what is missing has no span, and stays in words.
+    {"prompt": ..., "response": ..., "critique": {"feedback": ..., "spans": [{"start": 10, "end": 14, "label":
+     "negative"}, ...], "outcome": ..., "status": ..., "unmatched": [...]}}
 
-A record that cannot be used raises `DataError` with the file, the line and the way out, or is handed to `on_bad`. A
-critique that cannot be read is no such record: its status says so, and it is counted.
+Each field always has the same type, so that `datasets` loads the file. `critique_from_json` is the only reader. It also
+accepts what people and models write:
+
+- spans as [start, end, label] lists, as version 0.1 wrote them;
+- quotes under any key that `critique_text` knows ("good_spans", "poor_spans", ...) instead of, or beside, spans;
+- the text that a critic wrote;
+- in a line of a file, the parts of the critique beside "response".
+
+"prompt" and "ids", the sampled token ids, are optional. The form qa_feedback is the JSON list of Fine-Grained RLHF
+(see `qa_feedback.py`).
+
+A record that cannot be used raises `DataError` with the file, the line and the way out, or is passed to `on_bad`. An
+unparsable critique is no error: its status is recorded.
 """
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import DataError, check_known
-from text2grad.feedback.qa_feedback import qa_critique
-from text2grad.feedback.record_files import Object, bad_record, json_object, keys_of, read_lines, read_list, shown
-from text2grad.feedback.spans import Match, critique_from_text
+from text2grad.feedback.critique_text import parse_critique_object
+from text2grad.feedback.qa_feedback import read_qa_record
+from text2grad.feedback.record_files import (
+    Object,
+    bad_record,
+    json_object,
+    keys_of,
+    read_lines,
+    read_list,
+    required_text,
+    shown,
+)
+from text2grad.feedback.spans import Match, critique_from_text, locate_critique
+from text2grad.files import write_records
 from text2grad.types import LABELS, Critique, Example, Span, Status
 
 Form = Literal["jsonl", "qa_feedback"]
 
 BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
+"""Parts of a critique that may stand beside the response."""
+
+
+class Annotation(NamedTuple):
+    """A response and its critique."""
+
+    prompt: str
+    response: str
+    critique: Critique
 
 
 @dataclass(frozen=True, slots=True)
 class CritiqueRecord:
-    """A response and its critique, as a file gives them.
+    """A response and its critique as read from a file.
 
     Attributes:
-        number: the line of a JSONL file, or the place in a JSON list; both count from 1.
+        number: the line of a JSONL file, or the position in a JSON list; both count from 1.
         where: file and number, for messages.
-        prompt: what was asked; empty where the file does not say.
-        response: the text that the critique is about, and that its spans count characters of.
-        critique: the critique.
-        ids: the sampled token ids, where the file has them.
+        prompt: the prompt; empty if the file has none.
+        response: the text that the critique is about.
+        critique: the critique; its spans count characters of `response`.
+        ids: the sampled token ids, if the file has them.
     """
 
     number: int
@@ -52,15 +79,66 @@ class CritiqueRecord:
     ids: tuple[int, ...] | None = None
 
 
-def critique_record(critique: Critique) -> dict[str, Any]:
-    """Return a critique as JSON data; `read_critique_records` reads it."""
+def critique_to_json(critique: Critique) -> dict[str, Any]:
+    """Return a critique as JSON data."""
     return {
         "feedback": critique.feedback,
-        "spans": [[span.start, span.end, span.label] for span in critique.spans],
+        "spans": [{"start": span.start, "end": span.end, "label": span.label} for span in critique.spans],
         "outcome": critique.outcome,
         "status": critique.status,
         "unmatched": list(critique.unmatched),
     }
+
+
+def critique_from_json(given: Any, response: str, *, where: str, match: Match = "exact") -> Critique:
+    """Return the critique that JSON data holds; for the data of `critique_to_json`, an equal critique.
+
+    Args:
+        given: a critique in any form of the module's docstring.
+        response: the response that it is about.
+        where: file and number, for messages.
+        match: how quotes are found in the response, as in `locate_spans`.
+
+    Raises:
+        DataError: if it is no critique, or a span ends after the response.
+    """
+    if isinstance(given, str):
+        return critique_from_text(given, response, match=match)
+    if not isinstance(given, dict) or not given:
+        raise bad_record(
+            where, f'"critique" must be a critic\'s text or an object of "feedback" and spans; got {shown(given)}'
+        )
+    spans = given.get("spans")
+    if not isinstance(spans, list) or not all(map(_is_offsets, spans)):
+        return locate_critique(parse_critique_object(given), response, match=match)
+    others = {key: value for key, value in given.items() if key not in ("spans", "status", "unmatched")}
+    read = locate_critique(parse_critique_object(others), response, match=match) if others else Critique("")
+    return Critique(
+        feedback=read.feedback,
+        spans=(*(_span(span, response, where) for span in spans), *read.spans),
+        outcome=read.outcome,
+        status=_status(given, where),
+        unmatched=(*_unmatched(given, where), *read.unmatched),
+    )
+
+
+def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
+    """Write annotations as JSON lines, atomically."""
+    write_records(path, map(annotation_to_json, annotations))
+
+
+def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
+    """Return an annotation as JSON data; `read_critique_records` reads it."""
+    return {**annotation._asdict(), "critique": critique_to_json(annotation.critique)}
+
+
+def read_annotations(path: str | Path) -> list[Annotation]:
+    """Return the annotations of a file.
+
+    Raises:
+        DataError: if the file cannot be read or has no records, or a line is no annotation.
+    """
+    return [Annotation(record.prompt, record.response, record.critique) for record in read_critique_records(path)]
 
 
 def read_critique_records(
@@ -75,54 +153,53 @@ def read_critique_records(
 
     Args:
         path: the file.
-        form: one of those of the module's docstring.
+        form: a form of the module's docstring.
         match: how quotes are found in the response, as in `locate_spans`.
-        limit: read at most so many records.
-        on_bad: is given the error of each record that cannot be used; without it the first one is raised.
+        limit: the maximum number of records to read.
+        on_bad: called with the error of each record that cannot be used; without it, the first error is raised.
 
     Raises:
-        DataError: if the file cannot be read or has no records, or one of them cannot be used.
+        DataError: if the file cannot be read or has no records, or a record cannot be used.
     """
     check_known("format", form, get_args(Form))
     entries = read_lines(Path(path)) if form == "jsonl" else read_list(Path(path))
     number = 0
-    for number, where, record in islice(entries, limit):
+    for number, where, entry in islice(entries, limit):
         try:
-            judged = parse_record(number, where, record, form, match)
+            record = parse_record(number, where, json_object(entry, where), form=form, match=match)
         except DataError as error:
             if on_bad is None:
                 raise
             on_bad(error)
         else:
-            yield judged
+            yield record
     if not number:
         raise DataError(f"{path} has no records")
 
 
-def parse_record(number: int, where: str, record: Any, form: Form, match: Match) -> CritiqueRecord:
-    """Return one record of a file.
+def parse_record(
+    number: int, where: str, record: Object, *, form: Form = "jsonl", match: Match = "exact"
+) -> CritiqueRecord:
+    """Return the record that a JSON object holds, with each span once and in order.
 
     Raises:
         DataError: if it cannot be used.
     """
-    record = json_object(record, where)
     if form == "qa_feedback":
-        prompt, response = _text(record, "question", where), _text(record, "prediction 1", where)
-        return CritiqueRecord(number, where, prompt, response, _qa(record, response, where))
-    response = _text(record, "response", where)
-    return CritiqueRecord(
-        number, where, _prompt(record, where), response, _critique(record, response, where, match), _ids(record, where)
-    )
-
-
-def _qa(record: Object, response: str, where: str) -> Critique:
-    """Read a record's human feedback."""
-    try:
-        return qa_critique(record, response)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise bad_record(where, f"not in the form of qa_feedback ({type(error).__name__}: {error})") from error
-    except ValueError as error:
-        raise bad_record(where, str(error)) from error
+        return CritiqueRecord(number, where, *read_qa_record(record, where))
+    response, prompt = required_text(record, "response", where), _prompt(record, where)
+    given = record.get("critique")
+    if given is None:
+        given = {key: record[key] for key in BESIDE if key in record}
+        if not given:
+            raise bad_record(
+                where,
+                '"critique" must be a critic\'s text or an object of "feedback" and spans; the record has '
+                f"{keys_of(record)}",
+            )
+    critique = critique_from_json(given, response, where=where, match=match)
+    critique = replace(critique, spans=tuple(sorted(set(critique.spans))))
+    return CritiqueRecord(number, where, prompt, response, critique, _ids(record, where))
 
 
 def _prompt(record: Object, where: str) -> str:
@@ -135,14 +212,6 @@ def _prompt(record: Object, where: str) -> str:
     return prompt
 
 
-def _text(record: Object, key: str, where: str) -> str:
-    """Return a text that a record must have."""
-    if not isinstance(record.get(key), str):
-        got = f"got {shown(record[key])}" if key in record else f"the record has {keys_of(record)}"
-        raise bad_record(where, f'"{key}" must be a text; {got}')
-    return str(record[key])
-
-
 def _ids(record: Object, where: str) -> tuple[int, ...] | None:
     """Return the sampled ids, where there are some."""
     ids = record.get("ids")
@@ -151,30 +220,6 @@ def _ids(record: Object, where: str) -> tuple[int, ...] | None:
     if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
         raise bad_record(where, f'"ids" is a list of token ids, got {shown(ids)}')
     return tuple(ids)
-
-
-def _critique(record: Object, response: str, where: str, match: Match) -> Critique:
-    """Return the critique of a record, whichever way it is given."""
-    given = record.get("critique")
-    if given is None:
-        given = {key: record[key] for key in BESIDE if key in record}
-    if isinstance(given, str):
-        return critique_from_text(given, response, match=match)
-    if not isinstance(given, dict) or not given:
-        got = f"got {shown(given)}" if given else f"the record has {keys_of(record)}"
-        raise bad_record(where, f'"critique" must be a critic\'s text or an object of "feedback" and spans; {got}')
-    spans = given.get("spans")
-    if not isinstance(spans, list) or not all(map(_is_offsets, spans)):
-        return critique_from_text(json.dumps(given), response, match=match)
-    words = {key: value for key, value in given.items() if key not in ("spans", "status", "unmatched")}
-    read = critique_from_text(json.dumps(words), response, match=match) if words else Critique("")
-    return Critique(
-        feedback=read.feedback,
-        spans=tuple(sorted({*read.spans, *(_span(span, response, where) for span in spans)})),
-        outcome=read.outcome,
-        status=_status(given, where),
-        unmatched=(*_unmatched(given, where), *read.unmatched),
-    )
 
 
 def _is_offsets(entry: Any) -> bool:

@@ -26,7 +26,7 @@ from difflib import get_close_matches
 from typing import Literal, NamedTuple, get_args
 
 from text2grad.errors import ConfigError, CriticError
-from text2grad.feedback.critique_text import parse_critique
+from text2grad.feedback.critique_text import ParsedCritique, parse_critique
 from text2grad.feedback.normalize import normalize
 from text2grad.types import Critique, Label, Span
 
@@ -121,7 +121,13 @@ def critique_from_text(
         >>> critique_from_text('Wrong city. {"poor_spans": ["Lyon"]}', "I live in Lyon.").spans
         (Span(start=10, end=14, label='negative'),)
     """
-    parsed = parse_critique(text)
+    return locate_critique(parse_critique(text), response, match=match, occurrences=occurrences)
+
+
+def locate_critique(
+    parsed: ParsedCritique, response: str, *, match: Match = "exact", occurrences: Occurrences = "all"
+) -> Critique:
+    """Return a parsed critique with its quotes located in the response; the arguments are those of `locate_spans`."""
     located = locate_spans(response, parsed.positive, parsed.negative, match=match, occurrences=occurrences)
     return Critique(parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
 

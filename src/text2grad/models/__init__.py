@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""Load, adapt, prompt, sample, score and fine-tune a language model. May import: `errors`, `types`, `files`."""
 
 import lazy_loader
 

@@ -6,7 +6,7 @@
     reference   the base with adapters off, or a frozen copy where there are no adapters
 
 Hidden states are cut to the response positions before the output layer, and log-probs come from them in tiles
-(`logprobs`), so no [B, T, V] tensor exists. All tensors that leave this module are response-aligned; no other code shifts them.
+(`logprobs`), so no [B, T, V] tensor exists. Outside this module all tensors are response-aligned.
 Shapes: B responses, S all tokens, T response tokens, N response tokens of the batch packed, H hidden size.
 """
 

@@ -1,4 +1,7 @@
-"""TODO package sentence."""
+"""Learned critics: generative, scalar and process reward models; training, decoding, loading, serving.
+
+May import: `errors`, `types`, `files`, `config`, `feedback`, `align`, `models`, `critics`.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,7 @@
-"""TODO package sentence."""
+"""δ → gradient: rewards, advantages, PPO losses, the trainer and its checkpoints.
+
+May import: `errors`, `types`, `files`, `config`, `feedback`, `align`, `models`.
+"""
 
 import lazy_loader
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from text2grad.feedback import critique_record
+from text2grad.feedback import critique_to_json
 from text2grad.models import Scores
 from text2grad.types import FAILED_STATUSES, Critique, Rollout
 
@@ -51,7 +51,7 @@ def response_records(
                 "prompt": rollout.example.prompt_text,
                 "response": rollout.response,
                 "truncated": rollout.truncated,
-                "critique": critique_record(critique),
+                "critique": critique_to_json(critique),
                 "ids": list(rollout.response_ids),
                 "offsets": [list(pair) for pair in offsets[row]],
                 "delta": [round(x, 4) for x in deltas[row]],

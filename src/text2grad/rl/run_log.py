@@ -4,7 +4,7 @@
     rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
     critiques/000012-0.json     the critiques of one step and process, written before anything uses them
 
-A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes, and repeated steps read
+A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes; repeated steps read
 their critiques from the third, so that the critic is not called (and paid) twice. A checkpoint deletes older critiques.
 """
 
@@ -12,14 +12,14 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
+from text2grad.feedback import critique_from_json, critique_to_json
 from text2grad.files import to_json, write_atomically
-from text2grad.types import Critique, Rollout, Span
+from text2grad.types import Critique, Rollout
 
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
@@ -77,7 +77,7 @@ class RunLog:
     def keep_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
         """Write a step's critiques down before anything uses them."""
         records = [
-            {"response": rollout.response, **asdict(critique)}
+            {"response": rollout.response, **critique_to_json(critique)}
             for rollout, critique in zip(rollouts, critiques, strict=True)
         ]
         write_atomically(self._critique_file(step, rank), to_json(records))
@@ -92,13 +92,17 @@ class RunLog:
         if not path.exists():
             return None
         records = json.loads(path.read_bytes())
-        if [record.pop("response") for record in records] != [rollout.response for rollout in rollouts]:
+        responses = [rollout.response for rollout in rollouts]
+        if [record.pop("response") for record in records] != responses:
             raise DataError(
                 f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
                 "weights or the number of threads or processes changed. Resume with the same, or remove the file to "
                 "ask the critic again."
             )
-        return [_critique(record) for record in records]
+        return [
+            critique_from_json(record, response, where=str(path))
+            for record, response in zip(records, responses, strict=True)
+        ]
 
     def forget_critiques(self, before_step: int) -> None:
         """Remove the critiques of steps that a checkpoint covers."""
@@ -128,8 +132,3 @@ def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 def _truncate(path: Path, size: int) -> None:
     if path.exists() and path.stat().st_size > size:  # a shorter one would be filled up with NULs
         os.truncate(path, size)
-
-
-def _critique(record: dict[str, Any]) -> Critique:
-    spans = tuple(Span(**span) for span in record.pop("spans"))
-    return Critique(spans=spans, unmatched=tuple(record.pop("unmatched")), **record)

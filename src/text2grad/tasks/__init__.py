@@ -1,7 +1,6 @@
-"""Embedded tasks: small worlds with real semantics, made by construction and without downloads.
+"""Built-in tasks: prompts, noisy demonstrations, a critic with exact quotes, and a metric hidden from the critic.
 
-Each module holds one `Task`: prompts, noisy demonstrations, a programmatic critic that writes truthful
-critiques with exact quotes, and a metric that the critic never sees. Nothing here imports torch.
+May import: `errors`, `types`, `feedback`, `critics`.
 """
 
 import lazy_loader

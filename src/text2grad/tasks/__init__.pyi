@@ -1,3 +1,3 @@
 from .base import Task as Task
-from .registry import BuiltIn as BuiltIn, built_in as built_in, procedural as procedural
+from .registry import BuiltIn as BuiltIn, built_in as built_in, procedural_task as procedural_task
 from .tiny import tiny_llama as tiny_llama, word_tokenizer as word_tokenizer

@@ -1,4 +1,4 @@
-"""The built-in tasks by name, as a recipe's `data.task` gives it."""
+"""The built-in tasks by the name that `data.task` of a recipe gives."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from statistics import fmean
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic
 from text2grad.tasks.base import Split, Task
-from text2grad.tasks.code.task import CodeTask
-from text2grad.tasks.qa.task import QATask
-from text2grad.tasks.stories.task import StoryCritic, story_metrics, story_openings
-from text2grad.tasks.summarization.task import SummarizationTask
+from text2grad.tasks.code import CodeTask
+from text2grad.tasks.qa import QATask
+from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
+from text2grad.tasks.summarization import SummarizationTask
 from text2grad.types import Example
 
 PROCEDURAL: dict[str, Callable[[Split], Task]] = {
@@ -22,14 +22,14 @@ PROCEDURAL: dict[str, Callable[[Split], Task]] = {
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """What a run needs of a task.
+    """The parts of a task that a run uses.
 
     Attributes:
         train: (n, seed) → training examples.
-        held_out: (n, seed) → examples that share nothing with training.
-        critic: () → the task's programmatic critic.
+        held_out: (n, seed) → examples of the held-out split.
+        critic: () → the task's program critic.
         score: (examples, responses) → metrics of the set.
-        metric: the main one of them.
+        metric: the key of the main metric.
     """
 
     train: Callable[[int, int], list[Example]]
@@ -49,22 +49,22 @@ def _stories() -> BuiltIn:
     )
 
 
-def _made(name: str) -> BuiltIn:
-    """Return a procedural task; the metrics of the set are the means over its items."""
-    train, held_out = procedural(name, "train"), procedural(name, "held_out")
+def _procedural(name: str) -> BuiltIn:
+    """Return a procedural task; the metrics of a set are the means over its items."""
+    train, held_out = procedural_task(name, "train"), procedural_task(name, "held_out")
 
     def score(examples: Sequence[Example], responses: Sequence[str]) -> dict[str, float]:
-        each = held_out.score_many(examples, responses)
-        return {key: fmean(one[key] for one in each) for key in each[0]}
+        scores = held_out.score_many(examples, responses)
+        return {key: fmean(score[key] for score in scores) for key in scores[0]}
 
     return BuiltIn(train.examples, held_out.examples, train.critic, score, held_out.metric)
 
 
-def procedural(name: str, split: Split) -> Task:
+def procedural_task(name: str, split: Split) -> Task:
     """Return a task that makes its own items, with demonstrations and a critic.
 
     Raises:
-        ConfigError: if there is none of that name.
+        ConfigError: if the name is unknown.
     """
     if name not in PROCEDURAL:
         raise ConfigError(f"there is no procedural task {name!r}; tasks: {', '.join(PROCEDURAL)}")
@@ -75,10 +75,10 @@ def built_in(name: str) -> BuiltIn:
     """Return a built-in task.
 
     Raises:
-        ConfigError: if there is none of that name.
+        ConfigError: if the name is unknown.
     """
     if name == "stories":
         return _stories()
     if name in PROCEDURAL:
-        return _made(name)
+        return _procedural(name)
     raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted(['stories', *PROCEDURAL]))}")

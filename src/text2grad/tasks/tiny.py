@@ -1,7 +1,7 @@
-"""A language model made on the spot for an embedded task: ordinary Hugging Face classes, no download, no pretraining.
+"""A small language model for an embedded task: Hugging Face classes, random weights, no download.
 
-The tokenizer has one token for each word of the task with the space before it, so decoding gives the text back as it
-was. The model is a Llama with about 0.1 million parameters.
+The tokenizer has one token for each word of the task with the space before it, so decoding returns the text unchanged.
+The model is a Llama with about 0.1 million parameters.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ def word_tokenizer(texts: Iterable[str], symbols: Sequence[str] = ()) -> Any:
     r"""Return a tokenizer with one token for each word, mark and line break that occurs in `texts`.
 
     Args:
-        texts: what the tokenizer must be able to say.
-        symbols: texts that become one token each wherever they stand, the longest first.
+        texts: the training texts; other words are unknown to the tokenizer.
+        symbols: texts that become one token each, also within words; the longest match wins.
 
     Example:
         >>> tokenizer = word_tokenizer(["Ann sold a bike.\nTL;DR: Ann sold."])
@@ -37,10 +37,10 @@ def word_tokenizer(texts: Iterable[str], symbols: Sequence[str] = ()) -> Any:
 
 
 def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, context: int = 512) -> Any:
-    """Return a Llama of random weights for this tokenizer.
+    """Return a Llama with random weights for this tokenizer.
 
     Args:
-        tokenizer: names the vocabulary size and the special ids.
+        tokenizer: gives the vocabulary size and the special ids.
         seed: of the weights.
         width: hidden size, a multiple of 16.
         layers: transformer blocks.
@@ -62,7 +62,7 @@ def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, c
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
-        initializer_range=0.1,  # with the usual 0.02 a model this small takes ten times as long to learn to copy
+        initializer_range=0.1,  # with the usual 0.02 a model of this size needs ten times as long to learn to copy
     )
     model = LlamaForCausalLM(config)
     begin_alike(model, tokenizer)
@@ -70,11 +70,12 @@ def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, c
 
 
 def begin_alike(model: Any, tokenizer: Any) -> None:
-    """Let a model of random weights begin with what it would need long to find out: which tokens are the same.
+    """Initialize a model so that equal words look equal to it from the first step.
 
-    The keys of attention begin as its queries, so that a token looks for its like (after arXiv 2305.09828), and a word
-    with a space before it begins as the word without. A model that must compare quotes with the truth then learns
-    to within 400 steps, and otherwise had not begun to within 800 (docs/log.md).
+    The key weights of attention start as a copy of the query weights, so that a token attends to equal tokens (after
+    arXiv 2305.09828). The embedding of a word with a space before it starts as the embedding of the word without. A
+    model that must compare quotes with the truth then learns to compare within 400 steps; without, it had not started
+    within 800 (docs/log.md).
     """
     import torch
 

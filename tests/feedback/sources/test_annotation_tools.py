@@ -17,7 +17,7 @@ import pytest
 
 from places import DATA
 from text2grad.errors import DataError
-from text2grad.feedback.annotations import Annotation
+from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import NOT_JUDGED, Loss
 from text2grad.feedback.sources.registry import read_items, read_source
 from text2grad.feedback.sources.tools import GUESSED, SKIPPED, UNCLEAR, UNSUBMITTED

@@ -12,7 +12,7 @@ import pytest
 
 from places import SHARED
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback.annotations import Annotation, write_annotations
+from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.sources.base import NO_PLACE, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
 from text2grad.feedback.sources.registry import Account, Found, read_items, read_source
 from text2grad.feedback.sources.table import UNREADABLE

@@ -20,8 +20,8 @@ from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
 from small_run import finish
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
-from text2grad.feedback.annotations import Annotation, read_annotations, write_annotations
 from text2grad.feedback.preferences import split_by_prompt
+from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts

@@ -11,9 +11,10 @@ from hypothesis import given, settings, strategies as st
 
 from text2grad.errors import DataError
 from text2grad.tasks.code import world
+from text2grad.tasks.code.critic import CodeCritic
 from text2grad.tasks.code.expressions import parse
-from text2grad.tasks.code.task import CodeCritic, CodeTask, steps_of
-from text2grad.tasks.code.world import Step
+from text2grad.tasks.code.task import CodeTask
+from text2grad.tasks.code.world import Step, steps_of
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = CodeTask("train"), CodeTask("held_out")

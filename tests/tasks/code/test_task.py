@@ -13,9 +13,10 @@ from text2grad.critics.sandbox.sandbox import Sandbox
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.base import Task, split_words
 from text2grad.tasks.code import specs, task as code, world
-from text2grad.tasks.code.task import DIFFICULTIES, CodeCritic, CodeTask, lines_right, program_of, steps_of
+from text2grad.tasks.code.critic import CodeCritic
+from text2grad.tasks.code.task import DIFFICULTIES, CodeTask, lines_right, program_of
 from text2grad.tasks.code.unit_tests import separated, write_tests
-from text2grad.tasks.code.world import Step
+from text2grad.tasks.code.world import Step, steps_of
 from text2grad.types import Example
 
 TRAIN, HELD_OUT, HARD = CodeTask("train"), CodeTask("held_out"), CodeTask("train", "hard")

@@ -6,9 +6,8 @@ import re
 import pytest
 
 from text2grad.errors import ConfigError
-from text2grad.tasks.stories.openings import HELD_OUT, TRAIN, World
+from text2grad.tasks.stories.openings import HELD_OUT, TRAIN, World, story_openings
 from text2grad.tasks.stories.reading import read_story
-from text2grad.tasks.stories.task import story_openings
 
 
 def test_openings_are_different_plain_texts_that_the_seed_decides() -> None:

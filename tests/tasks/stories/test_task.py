@@ -12,8 +12,7 @@ from hypothesis import given, settings, strategies as st
 from places import STORIES as MODEL
 from text2grad import Critique, Example
 from text2grad.errors import ConfigError
-from text2grad.tasks.stories import words as _story_words
-from text2grad.tasks.stories.task import StoryCritic, story_metrics, story_openings
+from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings, words as _story_words
 
 pytest.importorskip("spellchecker", reason="the story critic needs pyspellchecker: pip install 'text2grad[train]'")
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from fact_critiques import ABOUT_A_FACT, ABOUT_NONE, MISSING, Judged, judged, others, told_in
 from text2grad.tasks.summarization import world
-from text2grad.tasks.summarization.task import SummarizationTask, SummaryCritic
+from text2grad.tasks.summarization.critic import SummaryCritic
+from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = SummarizationTask("train"), SummarizationTask("held_out")

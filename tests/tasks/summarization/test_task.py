@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.tasks.base import Task, half_of_both, pairs, split_words
+from text2grad.tasks.base import Task, pairs, split_words
+from text2grad.tasks.facts import half_of_both
 from text2grad.tasks.summarization import posts, world
-from text2grad.tasks.summarization.metric import claims, rouge_l
-from text2grad.tasks.summarization.task import DIFFICULTIES, SummarizationTask, SummaryCritic, fact_f1
+from text2grad.tasks.summarization.critic import SummaryCritic
+from text2grad.tasks.summarization.metric import METRIC, rouge_l
+from text2grad.tasks.summarization.task import DIFFICULTIES, SummarizationTask
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = SummarizationTask("train"), SummarizationTask("held_out")
@@ -29,6 +31,10 @@ POST = (
 EXAMPLE = Example(POST + "\nTL;DR:", meta={"facts": FACTS, "distractors": DISTRACTORS})
 # A summary that states six facts.
 WHOLE = re.compile(r"(\w+ \w+) (\w+) the (\w+) at the (\w+) on (\w+) because of the (\w+)\.")
+
+
+def fact_f1(example: Example, response: str) -> float:
+    return TRAIN.score(example, response)["fact_f1"]
 
 
 def critique_of(response: str, example: Example = EXAMPLE) -> Critique:
@@ -244,7 +250,7 @@ def test_demonstrations_take_wrong_facts_from_the_post_and_depend_on_the_generat
     assert answers == [HELD_OUT.demonstration(example, Random(i)) for i, example in enumerate(examples)]
     for example, answer in zip(examples, answers, strict=True):
         mentioned = {(slot, v.lower()) for slot, values in example.meta["mentions"].items() for v in values}
-        assert set(claims(answer)) <= mentioned
+        assert set(METRIC.claims(answer)) <= mentioned
         assert len(split_words(answer)) <= 30
 
 
@@ -362,6 +368,11 @@ def test_corruptions_depend_on_the_generator_alone_and_hold_known_words() -> Non
 )
 def test_fact_f1_is_right_by_hand(response: str, expected: float) -> None:
     assert fact_f1(EXAMPLE, response) == pytest.approx(expected)
+
+
+def test_claims_are_the_stated_slots_and_values() -> None:
+    found = METRIC.claims("Maria Lopez fixed the bike somewhere on Friday .")
+    assert found == [("who", "maria lopez"), ("did", "fixed"), ("what", "bike"), ("when", "friday")]
 
 
 @pytest.mark.parametrize(

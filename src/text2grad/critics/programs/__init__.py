@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""Critics that are programs: unit tests and the linter ruff."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""Run model-written Python code in isolated worker processes."""
 
 import lazy_loader
 

@@ -9,7 +9,7 @@ from text2grad.experiments.critic_quality.intervals import Estimate
 from text2grad.experiments.critic_quality.units import Marked, Marks
 from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.reports.plots import COLOURS, GRID, INK, to_png
-from text2grad.feedback import critique_record
+from text2grad.feedback import critique_to_json
 from text2grad.types import LABELS, Critique
 
 WORST, FIRST = 10, 20
@@ -145,6 +145,6 @@ def _record(one: Marked, critic: str, noun: str) -> dict[str, Any]:
 def _side(one: Marked, marks: Marks, critique: Critique, by: str, noun: str) -> dict[str, Any]:
     offsets = [list(pair) for pair in one.offsets]
     return {
-        **{"by": by, "unit": noun, "response": one.text, "critique": critique_record(critique)},
+        **{"by": by, "unit": noun, "response": one.text, "critique": critique_to_json(critique)},
         **{"offsets": offsets, "delta": list(marks.delta)},
     }

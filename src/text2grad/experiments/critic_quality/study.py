@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.feedback import CritiqueRecord, critique_record
+from text2grad.feedback import CritiqueRecord, critique_to_json
 from text2grad.types import LABELS
 
 QUESTIONS = {
@@ -59,7 +59,8 @@ def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[It
 
 
 def _hash(judged: CritiqueRecord) -> str:
-    parts = (judged.prompt, judged.response, repr(critique_record(judged.critique)))
+    spans = [[span.start, span.end, span.label] for span in judged.critique.spans]  # as version 0.1 hashed them
+    parts = (judged.prompt, judged.response, repr({**critique_to_json(judged.critique), "spans": spans}))
     return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
@@ -118,7 +119,7 @@ def _record(item: Item) -> dict[str, Any]:
         float(sum({signs[span.label] for span in critique.spans if span.start <= start and end <= span.end}))
         for start, end in offsets
     ]
-    shown = {"prompt": item.judged.prompt, "response": response, "critique": critique_record(critique)}
+    shown = {"prompt": item.judged.prompt, "response": response, "critique": critique_to_json(critique)}
     return {"item": item.id, "unit": "piece", **shown, "offsets": offsets, "delta": deltas}
 
 

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""Rollouts, runs and annotations → terminal, HTML, PNG and JSON."""
 
 import lazy_loader
 

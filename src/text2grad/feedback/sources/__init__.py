@@ -1,8 +1,4 @@
-"""Feedback of every source -> annotations: one reader per source, by name.
-
-`registry` names them; `text2grad import` is the same from the command line, and `docs/feedback.md` has a command for
-each.
-"""
+"""Feedback of other projects and annotation tools → annotations; `registry` lists the readers by name."""
 
 import lazy_loader
 

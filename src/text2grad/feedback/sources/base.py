@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of, shown
+from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match
 from text2grad.types import Critique, Example, Label, Span
 

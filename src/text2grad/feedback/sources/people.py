@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 
-from text2grad.feedback.annotations import Annotation
+from text2grad.feedback.qa_feedback import read_qa_record
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
-from text2grad.feedback.records import parse_record
+from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critique, quoted, unjudged
 from text2grad.feedback.sources.changes import changed_spans
 from text2grad.types import Critique, Span
@@ -26,12 +26,12 @@ _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
 
 def read_qa_feedback(row: Row) -> Iterator[Item]:
     """Yield the human feedback on one answer."""
-    judged = parse_record(row.number, row.where, row.record, "qa_feedback", row.options.match)
+    question, prediction, found = read_qa_record(row.record, row.where)
     feedback = row.record["feedback"]
     missing = [Loss(NO_PLACE, entry["error type"]) for entry in feedback["missing-info"]]
-    merged = len(feedback["errors"]) - len(judged.critique.spans)
+    merged = len(feedback["errors"]) - len(found.spans)
     doubled = [Loss("marked twice at the same place: one span, both in words")] * merged
-    yield Item(Annotation(judged.prompt, judged.response, judged.critique), (*missing, *doubled), len(missing))
+    yield Item(Annotation(question, prediction, found), (*missing, *doubled), len(missing))
 
 
 def read_mqm(row: Row) -> Iterator[Item]:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from text2grad.critics.sandbox import with_names
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.record_files import Object, shown
+from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import WORDS_ONLY, Item, Loss, Row, unjudged
 from text2grad.types import Critique, Example
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.errors import ConfigError, DataError, check_known
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.critique_text import is_finite
 from text2grad.feedback.record_files import json_object, read_entries
+from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
 from text2grad.feedback.sources.people import gather_mqm, read_ilf, read_mqm, read_qa_feedback
 from text2grad.feedback.sources.published import read_kodcode, read_slf5k, read_ultrafeedback

@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.record_files import Object, keys_of
-from text2grad.feedback.records import BESIDE, parse_record
+from text2grad.feedback.records import BESIDE, Annotation, parse_record
 from text2grad.feedback.sources.base import NOT_JUDGED, Item, Loss, Row
 from text2grad.feedback.sources.people import grounded
 from text2grad.types import Example
@@ -32,7 +31,7 @@ def read_table(row: Row) -> Iterator[Item]:
     if "response" not in record or not said:
         yield _example(row, record)
         return
-    judged = parse_record(row.number, row.where, record, "jsonl", row.options.match)
+    judged = parse_record(row.number, row.where, record, match=row.options.match)
     critique = judged.critique
     if set(said) == {"feedback"}:
         better = record.get("refinement") or ""

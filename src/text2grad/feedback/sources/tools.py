@@ -18,8 +18,8 @@ place is not known.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from text2grad.feedback.annotations import Annotation
 from text2grad.feedback.record_files import Object, shown
+from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item, Loss, Meaning, Row, critique, quoted, unjudged
 from text2grad.types import Span
 

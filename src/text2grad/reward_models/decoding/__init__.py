@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""Decode critiques that are valid JSON and whose quotes occur in the response."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""Phase 2: train a generative reward model on annotations."""
 
 import lazy_loader
 

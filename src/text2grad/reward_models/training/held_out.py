@@ -12,7 +12,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import (
     Annotation,
     Critic,
-    annotation_record,
+    annotation_to_json,
     ask,
     read_annotations,
     split_by_prompt,
@@ -48,7 +48,7 @@ class Split(NamedTuple):
 
     def digest(self) -> str:
         """Return a SHA-256 of all annotations; a resumed run compares it."""
-        records = [[annotation_record(annotation) for annotation in part] for part in (self.train, self.held_out)]
+        records = [[annotation_to_json(annotation) for annotation in part] for part in (self.train, self.held_out)]
         return hashlib.sha256(to_json(records)).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The code task: small Python functions, judged by unit tests."""
 
 import lazy_loader
 

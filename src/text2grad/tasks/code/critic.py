@@ -1,173 +1,122 @@
-"""The critic's eyes: what it finds in a program, before it puts that into words.
+"""The critic of programs: findings → English sentences that quote each expression exactly."""
 
-A response is read line by line and nothing of it runs. The name that a line assigns says which step it is for; what
-it assigns is compared with the step by meaning, and what it reads has to be the result of the line before it. Every
-finding is an expression of one line; a step without a line has no place to quote. What is quoted of a step's line
-begins with the step's name, which tells a reader, and a model, at once which line is meant.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from text2grad.tasks.base import split_words
+from text2grad.tasks.code.reading import Reading, read
+from text2grad.tasks.code.world import INPUT, NAMES, Step, expression, steps_of
+from text2grad.tasks.program_critic import STYLES, Finding, Judgement, ProgramCritic, bare, sentences
+from text2grad.types import Example
 
-from text2grad.tasks.base import WORD, Finding
-from text2grad.tasks.code.expressions import Part, RightSide, parse
-from text2grad.tasks.code.world import INPUT, NAMES, Step, right_side, slipped
-
-Kind = Literal[
-    "right",
-    "wrong",
-    "slip",
-    "surplus",
-    "foreign",
-    "stale",
-    "undefined",
-    "unreadable",
-    "duplicate",
-    "misplaced",
-    "extra",
-    "late",
-    "indent",
-    "returned",
-]
-
-LONGEST_QUOTE = 16  # words
-INDENT = " "
-_ASSIGNMENT = re.compile(r"([a-z]) *= *(?!=)(?=[^ ])")
-_RETURN = re.compile(r"return +(?=[^ ])")
-_NAME = re.compile(r"[a-z]")
-
-
-class Reading(NamedTuple):
-    """What a critic saw in one response."""
-
-    findings: list[Finding]
-    missing: list[int]  # places of the steps that have no line
-    returns: bool
-
-
-class _Line(NamedTuple):
-    text: str  # without spaces around it
-    start: int
-    indented: bool  # as it should be
-
-
-def read(response: str, steps: Sequence[Step]) -> Reading:
-    """Judge every line of a response against the steps."""
-    reader = _Reader(steps)
-    for line in _lines(response):
-        reader.take(line)
-    findings = sorted(reader.findings, key=lambda finding: finding.start)
-    missing = [place for place in range(len(steps)) if place not in reader.seen]
-    return Reading(findings, missing, reader.returned)
+NEEDS = ("Step {step} needs {truth}", "Step {step} is {truth}")
+RIGHT = ("{quote} is right", "{quote} fits")
+SLIPS = {
+    "above": "also keeps {k}",
+    "below": "also keeps {k}",
+    "at_least": "loses {k}",
+    "at_most": "loses {k}",
+    "double": "squares",
+    "square": "only doubles",
+    "subtract": "is the wrong way round",
+    "first": "skips them",
+    "skip": "keeps only them",
+    "last": "drops them",
+    "drop_last": "keeps only them",
+    "rising": "sorts the wrong way",
+    "falling": "sorts the wrong way",
+    "reverse": "sorts them as well",
+    "sum": "only counts",
+    "count": "adds them up",
+    "largest": "takes the wrong end",
+    "smallest": "takes the wrong end",
+}
+FAULTS: dict[str, tuple[str, ...]] = {
+    "wrong": ("{quote} is wrong", "{quote} is not it"),
+    "surplus": ("{quote} is too much",),
+    "foreign": ("{quote} has a wrong name",),
+    "stale": ("{quote} reads an old list",),
+    "undefined": ("{quote} has no value",),
+    "unreadable": ("{quote} does not read",),
+    "duplicate": ("{quote} does it again", "{quote} is a second line"),
+    "misplaced": ("{quote} is too late", "{quote} is out of order"),
+    "extra": ("{quote} is for no step", "{quote} is a line too many"),
+    "late": ("{quote} is after the return", "{quote} is too late"),
+    "indent": ("{quote} is out of line", "{quote} is at the wrong place"),
+    "returned": ("{quote} is not the last result", "{quote} has the wrong name"),
+}
+MISSING = ("it is missing", "it has no line")
+NO_RETURN = ("The return is missing.", "Nothing is returned.")
+EMPTY = "The program is empty."
+MORE = "There is more like this."
+MOST_FAULTS, MOST_WORDS = 5, 34  # quoted faults, and words in all quotes together
 
 
-def _lines(response: str) -> Iterator[_Line]:
-    """Cut a response into its lines, without the empty ones; the first may start anywhere."""
-    start, first = 0, True
-    for text in response.split("\n"):
-        bare = text.strip(" ")
-        if text.strip():
-            space = text[: len(text) - len(text.lstrip(" "))]
-            yield _Line(bare, start + len(space), first or space == INDENT)
-            first = False
-        start += len(text) + 1
+@dataclass(frozen=True, slots=True)
+class CodeCritic(ProgramCritic):
+    """Judges programs in words, each line against its step, without running them."""
+
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one program; steps without a line and a missing return are omissions."""
+        steps = steps_of(example)
+        reading = read(response, steps)
+        feedback = _write(reading, response, steps, rng)
+        return Judgement(feedback, _quotable(reading, response), len(reading.missing) + (not reading.returns))
 
 
-class _Reader:
-    """Goes through the lines of one program."""
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.findings: list[Finding] = []
-        self.seen: list[int] = []  # the steps that have a line, in the order of the lines
-        self.returned = False
-        self._wanted = _pieces(steps)
-        self._habits = _pieces([slipped(step) for step in steps])
-
-    def take(self, line: _Line) -> None:
-        """Judge the next line."""
-        assignment, returning = _ASSIGNMENT.match(line.text), _RETURN.match(line.text)
-        if self.returned:
-            self._quote("late", line)
-        elif returning is not None:
-            self.returned = True
-            self._check_indent(line, returning)
-            self._take_return(line, returning.end())
-        elif assignment is None or assignment[1] not in NAMES[: len(self._wanted)]:
-            self._quote("extra", line)
-        else:
-            self._check_indent(line, assignment)
-            self._take_step(line, assignment.end(), NAMES.index(assignment[1]))
-
-    @property
-    def _source(self) -> str:
-        """The name that was assigned last."""
-        return NAMES[self.seen[-1]] if self.seen else INPUT
-
-    def _take_return(self, line: _Line, start: int) -> None:
-        """Judge what is returned: the last result, or the last step done on the spot."""
-        last = len(self._wanted) - 1
-        if _NAME.fullmatch(line.text[start:]) is None and last not in self.seen:
-            self._take_step(line, start, last)
-        elif line.text[start:] != self._source:
-            self._quote("returned", line, 0 if line.indented else start)
-
-    def _take_step(self, line: _Line, start: int, place: int) -> None:
-        """Judge the right side of a line, which begins at `start`."""
-        seen, source, right = tuple(self.seen), self._source, parse(line.text[start:])
-        self.seen.append(place)
-        if place in seen:
-            self._quote("duplicate", line, 0, place)
-        elif any(other > place for other in seen):
-            self._quote("misplaced", line, 0, place)
-        elif right is None:
-            self._quote("unreadable", line, 0, place)
-        else:
-            reads: Kind = "right"
-            if right.source != source:
-                reads = "stale" if right.source in (INPUT, *(NAMES[other] for other in seen)) else "undefined"
-            self._judge(right, line, start, place, reads)
-
-    def _judge(self, right: RightSide, line: _Line, begin: int, place: int, reads: Kind) -> None:
-        """Judge what a line does, piece by piece, and what it reads; a whole right side with the name it goes to."""
-        base = line.start + begin
-        goal, habit = self._wanted[place], self._habits[place]
-        related = any(part.role == goal.role for part in right.parts)
-        found = [(_verdict(part, goal, habit, related), part.place) for part in right.parts]
-        if right.reads == right.parts[0].place:  # one expression does both
-            found = [(reads if kind == "right" else kind, at) for kind, at in found]
-        elif reads != "right" and right.parts[0].role != "whole":
-            found.append((reads, right.reads))
-        self.findings += [
-            Finding(kind, base + start if start else line.start, base + end, place) for kind, (start, end) in found
-        ]
-
-    def _check_indent(self, line: _Line, opening: re.Match[str]) -> None:
-        if not line.indented:
-            self.findings.append(Finding("indent", line.start, line.start + len(opening[0].rstrip())))
-
-    def _quote(self, kind: Kind, line: _Line, start: int = 0, place: int | None = None) -> None:
-        """Find fault with a line from `start` on, in pieces that a critique can quote."""
-        words = list(WORD.finditer(line.text, start))
-        for i in range(0, len(words), LONGEST_QUOTE):
-            chunk = words[i : i + LONGEST_QUOTE]
-            self.findings.append(Finding(kind, line.start + chunk[0].start(), line.start + chunk[-1].end(), place))
+def _quotable(reading: Reading, response: str) -> list[Finding]:
+    """Return the findings that the critique quotes: all positive ones, the first fault, and the next that fit."""
+    sizes = {finding: len(split_words(response[finding.start : finding.end])) for finding in reading.findings}
+    faults = [finding for finding in reading.findings if finding.kind != "right"]
+    kept = [finding for finding in reading.findings if finding.kind == "right"] + faults[:1]
+    room = MOST_WORDS - sum(map(sizes.__getitem__, kept))
+    for finding in faults[1:MOST_FAULTS]:
+        room -= sizes[finding]
+        if room < 0:
+            break
+        kept.append(finding)
+    return sorted(kept, key=lambda finding: finding.start)
 
 
-def _verdict(part: Part, goal: Part, habit: Part, related: bool) -> Kind:
-    """Judge one part of a right side; `related` if one of its parts has the role that the step needs."""
-    if part.foreign:
-        return "foreign"
-    if part.meaning is None:
-        return "unreadable"
-    if part.role != goal.role:
-        return "surplus" if related else "wrong"
-    if part.meaning == goal.meaning:
-        return "right"
-    return "slip" if part.meaning == habit.meaning else "wrong"
+def _write(reading: Reading, response: str, steps: Sequence[Step], rng: Random) -> str:
+    """Return the critique; each quotable finding is quoted exactly as it stands in the response."""
+    if not response.strip():
+        return EMPTY
+    kept, style = _quotable(reading, response), rng.randrange(STYLES)
+    truths = [_truth(step, place, style) for place, step in enumerate(steps)]
+    text = sentences(
+        kept,
+        lambda finding: None if finding.about is None else truths[finding.about],
+        lambda finding: _verdict(finding, response, steps, style),
+    )
+    text += [MORE] if len(kept) < len(reading.findings) else []
+    text += [f"{truths[place]}: {MISSING[style]}." for place in reading.missing]
+    return " ".join(text if reading.returns else [*text, NO_RETURN[style]])
 
 
-def _pieces(steps: Sequence[Step]) -> list[Part]:
-    """Return what the line of each step does, by the grammar, which knows every step."""
-    parsed = (parse(right_side(step, place, INPUT)) for place, step in enumerate(steps))
-    return [right.parts[0] for right in parsed if right is not None]
+def _truth(step: Step, place: int, style: int) -> str:
+    """Return the expression that a step needs, in words and with the names of a right program."""
+    needed = expression(step, place, NAMES[place - 1] if place else INPUT)
+    return NEEDS[style].format(step=NAMES[place], truth=needed)
+
+
+def _verdict(finding: Finding, response: str, steps: Sequence[Step], style: int) -> str:
+    """Return the judgement of one quote; one style names a habitual mistake."""
+    choice, k = RIGHT if finding.kind == "right" else FAULTS[finding.kind if finding.kind != "slip" else "wrong"], 0
+    if finding.kind == "slip":
+        operation, k = steps[finding.about]
+        choice = (choice[0], "{quote} " + SLIPS[operation])
+    return choice[style % len(choice)].format(quote=f'"{response[finding.start : finding.end]}"', k=k)
+
+
+def judgements() -> list[str]:
+    """Return every wording of a judgement."""
+    slips = ("{quote} " + slip for slip in SLIPS.values())
+    return [*RIGHT, *slips, *(text for choices in FAULTS.values() for text in choices)]
+
+
+def words() -> list[str]:
+    """Return texts that hold every word of critiques, apart from expressions and quotes."""
+    wordings = [*NEEDS, *RIGHT, *MISSING, *SLIPS.values(), *(text for choices in FAULTS.values() for text in choices)]
+    return [*map(bare, wordings), *NO_RETURN, EMPTY, MORE, '" and: ']

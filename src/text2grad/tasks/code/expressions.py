@@ -1,8 +1,8 @@
-"""The grammar that the code critic reads: what the right side of one line means, without running anything.
+"""The grammar of the code critic: the right side of a line → its meaning, without running it.
 
-A right side is a comprehension, a slice, a sorted list or a reduction. Two of them are the same when they mean the
-same: `2 * i` is `i * 2`, `i >= 4` is `i > 3` on integers, `b[0:3]` is `b[:3]`. Operators are worked out on
-a range of integers by a table of functions; whatever the grammar does not know has no reading.
+A right side is a comprehension, a slice, a sorted list or a reduction. Expressions are equal if they mean the same:
+`2 * i` and `i * 2`, `i >= 4` and `i > 3` on integers, `b[0:3]` and `b[:3]`. The meaning of an expression is its values
+on a range of integers, calculated with a table of operators. An expression outside the grammar has no meaning.
 """
 
 import operator
@@ -48,8 +48,8 @@ class Part(NamedTuple):
     Attributes:
         role: "value", "test" or "whole".
         place: its characters [start, end) in the right side.
-        meaning: equal for parts that mean the same; None where the grammar does not know.
-        foreign: it uses a name that is not the loop's.
+        meaning: equal for parts that mean the same; None if the part is outside the grammar.
+        foreign: whether the part uses a name other than the loop variable.
     """
 
     role: str
@@ -59,12 +59,12 @@ class Part(NamedTuple):
 
 
 class RightSide(NamedTuple):
-    """What a line assigns.
+    """The right side of an assignment.
 
     Attributes:
         source: the name of the list that it reads.
-        reads: where it says so: "i in a", or the whole of it.
-        parts: what it does to the list, in its order; a value that is the loop variable itself is none.
+        reads: the characters [start, end) that name the source: "i in a", or the whole right side.
+        parts: its parts in order; a value that is the loop variable itself is not a part.
     """
 
     source: str
@@ -74,7 +74,7 @@ class RightSide(NamedTuple):
 
 @cache
 def parse(text: str) -> RightSide | None:
-    """Read the right side of an assignment; None if it is none that the grammar knows.
+    """Parse the right side of an assignment; None if it is outside the grammar.
 
     Example:
         >>> parse("[2 * i for i in a]").parts[0].meaning == parse("[j * 2 for j in b]").parts[0].meaning
@@ -104,7 +104,7 @@ def _comprehension(match: re.Match[str]) -> RightSide:
 
 
 def _formula(text: str, loop: str, *, as_test: bool) -> tuple[object, bool]:
-    """Return the meaning of an expression of one loop variable, and whether it uses another name."""
+    """Return the meaning of an expression in the loop variable, and whether it uses another name."""
     tokens, end = [], 0
     while match := _TOKEN.match(text, end):
         tokens.append(match[1])
@@ -123,7 +123,7 @@ def _formula(text: str, loop: str, *, as_test: bool) -> tuple[object, bool]:
 
 
 def _sides(tokens: list[str]) -> tuple[list[str], ...] | None:
-    """Split an expression at its comparison: (left,) or (left, [comparison], right); None if it is no expression."""
+    """Split an expression at its comparison: (left,) or (left, [comparison], right); None if it is invalid."""
     places = [place for place, token in enumerate(tokens) if token in _COMPARISONS]
     if len(places) > 1:
         return None
@@ -133,19 +133,19 @@ def _sides(tokens: list[str]) -> tuple[list[str], ...] | None:
 
 
 def _is_sum(tokens: list[str]) -> bool:
-    """Tell whether tokens are one operand, or two and an operator between them."""
+    """Tell whether tokens are one operand, or two operands and an operator between them."""
     shape = " ".join("x" if token.isalnum() else token for token in tokens)
     return re.fullmatch(r"(- )?x( [-+*%] (- )?x)?|x \*\* (- )?x", shape) is not None  # -x ** 2 would be -(x ** 2)
 
 
 def _compare(sides: tuple[list[str], ...], x: int) -> Any:
-    """Work out an expression where the loop variable is x."""
+    """Calculate an expression where the loop variable is x."""
     left = _calculate(sides[0], x)
     return _COMPARISONS[sides[1][0]](left, _calculate(sides[2], x)) if len(sides) == 3 else left
 
 
 def _calculate(tokens: list[str], x: int) -> Any:
-    """Work out one side: an operand, or two and an operator."""
+    """Calculate one side: an operand, or two operands and an operator."""
     values: list[int] = []
     signs: list[str] = []
     negative = False
@@ -162,7 +162,7 @@ def _calculate(tokens: list[str], x: int) -> Any:
 
 
 def _slice(match: re.Match[str]) -> object:
-    """Return what a slice takes of lists of every length up to a dozen."""
+    """Return the elements that a slice takes from lists of every length up to 12."""
     start, stop, step = (None if bound is None else int(bound) for bound in match.groups()[1:])
     return None if step == 0 else tuple(tuple(numbers[start:stop:step]) for numbers in LISTS)
 

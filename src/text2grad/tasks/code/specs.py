@@ -1,7 +1,7 @@
-"""Specifications: the sentences that ask for each step.
+"""Specifications: the sentences for each step.
 
-A sentence is built of a lead and what it acts on. The held-out templates are other pairings of the same words, so
-that a held-out sentence is one that training never shows, in words that it does.
+A sentence is a lead and its object. The held-out templates combine the words of the training templates in other ways:
+a held-out sentence is new, its words are not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,9 +87,10 @@ def templates(operation: str, split: Split) -> tuple[str, ...]:
 
 
 def write_prompt(steps: Sequence[Step], split: Split, rng: Random) -> str:
-    """Return the specification in words and the head of the function; a held-out one opens with a held-out sentence.
+    """Return the specification in words, the names of the wanted lines, and the head of the function.
 
-    In between it lists the lines that are wanted: to see that there is no next step takes a small model long to learn.
+    The first sentence of a held-out specification is a held-out one. The names of the lines are listed because a small
+    model learns only slowly that there is no next step.
     """
     sentences, names = [], NAMES[: len(steps)]
     for place, (operation, k) in enumerate(steps):
@@ -101,6 +102,6 @@ def write_prompt(steps: Sequence[Step], split: Split, rng: Random) -> str:
 
 
 def words() -> list[str]:
-    """Return texts that hold every word of prompts but the constants."""
+    """Return texts that hold every word of prompts, apart from the constants."""
     texts = [text.format(k="") for name in ASKED for split in ("train", "held_out") for text in templates(name, split)]
     return [*texts, *NAMES, HEADER, "Step Lines: , return."]

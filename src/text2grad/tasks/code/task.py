@@ -1,9 +1,9 @@
 r"""The embedded code task: a specification of two to five steps becomes a Python function, and unit tests run it.
 
 The prompt ends with the head of the function, and the response is its body: one line for each step. Demonstrations
-are those of a hasty programmer: for most kinds of step more than half write the same wrong thing, such as `>=` for
-"above", so that imitation alone, even greedy, stays wrong. The critic reads the lines and quotes expressions; it never
-sees the tests, which run in a sandbox and decide the metric.
+imitate a hasty programmer. For most kinds of step more than half have the same mistake, such as `>=` for "above", so a
+policy that only imitates stays wrong, even with greedy decoding. The critic reads the lines and quotes expressions. It
+never sees the tests, which run in a sandbox and decide the metric.
 
 Example:
     >>> task = CodeTask("held_out")
@@ -26,15 +26,13 @@ Example:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.tasks.base import split_words
-from text2grad.tasks.code import specs, wording
-from text2grad.tasks.code.critic import read
+from text2grad.tasks.base import Task
+from text2grad.tasks.code import critic, specs
+from text2grad.tasks.code.critic import CodeCritic
 from text2grad.tasks.code.unit_tests import write_tests
-from text2grad.tasks.code.world import ASKED, HEADER, INDENT, NAMES, Step, body, code_words, draw_steps, garble, slipped
-from text2grad.tasks.procedural import Judgement, ProceduralTask, ProgramCritic
+from text2grad.tasks.code.world import HEADER, INDENT, Step, body, code_words, draw_steps, garble, slipped, steps_of
 from text2grad.types import Example
 
 BLANKS = " \n"
@@ -46,12 +44,12 @@ Runner = Callable[[Sequence[Job]], Sequence[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """How long the specifications are and how badly the demonstrations follow them.
+    """The length of the specifications, and the rates of faults in demonstrations, each in [0, 1].
 
     Attributes:
         sizes: weights of two, three, four and five steps.
-        slip: how often a demonstration writes the habitual mistake, for a step that has one.
-        drop: how often it leaves a step out.
+        slip: rate of the habitual mistake, for a step that has one.
+        drop: rate at which a step is left out.
     """
 
     sizes: tuple[float, ...]
@@ -67,23 +65,11 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class CodeCritic(ProgramCritic):
-    """Judges programs in words, each line against its step. It runs nothing."""
-
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
-        """Judge one program; steps without a line and a missing return are omissions."""
-        steps = steps_of(example)
-        reading = read(response, steps)
-        feedback = wording.write(reading, response, steps, rng)
-        return Judgement(feedback, wording.quotable(reading, response), len(reading.missing) + (not reading.returns))
-
-
-@dataclass(frozen=True, slots=True)
-class CodeTask(ProceduralTask):
-    """Specifications to be programmed; the two splits share none, and no pair of operations that is held out.
+class CodeTask(Task):
+    """Specifications and programs; a training specification has no pair of operations that is held out.
 
     Attributes:
-        runner: runs programs with their tests and tells which pass; None is the sandbox.
+        runner: programs with their tests → which of them pass; None is the sandbox.
     """
 
     runner: Runner | None = field(default=None, repr=False, compare=False)
@@ -91,7 +77,7 @@ class CodeTask(ProceduralTask):
     name = "code"
     metric = "pass_at_1"
     difficulties = DIFFICULTIES
-    judgements = wording.judgements()
+    judgements = critic.judgements()
 
     def draw(self, rng: Random) -> Example:
         """Draw one item."""
@@ -105,7 +91,7 @@ class CodeTask(ProceduralTask):
                 return Example(prompt, body(steps), tests, {"steps": [list(step) for step in steps]})
 
     def demonstration(self, example: Example, rng: Random) -> str:
-        """Return a hasty programmer's body: slips where there is a habit, and at times a step left out."""
+        """Return a body with habitual mistakes, and at times with a step left out."""
         level, steps = DIFFICULTIES[self.difficulty], steps_of(example)
         written: list[Step | None] = [slipped(step) if rng.random() < level.slip else step for step in steps]
         if rng.random() < level.drop:
@@ -115,8 +101,8 @@ class CodeTask(ProceduralTask):
     def corruption(self, example: Example, rng: Random) -> str:
         """Return a program with faults that demonstrations seldom have.
 
-        Two of three do something else in some steps, so that only comparing tells right from wrong; the third came
-        out garbled: cut, shuffled, doubled, or spliced with another program.
+        Two thirds replace some steps by other valid ones: a reward model must compare them with the specification to
+        find the faults. One third is garbled: cut, shuffled, doubled, or spliced with another program.
         """
         steps = steps_of(example)
         others = draw_steps(self.split, len(steps), rng)
@@ -126,21 +112,23 @@ class CodeTask(ProceduralTask):
         return garble(self.demonstration(example, rng), body(others), rng)
 
     def critic(self) -> CodeCritic:
-        """Return the programmatic critic."""
+        """Return the program critic."""
         return CodeCritic()
 
     def score(self, example: Example, response: str) -> dict[str, float]:
-        """Return what `score_many` does, for one response."""
+        """Return the metrics of `score_many` for one response."""
         return self.score_many([example], [response])[0]
 
     def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
-        """Return for each response whether it passes the tests and how much of it is the reference, in [0, 1].
+        """Return the metrics of each response, in [0, 1]; all programs run in one sandbox.
 
-        All programs run in one sandbox. "lines_right" is the share of lines that are the reference's, at its place.
+        Returns:
+            "pass_at_1": 1.0 if all tests pass; "lines_right": the share of lines that equal the line of the reference
+            at the same place; "exact": 1.0 if all lines do.
 
         Raises:
             DataError: if the lengths differ or an example has no tests or no reference.
-            SandboxError: if this machine has no way to run code apart.
+            SandboxError: if this machine cannot isolate programs.
         """
         if len(examples) != len(responses):
             raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
@@ -156,15 +144,13 @@ class CodeTask(ProceduralTask):
             for ok, share in zip(passed, lines, strict=True)
         ]
 
-    def vocabulary(self) -> list[str]:
-        """Return every word and mark of specifications, programs and critiques, of both splits, sorted."""
-        return sorted(
-            {word for text in (*specs.words(), *code_words(), *wording.words()) for word in split_words(text)}
-        )
+    def all_words(self) -> list[str]:
+        """Return texts that together hold every word of specifications, programs and critiques."""
+        return [*specs.words(), *code_words(), *critic.words()]
 
 
 def program_of(response: str) -> str:
-    r"""Return the function with a response as its body; where the first line starts does not matter.
+    r"""Return the function with a response as its body; the indentation of the first line does not matter.
 
     Example:
         >>> program_of("b = sum(a)\n return b")
@@ -174,7 +160,7 @@ def program_of(response: str) -> str:
 
 
 def lines_right(reference: str, response: str) -> float:
-    r"""Return the share of lines that are the reference's at its place, of the longer of the two.
+    r"""Return the lines that equal the reference at the same place / the lines of the longer text.
 
     Example:
         >>> lines_right("b = sum(a)\n return b", " b = len(a)\n return b")
@@ -182,23 +168,6 @@ def lines_right(reference: str, response: str) -> float:
     """
     wanted, given = ([line.strip() for line in text.strip().split("\n")] for text in (reference, response))
     return sum(a == b for a, b in zip(wanted, given, strict=False)) / max(len(wanted), len(given))
-
-
-def steps_of(example: Example) -> tuple[Step, ...]:
-    """Return the steps behind an example.
-
-    Raises:
-        DataError: if the example is not of this task.
-    """
-    steps: Any = example.meta.get("steps")
-    try:
-        found = tuple(Step(operation, k) for operation, k in steps)
-        known = 1 < len(found) <= len(NAMES) and all(step.operation in ASKED for step in found)
-    except (TypeError, ValueError):
-        known = False
-    if not known:
-        raise DataError(f"not a code example: meta['steps'] is {steps!r}, need two to five pairs [operation, constant]")
-    return found
 
 
 def _in_sandbox(jobs: Sequence[Job]) -> list[bool]:

@@ -1,8 +1,8 @@
-"""Unit tests that tell the right program from a hasty one.
+"""Unit tests that separate the right program from programs with habitual mistakes.
 
 Expected values come from the meaning of the operations, never from running a program. Inputs are kept only if every
-mixture of slips, and every single step left out, changes at least one result: what no input can tell apart, such as
-the order of a list that is then summed, is not asked for.
+combination of habitual mistakes, and every omission of one step, changes at least one result. A specification whose
+mistakes no input can show, such as the order of a list that is then summed, is not used.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ CASES = 6
 SIZES, VALUES = range(8, 13), range(-4, 13)
 FEWEST_RESULTS = 3  # distinct ones among the cases
 
-Results = tuple[Value | None, ...]  # one per case; None where the step has no value, such as the largest of nothing
+Results = tuple[Value | None, ...]  # one per case; None where the step has no value, such as the largest of no numbers
 
 
 def write_tests(steps: Sequence[Step], rng: Random) -> str | None:
-    """Return assertions on `solve`, or None where the drawn inputs do not separate the wrong from the right."""
+    """Return assertions on `solve`, or None if the drawn inputs do not separate wrong programs from the right one."""
     inputs = [rng.choices(VALUES, k=rng.choice(SIZES)) for _ in range(CASES)]
     expected = separated(steps, inputs)
     if expected is None or None in expected or len(set(map(str, expected))) < FEWEST_RESULTS:
@@ -27,7 +27,7 @@ def write_tests(steps: Sequence[Step], rng: Random) -> str | None:
 
 
 def separated(steps: Sequence[Step], inputs: Sequence[list[int]]) -> Results | None:
-    """Return the right results, or None if a wrong program gives the same ones."""
+    """Return the right results, or None if a wrong program returns the same results."""
     right: Results = tuple(inputs)
     slips: list[Results] = []  # of programs with at least one slip
     gaps: list[Results] = []  # of programs that leave one step out
@@ -51,7 +51,7 @@ def run(step: Step, results: Results) -> Results:
         (5, None)
     """
     operation = OPERATIONS[step.operation]
-    # Only the largest and the smallest of nothing have no value; a reduction comes last.
+    # Only the largest and the smallest of an empty list have no value; a reduction is always the last step.
     empty = operation.code[:3] in ("max", "min")
     return tuple(
         None if not isinstance(value, list) or (empty and not value) else operation.run(value, step.k)

@@ -1,9 +1,9 @@
 """The world of the code task: its operations on a list of integers, its names, and what each split may combine.
 
-A specification is two to five steps; its program has one line for each, and every line has a name of its own, by which
-a comprehension calls each value, too: whatever is quoted of a line begins with its name. Every operation and every
-constant can occur in training; what is held out are combinations: ordered pairs of operations that follow each other
-(those whose index sum is divisible by five), ordered pairs of constants that do (a rule of the same kind), and sentence
+A specification is two to five steps. Its program has one line for each step. Every line assigns a name of its own,
+which is also the loop variable of its comprehension, so that every quote of the line begins with the name. Every
+operation and every constant can occur in training; the split holds out combinations: ordered pairs of neighbouring
+operations (index sum divisible by five), ordered pairs of neighbouring constants (a similar rule), and sentence
 templates.
 """
 
@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from text2grad.errors import DataError
 from text2grad.tasks.base import Split
+from text2grad.types import Example
 
 Kind = Literal["filter", "map", "slice", "order", "reduce"]
 Value = list[int] | int
@@ -22,20 +24,20 @@ Value = list[int] | int
 HEADER = "def solve(a):"
 INDENT = " "
 INPUT = "a"
-NAMES = ("b", "c", "d", "e", "f")  # of the steps, and of what their lines assign
+NAMES = ("b", "c", "d", "e", "f")  # of the steps, and of the variables that their lines assign
 THRESHOLDS, AMOUNTS, LENGTHS = range(2, 10), range(3, 10), range(2, 6)
-MOST_LOOPS = 3  # lines with a comprehension: they are the long ones
+MOST_LOOPS = 3  # lines with a comprehension, which are long
 
 
 class Operation(NamedTuple):
-    """One thing that a step can ask for.
+    """An operation on a list of integers.
 
     Attributes:
-        kind: what it does to a list.
+        kind: the kind of its effect.
         code: its expression; `v` is the loop variable, `s` the source, `k` the constant.
-        run: its meaning, for expected values.
-        constants: the constants that it takes; empty for none.
-        slip: the operation that a hasty programmer writes instead, or "".
+        run: (list, constant) → expected value.
+        constants: its possible constants; empty for an operation without a constant.
+        slip: the operation of its habitual mistake, or "".
     """
 
     kind: Kind
@@ -46,7 +48,7 @@ class Operation(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An operation with its constant, 0 for none."""
+    """An operation with its constant; 0 for an operation without a constant."""
 
     operation: str
     k: int
@@ -75,12 +77,29 @@ OPERATIONS: dict[str, Operation] = {
     "count": Operation("reduce", "len({s})", lambda v, _: len(v), slip="sum"),
     "largest": Operation("reduce", "max({s})", lambda v, _: max(v), slip="smallest"),
     "smallest": Operation("reduce", "min({s})", lambda v, _: min(v), slip="largest"),
-    "subtract_from": Operation("map", "{k} - {v}", lambda v, k: [k - x for x in v]),  # never asked for
+    "subtract_from": Operation("map", "{k} - {v}", lambda v, k: [k - x for x in v]),  # in no specification
 }
 ASKED = tuple(OPERATIONS)[:-1]
 _REDUCTIONS = tuple(name for name in ASKED if OPERATIONS[name].kind == "reduce")
 _LOOPING = frozenset(name for name in ASKED if OPERATIONS[name].kind in ("filter", "map"))
-_LISTS = ASKED[: -len(_REDUCTIONS)]  # the operations that give a list
+_LISTS = ASKED[: -len(_REDUCTIONS)]  # the operations that return a list
+
+
+def steps_of(example: Example) -> tuple[Step, ...]:
+    """Return the steps behind an example.
+
+    Raises:
+        DataError: if the example is not of this task.
+    """
+    steps: Any = example.meta.get("steps")
+    try:
+        found = tuple(Step(operation, k) for operation, k in steps)
+        known = 1 < len(found) <= len(NAMES) and all(step.operation in ASKED for step in found)
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        raise DataError(f"not a code example: meta['steps'] is {steps!r}, need two to five pairs [operation, constant]")
+    return found
 
 
 @cache
@@ -90,7 +109,7 @@ def may_follow(first: str, second: str, split: Split) -> bool:
 
 
 def known_constants(steps: Sequence[Step]) -> list[bool]:
-    """Tell for each constant and the next one whether training may show them in this order."""
+    """Tell for each pair of neighbouring constants whether it may occur in training."""
     constants = [step.k for step in steps if step.k]
     return [(first + 2 * second) % 5 != 0 for first, second in pairwise(constants)]
 
@@ -98,8 +117,8 @@ def known_constants(steps: Sequence[Step]) -> list[bool]:
 def draw_steps(split: Split, size: int, rng: Random) -> tuple[Step, ...]:
     """Draw steps of distinct operations.
 
-    In training no two neighbours are a held-out pair, of operations or of constants; a held-out specification has at
-    least one pair of operations that is, and one of constants if it has two constants.
+    A training specification has no held-out pair of neighbours, of operations or of constants. A held-out specification
+    has at least one held-out pair of operations, and one of constants if it has two constants.
     """
     while True:
         names = _draw_operations(size, rng)
@@ -121,7 +140,7 @@ def _draw_operations(size: int, rng: Random) -> list[str]:
 
 
 def expression(step: Step, place: int, source: str) -> str:
-    """Return what a step writes: the condition, the new value, or all that its line assigns.
+    """Return the expression of a step: the condition, the new value, or the whole right side of its line.
 
     Example:
         >>> expression(Step("above", 3), 0, "a"), expression(Step("first", 3), 1, "b")
@@ -131,7 +150,7 @@ def expression(step: Step, place: int, source: str) -> str:
 
 
 def right_side(step: Step, place: int, source: str) -> str:
-    """Return what the line of a step assigns.
+    """Return the right side of a step's line.
 
     Example:
         >>> right_side(Step("above", 3), 0, "a")
@@ -144,7 +163,7 @@ def right_side(step: Step, place: int, source: str) -> str:
 
 
 def body(steps: Sequence[Step | None]) -> str:
-    r"""Return the body of `solve`, without the indentation of its first line; a None is left out.
+    r"""Return the body of `solve`, without the indentation of its first line; None is a step that is left out.
 
     Example:
         >>> print(HEADER + "\n " + body([Step("above", 3), None, Step("sum", 0)]))
@@ -162,14 +181,14 @@ def body(steps: Sequence[Step | None]) -> str:
 
 
 def slipped(step: Step) -> Step:
-    """Return the step that a hasty programmer writes; the step itself where there is no such habit."""
+    """Return the habitual mistake of a step; the step itself if it has none."""
     return Step(OPERATIONS[step.operation].slip or step.operation, step.k)
 
 
 def garble(text: str, other: str, rng: Random) -> str:
-    """Return a body that came out wrong: words or lines cut, doubled, shuffled, or spliced with another body's.
+    """Return a garbled body: words or lines are cut, doubled, shuffled, or spliced with another body.
 
-    Words keep the space before them, so that code stays code as far as it goes; no two grow together.
+    Words keep the space before them, so that most of the code stays readable; two words are never joined.
     """
     unit = re.compile(r"\n ?|[^\n]+" if rng.random() < 0.4 else r" ?\w+| ?[^\w\s]|\n")
     pieces, others = unit.findall(text), unit.findall(other)

@@ -1,25 +1,26 @@
-"""The critic's eyes, where one sentence states facts: what it finds in an answer, before it puts that into words.
+"""Reading an answer of one sentence that states facts: response, true facts → findings.
 
-An answer is read from left to right with a table of known phrases, longest first. Each phrase states a fact, is vague
-about one, or is chatter; words that fit no phrase are garbled, and whatever follows the first full stop is extra. The
-task says how a phrase is judged.
+The reader goes from left to right with a table of known phrases and takes the longest that fits. A phrase states a
+fact, is vague about a fact, or is chatter. Words that fit no phrase are garbled; words after the first full stop are
+extra.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from text2grad.tasks.base import WORD, Finding, same_halves, split_words
+from text2grad.tasks.base import WORD, split_words
+from text2grad.tasks.program_critic import Finding
 
 HALVES = ("first", "last")  # of a name
 STOPS = frozenset(".!?")
 
 
 class Reading(NamedTuple):
-    """What a critic saw in one answer."""
+    """The findings in one answer."""
 
     findings: list[Finding]
-    missing: list[str]  # slots that are not mentioned at all
+    missing: list[str]  # slots that no phrase mentions
     finished: bool  # a full stop ends the sentence
 
 
@@ -32,13 +33,14 @@ class Word(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """What a critic knows of some words.
+    """The meaning of some words.
 
     Attributes:
-        kind: "fact", "vague", "chatter", or a kind of the task's own.
-        slot: the fact that it is about, or "".
-        value: what it says of it.
-        quoted: which of its words a critique quotes: "Friday" of "on Friday".
+        kind: "fact"; "vague" or "half" (of a name), which are faults; "bare" for a phrase that is always misplaced;
+            or "chatter".
+        slot: the fact that the phrase is about, or "".
+        value: the stated value of the fact.
+        quoted: the words that a critique quotes: "Friday" of "on Friday".
     """
 
     kind: str
@@ -49,12 +51,10 @@ class Phrase(NamedTuple):
 
 Facts = Mapping[str, str]
 Phrases = Mapping[tuple[str, ...], Phrase]
-Verdict = Callable[[Phrase, str, set[str], Facts], str]
-"""(phrase, the slot mentioned right before or "", the slots mentioned so far, facts) → kind of the finding."""
 
 
 def key(text: str) -> tuple[str, ...]:
-    """Return the words by which a phrase is looked up."""
+    """Return the words under which a phrase is stored."""
     return tuple(split_words(text.lower()))
 
 
@@ -64,13 +64,13 @@ class FactReader:
 
     Attributes:
         phrases: () → every known phrase by its words in lower case.
-        verdict: judges a phrase; a full name found "right" or "wrong" is judged half by half.
+        leads: slot → the slots that may come right before, "" for the start; a slot without an entry may come anywhere.
         longest_phrase: words of the longest known phrase.
-        longest_quote: words of the longest quote; what is longer is quoted in pieces.
+        longest_quote: words of the longest quote; a longer piece is quoted in parts.
     """
 
     phrases: Callable[[], Phrases]
-    verdict: Verdict
+    leads: Mapping[str, Sequence[str]]
     longest_phrase: int
     longest_quote: int
 
@@ -85,7 +85,7 @@ class FactReader:
         return Reading(findings, [slot for slot in facts if slot not in seen], finished)
 
     def _judge(self, words: list[Word], facts: Facts) -> tuple[list[Finding], set[str]]:
-        """Judge the pieces of a sentence in order; return the findings and the slots that were mentioned."""
+        """Judge the pieces of a sentence in order; return the findings and the mentioned slots."""
         findings: list[Finding] = []
         seen: set[str] = set()
         last = ""
@@ -95,13 +95,25 @@ class FactReader:
             elif known.kind == "chatter":
                 findings.append(Finding("chatter", piece[0].start, piece[-1].end))
             else:
-                findings += _findings(known, self.verdict(known, last, seen, facts), piece[known.quoted], facts)
+                findings += _findings(known, self._kind(known, last, seen, facts), piece[known.quoted], facts)
                 seen.add(known.slot)
                 last = known.slot
         return findings, seen
 
+    def _kind(self, known: Phrase, last: str, seen: set[str], facts: Facts) -> str:
+        """Return the kind of a phrase after slot `last`: a repetition or a wrong place outweighs a right value."""
+        if known.slot in seen:
+            return "duplicate"
+        if known.kind == "bare" or last not in self.leads.get(known.slot, (last,)):
+            return "misplaced"
+        if known.slot not in facts:
+            return "unasked"
+        if known.kind != "fact":
+            return known.kind
+        return "right" if known.value == facts[known.slot] else "wrong"
+
     def _pieces(self, words: list[Word]) -> Iterator[tuple[Phrase | None, list[Word]]]:
-        """Cut a sentence into known phrases, longest first, and runs of words that fit none."""
+        """Cut a sentence into known phrases, longest first, and runs of words that fit no phrase."""
         stray: list[Word] = []
         i = 0
         while i < len(words):
@@ -122,7 +134,7 @@ class FactReader:
         return next((size for size in range(len(words), 0, -1) if _lower(words[:size]) in self.phrases()), 0)
 
     def _garbled(self, words: list[Word]) -> Iterator[Finding]:
-        """Find fault with words that fit no phrase; a lone comma between phrases is none."""
+        """Yield findings for words that fit no phrase; a lone comma between phrases is no fault."""
         if any(word.text != "," for word in words):
             for i in range(0, len(words), self.longest_quote):
                 yield Finding("garbled", words[i].start, words[i : i + self.longest_quote][-1].end)
@@ -150,10 +162,9 @@ def _lower(words: list[Word]) -> tuple[str, ...]:
 
 
 def _findings(known: Phrase, kind: str, quoted: list[Word], facts: Facts) -> Iterator[Finding]:
-    """Find what is said of one phrase: of a full name, what is said of each half."""
+    """Yield the finding of one phrase; a full name is judged half by half, because one half may be right."""
     if known.slot == "who" and kind in ("right", "wrong"):
-        right = same_halves(known.value, facts["who"])
-        for half, same, word in zip(HALVES, right, quoted, strict=True):
-            yield Finding("right" if same else "wrong", word.start, word.end, half)
+        for half, said, true, word in zip(HALVES, known.value.split(), facts["who"].split(), quoted, strict=True):
+            yield Finding("right" if said == true else "wrong", word.start, word.end, half)
     else:
         yield Finding(kind, quoted[0].start, quoted[-1].end, known.slot)

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The question-answering task: questions about a small table."""
 
 import lazy_loader
 

@@ -1,16 +1,27 @@
-"""The critic of answers: the phrases it knows, when one of them is at fault, and how it says so.
+"""The critic of answers to questions: its known phrases, their order and its wordings.
 
-A claim is judged against the open row; one that nobody asked for, that comes a second time, or that stands where the
-sentence has no place for it is a fault even when its value is right.
+A claim is judged against the open row. A claim that the question does not ask for, a repeated claim and a claim in the
+wrong place of the sentence are faults even when the value is right.
 """
 
+from dataclasses import dataclass
 from functools import cache
 
-from text2grad.tasks.facts.reading import FactReader, Facts, Phrase, Phrases, key
-from text2grad.tasks.facts.wording import VERDICTS, FactPen
-from text2grad.tasks.qa.world import CHATTER, FILLERS, FIRST_NAMES, LAST_NAMES, NOUNS, SLOTS, VALUES, VERB, phrase
+from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, Facts, FactWriter, Phrase, Phrases, key
+from text2grad.tasks.qa.world import (
+    CHATTER,
+    FILLERS,
+    FIRST_NAMES,
+    LAST_NAMES,
+    NOUNS,
+    VALUES,
+    VERB,
+    phrase,
+    problem_of,
+)
+from text2grad.types import Example
 
-# What may be said right before: a person never follows a subject, and a subject follows a person alone.
+# A person never follows a subject; a subject follows only a person.
 LEADS = {"who": ("", "where", "when", "price"), "what": ("who",)}
 
 
@@ -21,6 +32,7 @@ def _phrases() -> Phrases:
     table: dict[tuple[str, ...], Phrase] = {}
     for kind, name in persons:
         quoted = slice(0, len(key(name)))
+        # A full name without the verb is always misplaced.
         table[key(name)] = Phrase("bare" if kind == "fact" else kind, "who", name, quoted)
         table[key(f"{name} {VERB}")] = Phrase(kind, "who", name, quoted)
     for slot, values in VALUES.items():
@@ -34,21 +46,8 @@ def _phrases() -> Phrases:
     return table | {key(text): Phrase("chatter") for text in CHATTER}
 
 
-def _verdict(known: Phrase, last: str, seen: set[str], facts: Facts) -> str:
-    """Judge one phrase; a second mention, a wrong place and a lack of interest outweigh a right value."""
-    if known.slot in seen:
-        return "duplicate"
-    if known.kind == "bare" or last not in LEADS.get(known.slot, (*SLOTS, "")):  # "bare": a name without its verb
-        return "misplaced"
-    if known.slot not in facts:
-        return "unasked"
-    if known.kind != "fact":
-        return known.kind
-    return "right" if known.value == facts[known.slot] else "wrong"
-
-
-READER = FactReader(_phrases, _verdict, longest_phrase=5, longest_quote=6)
-PEN = FactPen(
+READER = FactReader(_phrases, LEADS, longest_phrase=5, longest_quote=6)
+WRITER = FactWriter(
     truths={
         "first": ("The first name is {first}", "The name begins with {first}"),
         "last": ("The last name is {last}", "The surname is {last}"),
@@ -63,3 +62,15 @@ PEN = FactPen(
     most_faults=6,
     verdicts=VERDICTS | {"unasked": ("{quote} is not asked for", "{quote} answers no question")},
 )
+
+
+@dataclass(frozen=True, slots=True)
+class QACritic(FactCritic):
+    """Judges answers in words, each claim against the open row."""
+
+    reader = READER
+    writer = WRITER
+
+    def facts(self, example: Example) -> Facts:
+        """Return the claims of the perfect answer, by slot."""
+        return problem_of(example).facts

@@ -1,6 +1,6 @@
-"""Prompts: a table of courses, and a question about the one that is open.
+"""Prompts: a table of courses, and a question about the open course.
 
-Column orders and question templates of its own mark each held-out prompt; they reuse words that training knows.
+Held-out prompts have column orders and question templates of their own, made of the words of the training templates.
 """
 
 from random import Random
@@ -72,9 +72,9 @@ def draw_problem(split: Split, rows: int, rng: Random) -> Problem:
 
 
 def _draw_pairs(pair: Pair, split: Split, rows: int, target: int, rng: Random) -> list[tuple[str, str]]:
-    """Draw one pair for each row, none alike in either half; the target's is of the split.
+    """Draw one pair for each row; no two rows share a left or a right half.
 
-    The other rows of a held-out table are of either split.
+    The pair of the target row is of the split. In a held-out table the other rows are of either split.
     """
     chosen = [rng.choice(pairs(pair, split))]
     pool = pairs(pair, "train") + (pairs(pair, "held_out") if split == "held_out" else ())
@@ -87,7 +87,7 @@ def _draw_pairs(pair: Pair, split: Split, rows: int, target: int, rng: Random) -
 
 
 def write_prompt(problem: Problem, split: Split, rng: Random) -> str:
-    """Write the table in one of the split's column orders and ask in one of its templates."""
+    """Write the table in one of the split's column orders, and the question from one of its templates."""
     columns = rng.choice(COLUMNS[split])
     table = [f"- {row['status']}: {' '.join(row[slot] for slot in ('who', *columns))}" for row in problem.rows]
     *asks, last = (ASKS[slot] for slot in ("who", *problem.asked))

@@ -1,9 +1,9 @@
 r"""The embedded question-answering task: a small table, a question, and one sentence of two to five claims.
 
-A table lists courses, of which one is open; a question asks for the person and one to four details of that one.
-Demonstrations are those of a hasty reader: he often reads a detail off the first row, in more than half the cases
-where it is a city, a day or a price, so that imitation alone, even greedy, stays wrong; and what he did not catch
-becomes "somewhere" or "for some price", so that an omission is words that a critique can quote.
+A table lists courses, of which one is open; a question asks for the teacher and one to four details of the open course.
+Demonstrations imitate a hasty reader. More than half of their cities, days and prices come from the first row, so a
+policy that only imitates stays wrong, even with greedy decoding. Other details become "somewhere" or "for some price":
+an omission that a critique can quote.
 
 Example:
     >>> task = QATask("held_out")
@@ -26,19 +26,16 @@ Example:
     0.57
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from text2grad.errors import DataError
-from text2grad.tasks.base import chatty, half_of_both, pairs, same_words, scrambled, split_words
-from text2grad.tasks.procedural import Judgement, ProceduralTask, ProgramCritic
-from text2grad.tasks.qa import metric, tables
-from text2grad.tasks.qa.critic import PEN, READER
+from text2grad.tasks.base import Task, pairs
+from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.qa import tables
+from text2grad.tasks.qa.critic import WRITER, QACritic
+from text2grad.tasks.qa.metric import METRIC
 from text2grad.tasks.qa.world import (
     CHATTER,
-    DETAILS,
     EXTRA_LINE,
     FILLERS,
     NAMES,
@@ -46,25 +43,25 @@ from text2grad.tasks.qa.world import (
     Problem,
     answer_of,
     phrase,
+    problem_of,
     sentence,
 )
 from text2grad.types import Example
 
-TOGETHER = (("who",), ("what",), ("where",), ("when",), ("price",))  # read from one row
-CAREFUL = ("who", "what")  # the groups that are read with more care
+CAREFUL = ("who", "what")  # the slots that demonstrations read with more care
 
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """How long the tables are and how badly the demonstrations read them.
+    """The length of the tables, and the rates of faults in demonstrations, each in [0, 1].
 
     Attributes:
         rows: the fewest and the most rows.
-        skim: how often a demonstration takes a city, a day or a price from the first row of the table.
-        slip: how often it does so for the person and for the subject.
-        vague: how often it says "somewhere" instead, where it does neither.
-        drop: how often it leaves a detail out without a word.
-        chatter: how often it adds an empty phrase or line.
+        skim: rate at which a city, a day or a price is taken from the first row of the table.
+        slip: the same rate for the person and the subject.
+        vague: rate of a filler such as "somewhere" for a detail that is not taken from the first row.
+        drop: rate at which a detail is left out.
+        chatter: rate of an added phrase or sentence that states nothing.
     """
 
     rows: tuple[int, int]
@@ -83,24 +80,13 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class QACritic(ProgramCritic):
-    """Judges answers in words, each claim against the open row."""
-
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
-        """Judge one answer."""
-        facts = problem_of(example).facts
-        reading = READER.read(response, facts)
-        return Judgement(PEN.write(reading, response, facts, rng), PEN.quotable(reading), len(reading.missing))
-
-
-@dataclass(frozen=True, slots=True)
-class QATask(ProceduralTask):
-    """Questions about tables; the two splits share no question: no name, course or composition that is asked for."""
+class QATask(Task):
+    """Questions about tables; the splits share no name, no course and no combination of details asked for."""
 
     name = "qa"
     metric = "claim_f1"
     difficulties = DIFFICULTIES
-    judgements = PEN.judgements()
+    judgements = WRITER.judgements()
 
     def draw(self, rng: Random) -> Example:
         """Draw one item."""
@@ -111,17 +97,15 @@ class QATask(ProceduralTask):
         return Example(prompt, answer_of(problem.facts), meta=meta)
 
     def demonstration(self, example: Example, rng: Random) -> str:
-        """Return a hasty reader's answer: it reads the first row, hedges, and chats."""
+        """Return an answer with wrong values of the first row, vague fillers, omissions and chatter."""
         level, problem = DIFFICULTIES[self.difficulty], problem_of(example)
         phrases = {}
-        for slots in TOGETHER:
-            hasty = level.slip if slots[0] in CAREFUL else level.skim
+        for slot in SLOTS:
+            hasty = level.slip if slot in CAREFUL else level.skim
             skims, vague, drops = (rng.random() < p for p in (hasty, level.vague, level.drop))
-            for slot in set(slots) & set(problem.facts):
+            if slot in problem.facts and (slot in CAREFUL or not drops):
                 value = problem.rows[0 if skims else problem.target][slot]
                 phrases[slot] = FILLERS[slot] if vague and not skims else phrase(slot, value)
-                if drops and slot not in CAREFUL:
-                    del phrases[slot]
         if rng.random() < level.chatter:
             return chatty(sentence(phrases), CHATTER, EXTRA_LINE, rng)
         return sentence(phrases) + "."
@@ -129,15 +113,15 @@ class QATask(ProceduralTask):
     def corruption(self, example: Example, rng: Random) -> str:
         """Return an answer with faults that demonstrations seldom have.
 
-        Two of three claim other values in place of some, so that only comparing tells right from wrong; the third
-        came out garbled: cut, shuffled, doubled, or spliced with another answer.
+        Two thirds replace some values by other valid ones: a reward model must compare them with the table to find the
+        faults. One third is garbled: cut, shuffled, doubled, or spliced with another answer.
         """
         if rng.random() < 2 / 3:
             return self._mistaken(problem_of(example), rng)
         return scrambled(self.demonstration(example, rng), str(self.draw(rng).reference), rng)
 
     def _mistaken(self, problem: Problem, rng: Random) -> str:
-        """State each claim, or as often another value: of another row, or any; of names at times one half."""
+        """Replace each value with probability 1/2: by a value of another row or of another table."""
         said, others = dict(problem.facts), [row for i, row in enumerate(problem.rows) if i != problem.target]
         unseen = pairs(NAMES, "held_out") if self.split == "train" else ()
         for slot in said:
@@ -148,49 +132,15 @@ class QATask(ProceduralTask):
         return answer_of(said)
 
     def critic(self) -> QACritic:
-        """Return the programmatic critic."""
+        """Return the program critic."""
         return QACritic()
 
     def score(self, example: Example, response: str) -> dict[str, float]:
-        """Return F1, precision and recall of the claims and whether it is the reference, each in [0, 1]."""
+        """Return F1, precision and recall of the claims, and 1.0 as `exact` if the answer is the reference."""
         facts = problem_of(example).facts
-        exact = float(same_words(answer_of(facts), response))
-        return {**metric.claim_scores(facts, response), "exact": exact}
+        scores = {f"claim_{name}": value for name, value in METRIC.scores(facts, response).items()}
+        return {**scores, "exact": float(same_words(answer_of(facts), response))}
 
-    def vocabulary(self) -> list[str]:
-        """Return every word and mark of prompts, answers and critiques, of both splits, sorted."""
-        return sorted({word for text in (*tables.words(), *PEN.words()) for word in split_words(text)})
-
-
-def claim_f1(example: Example, response: str) -> float:
-    """Return the F1 of the claims that a response makes, in [0, 1]."""
-    return metric.claim_scores(problem_of(example).facts, response)["claim_f1"]
-
-
-def problem_of(example: Example) -> Problem:
-    """Return the table and the question behind an example.
-
-    Raises:
-        DataError: if the example is not of this task.
-    """
-    meta = example.meta
-    rows: Any = meta.get("rows")
-    target, asked = meta.get("target"), _details(meta.get("asked"))
-    if not (_is_table(rows) and isinstance(target, int) and 0 <= target < len(rows) and asked):
-        raise DataError(
-            f"not a qa example: meta has rows={rows!r}, target={target!r}, asked={meta.get('asked')!r}; need rows with "
-            f"a status and the keys {SLOTS}, the index of one, and some of {DETAILS}"
-        )
-    return Problem(tuple(rows), target, asked)
-
-
-def _is_table(rows: Any) -> bool:
-    return isinstance(rows, Sequence) and all(
-        isinstance(row, Mapping) and set(row) == {"status", *SLOTS} for row in rows
-    )
-
-
-def _details(asked: Any) -> tuple[str, ...]:
-    """Return the details asked for, or nothing if they are none."""
-    known = isinstance(asked, Sequence) and not isinstance(asked, str) and set(asked) <= set(DETAILS)
-    return tuple(asked) if known else ()
+    def all_words(self) -> list[str]:
+        """Return texts that together hold every word of prompts, answers and critiques."""
+        return [*tables.words(), *WRITER.words()]

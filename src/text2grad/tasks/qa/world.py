@@ -1,19 +1,24 @@
 """The world of the question-answering task: its words, its five slots and what each split may combine.
 
-A table lists courses: whether one can still come, who teaches what, where, when and at what price. The question is
-always about the one course that is open: a model of 0.1 million parameters learned to find a row by its mark within
-800 steps, while to find it by a name that changes from table to table it did not. Every word can stand in the open
-row in training; what is held out are combinations. Full names and courses (subject and city) whose index sum is
-divisible by eight are asked about only in held-out tables, and two of the fifteen compositions of a question (the
-details that it asks for) occur only there; each of their steps from one detail to the next occurs in training.
+A table lists courses: status, teacher, subject, city, day and price. The question is always about the only open course:
+a model of 0.1 million parameters learned within 800 steps to find a row by its status, but not to find it by a name
+that changes from table to table.
+
+Every word can stand in the open row in training; the split holds out combinations. Full names and courses (subject and
+city) whose index sum is divisible by eight stand in the open row only in held-out tables. Two of the fifteen
+combinations of details that a question can ask for occur only in held-out questions; each of their steps from one
+detail to the next occurs in training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from typing import Any
 
+from text2grad.errors import DataError
 from text2grad.tasks.base import Pair, Split
+from text2grad.types import Example
 
 Row = Mapping[str, str]
 
@@ -28,7 +33,7 @@ VALUES = {
     "when": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
     "price": ("10", "15", "20", "25", "30", "40", "50", "60"),
 }
-NEVER_TRAINED = (("where", "when"), ("what", "where", "price"))  # what only held-out questions ask for
+NEVER_TRAINED = (("where", "when"), ("what", "where", "price"))  # details of held-out questions only
 OPEN = "open"
 SHUT = ("full", "closed", "over")
 NOUNS = {
@@ -58,12 +63,12 @@ COURSES = Pair(VALUES["what"], VALUES["where"])
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A table and a question about its open row; no value stands in two rows.
+    """A table and a question about its open row; no value occurs in two rows.
 
     Attributes:
         rows: the table, each row with its "status" and every slot.
         target: the index of the open row.
-        asked: the details to answer with beside the person, in the order of `DETAILS`.
+        asked: the details that the question asks for beside the person, in the order of `DETAILS`.
     """
 
     rows: tuple[Row, ...]
@@ -76,9 +81,38 @@ class Problem:
         return {slot: self.rows[self.target][slot] for slot in ("who", *self.asked)}
 
 
+def problem_of(example: Example) -> Problem:
+    """Return the table and the question behind an example.
+
+    Raises:
+        DataError: if the example is not of this task.
+    """
+    meta = example.meta
+    rows: Any = meta.get("rows")
+    target, asked = meta.get("target"), _details(meta.get("asked"))
+    if not (_is_table(rows) and isinstance(target, int) and 0 <= target < len(rows) and asked):
+        raise DataError(
+            f"not a qa example: meta has rows={rows!r}, target={target!r}, asked={meta.get('asked')!r}; need rows with "
+            f"a status and the keys {SLOTS}, the index of a row, and some of {DETAILS}"
+        )
+    return Problem(tuple(rows), target, asked)
+
+
+def _is_table(rows: Any) -> bool:
+    return isinstance(rows, Sequence) and all(
+        isinstance(row, Mapping) and set(row) == {"status", *SLOTS} for row in rows
+    )
+
+
+def _details(asked: Any) -> tuple[str, ...]:
+    """Return the details asked for; empty if `asked` is no list of known details."""
+    known = isinstance(asked, Sequence) and not isinstance(asked, str) and set(asked) <= set(DETAILS)
+    return tuple(asked) if known else ()
+
+
 @cache
 def compositions(split: Split) -> tuple[tuple[str, ...], ...]:
-    """Return what the questions of one split ask for: one to four of the four details.
+    """Return the combinations of details that questions of one split ask for: one to four of the four details.
 
     Example:
         >>> len(compositions("train")), compositions("held_out")
@@ -89,7 +123,7 @@ def compositions(split: Split) -> tuple[tuple[str, ...], ...]:
 
 
 def phrase(slot: str, value: str) -> str:
-    """Return the words by which an answer states one claim.
+    """Return the words that state one claim in an answer.
 
     Example:
         >>> phrase("where", "Lyon"), phrase("price", "40")
@@ -99,7 +133,7 @@ def phrase(slot: str, value: str) -> str:
 
 
 def sentence(phrases: Mapping[str, str]) -> str:
-    """Join phrases into an answer, without its full stop; a person is followed by the verb.
+    """Join phrases into an answer without its full stop; the verb follows the person.
 
     Example:
         >>> sentence({"who": "Ann Weber", "where": "in Lyon"})

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The story task: continue a story; the critic marks words that do not exist and repeated phrases."""
 
 import lazy_loader
 

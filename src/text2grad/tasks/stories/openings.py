@@ -1,7 +1,7 @@
-"""How stories start: two worlds of names, creatures, things and places that share no word of their own.
+"""Openings of stories, from two worlds of names, animals, things and places that share no content word.
 
-What is held out is held out by construction. The two splits have different names, animals, things, places,
-moods, pastimes and sentence patterns, so no phrase of a held-out opening that says anything was trained on.
+The split holds by construction: training and held-out openings have different names, animals, things, places, moods,
+pastimes and sentence patterns.
 """
 
 import itertools
@@ -9,6 +9,11 @@ import random
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import get_args
+
+from text2grad.errors import ConfigError
+from text2grad.tasks.base import Split
+from text2grad.types import Example
 
 _GIRL = {"kind": "girl", "She": "She", "she": "she", "her": "her"}
 _BOY = {"kind": "boy", "She": "He", "she": "he", "her": "his"}
@@ -22,8 +27,8 @@ class World:
     Attributes:
         girls: names of girls.
         boys: names of boys.
-        slots: what may stand for each field of a pattern that is not about the hero.
-        patterns: format strings; `{name}`, `{kind}`, `{She}`, `{she}` and `{her}` are the hero's.
+        slots: the possible words of each field of a pattern that is not about the hero.
+        patterns: format strings; `{name}`, `{kind}`, `{She}`, `{she}` and `{her}` belong to the hero.
     """
 
     girls: tuple[str, ...]
@@ -32,12 +37,12 @@ class World:
     patterns: tuple[str, ...]
 
     def heroes(self) -> list[dict[str, str]]:
-        """Every hero, with the words that agree with a girl or a boy."""
+        """Return every hero, with the pronouns of a girl or a boy."""
         girls = [{"name": name} | _GIRL for name in self.girls]
         return girls + [{"name": name} | _BOY for name in self.boys]
 
     def fill(self, pattern: str) -> list[str]:
-        """Every opening that one pattern can make."""
+        """Return every opening of one pattern."""
         fields = sorted({field for _, field, _, _ in string.Formatter().parse(pattern) if field})
         heroes = self.heroes() if _HERO_FIELDS.intersection(fields) else [{}]
         names = [field for field in fields if field not in _HERO_FIELDS]
@@ -47,11 +52,11 @@ class World:
         return [pattern.format_map({**hero, **filling}) for hero in heroes for filling in fillings]
 
     def all_openings(self) -> int:
-        """How many different openings this world has."""
+        """Return the number of different openings."""
         return sum(len(self.fill(pattern)) for pattern in self.patterns)
 
     def draw(self, rng: random.Random) -> Iterator[str]:
-        """Yield every opening once, taking the patterns in turn so that no rich pattern crowds out the rest."""
+        """Yield every opening once; the patterns take turns, so that a pattern with many openings does not dominate."""
         decks = [self.fill(pattern) for pattern in self.patterns]
         for deck in decks:
             rng.shuffle(deck)
@@ -104,3 +109,32 @@ HELD_OUT = World(
         '"Look, a {thing}!" said {name}. It was very {color}, so {she}',
     ),
 )
+
+_WORLDS = {"train": TRAIN, "held_out": HELD_OUT}
+
+
+def story_openings(split: Split, n: int, seed: int) -> list[Example]:
+    """Return n different openings of one split, in an order that the seed decides.
+
+    The two splits share no name, no pattern and no two words in a row.
+
+    Args:
+        split: `train` or `held_out`.
+        n: number of openings; there are about 9,000 in `train` and 3,000 in `held_out`.
+        seed: the same seed gives the same openings, whatever n; a smaller n gives the first of them.
+
+    Raises:
+        ConfigError: if the split is unknown or has fewer than n openings.
+
+    Example:
+        >>> for example in story_openings("held_out", 2, seed=1):
+        ...     example.prompt
+        'Long ago, Leo and his dad lived near a barn. They'
+        'A gentle pig met a yellow butterfly by the kitchen. They became'
+    """
+    if split not in _WORLDS:
+        raise ConfigError(f"no split {split!r} of story openings; splits: {', '.join(get_args(Split))}")
+    world = _WORLDS[split]
+    if not 0 <= n <= world.all_openings():
+        raise ConfigError(f"cannot draw {n} different {split} openings: there are {world.all_openings()}")
+    return [Example(prompt=text) for text in itertools.islice(world.draw(random.Random(seed)), n)]

@@ -1,12 +1,10 @@
-"""Reading a story: its words, its sentences, what in them does not exist and what is said twice.
+"""Reading a story: response → words, sentences, invented words and repetitions, in character offsets.
 
-A response goes in, a `Reading` with character offsets comes out. Three things it is careful about, because a
-story that hits the length limit ends in the middle of a word and a tokenizer may swallow the first space:
+A story that reaches the length limit may end within a word, and a tokenizer may drop the first space. Therefore:
 
-1. A last word with nothing after it may have been cut, so it is not judged, and the sentence that it is in
-   is not called finished.
-2. A first word may be the rest of the prompt's last word ("cat" + "s"), so it passes if it is a word either
-   alone or glued to it.
+1. A last word with nothing after it may be cut, so it is not judged, and its sentence does not count as finished.
+2. A first word may be the rest of the prompt's last word ("cat" + "s"), so it passes if it is a word alone or joined to
+   the prompt's last word.
 3. Any capitalised word passes: it may be a name.
 """
 
@@ -27,21 +25,21 @@ _NOT_IN_A_PHRASE = re.compile(r"[^\w\s'’]|\n")
 
 LONGEST_PHRASE = 8
 SHORTEST_SENTENCE = 4
-"""How many words a sentence needs for saying it again to be a fault: "Yes, Mom." may well come twice."""
+"""Words from which a repeated sentence is a fault: "Yes, Mom." may occur twice."""
 
-_SAID_TWICE_ON_PURPOSE = """
+_REPEATED_ON_PURPOSE = """
 very so really much many far long too no yes had that bye ha he hee ho knock choo beep tick quack woof meow
 """
 
 
 class Evidence(NamedTuple):
-    """Something poor in characters [start, end) of the response.
+    """A fault in characters [start, end) of the response.
 
     Attributes:
-        start: first character of what is poor.
-        end: one past its last character.
-        shown_from: where the quote starts that lets a reader see it: before `start` for a phrase said twice.
-        times: how often it is said in a row; 1 for an invented word, 0 for a sentence said before.
+        start: first character of the fault.
+        end: end of the fault, exclusive.
+        shown_from: first character of the quote in the critique: before `start` for a repeated phrase.
+        times: occurrences in a row of a repeated phrase; 1 for an invented word, 0 for a repeated sentence.
     """
 
     start: int
@@ -51,7 +49,7 @@ class Evidence(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """Characters [start, end) of the response; `finished` when they end in a full stop or its like."""
+    """Characters [start, end) of the response; `finished` if they end in a full stop or a similar mark."""
 
     start: int
     end: int
@@ -59,13 +57,13 @@ class Sentence(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a careful reader notes about one response.
+    """The words, faults and sentences of one response.
 
     Attributes:
         words: every word, as spelled.
         invented: words that do not exist, in order.
-        repeats: phrases and sentences said again, in order.
-        clean: the finished sentences free of both.
+        repeats: repeated phrases and sentences, in order.
+        clean: the finished sentences without faults.
         sentences: all sentences, clean or not.
     """
 
@@ -77,22 +75,22 @@ class Reading(NamedTuple):
 
 
 def read_story(prompt: str, response: str) -> Reading:
-    """Read one response to one prompt; the prompt itself is not judged."""
+    """Read one response; the prompt is not judged."""
     words = list(_WORD.finditer(response))
     judged = words[:-1] if words and _may_be_cut(response, words[-1].end()) else words
     sentences = tuple(split_sentences(response))
     invented = tuple(_invented(prompt, response, judged))
-    said_before = {_spoken(prompt[s.start : s.end]) for s in split_sentences(prompt) if s.finished}
-    again = [*_phrases_again(response, judged), *_sentences_again(response, sentences, said_before)]
-    poor = sorted((*invented, *again))
-    clean = (s for s in sentences if s.finished and not any(e.start < s.end and s.start < e.end for e in poor))
+    in_prompt = {_spoken(prompt[s.start : s.end]) for s in split_sentences(prompt) if s.finished}
+    again = [*_phrases_again(response, judged), *_sentences_again(response, sentences, in_prompt)]
+    faults = sorted((*invented, *again))
+    clean = (s for s in sentences if s.finished and not any(e.start < s.end and s.start < e.end for e in faults))
     return Reading(tuple(w.group() for w in words), invented, tuple(sorted(again)), tuple(clean), sentences)
 
 
 def split_sentences(text: str) -> Iterator[Sentence]:
-    """Yield the sentences that hold a word, without the space around them.
+    """Yield the sentences that contain a word, without the space around them.
 
-    A closing quote goes with the sentence it closes, unless a small letter follows ('"Run!" said Tom.').
+    A closing quotation mark belongs to the sentence before it, unless a small letter follows ('"Run!" said Tom.').
     """
     start = 0
     for stop in _BREAK.finditer(text):
@@ -105,7 +103,7 @@ def split_sentences(text: str) -> Iterator[Sentence]:
 
 
 def _goes_on(text: str, stop: re.Match[str]) -> bool:
-    """Whether the sentence goes on after what looks like its end."""
+    """Whether the sentence continues after a mark that looks like its end."""
     if stop.group() == ".":
         return text.endswith(_TITLES, 0, stop.end())
     following = text[stop.end() : stop.end() + 2].lstrip(" ")
@@ -121,7 +119,7 @@ def _trimmed(text: str, start: int, end: int, finished: bool) -> Iterator[Senten
 
 
 def _may_be_cut(response: str, end: int) -> bool:
-    """Whether nothing that ends a word follows character `end`."""
+    """Whether no character after `end` ends the word."""
     return not response[end:].strip("'’-")
 
 
@@ -133,26 +131,26 @@ def _invented(prompt: str, response: str, words: list[re.Match[str]]) -> Iterato
 
 
 def _ends_prompt_word(prompt: str, response: str, word: re.Match[str]) -> bool:
-    """Whether the response starts with `word`, and it completes the last word of the prompt."""
+    """Whether the response starts with `word`, and `word` completes the last word of the prompt."""
     joint, begun = response[: word.start()], _LAST_WORD.search(prompt)
     return joint in ("", "'", "’") and begun is not None and is_english(begun.group() + joint + word.group())
 
 
 def _phrases_again(response: str, words: list[re.Match[str]]) -> Iterator[Evidence]:
-    """Yield the phrases of up to LONGEST_PHRASE words that are said again with nothing but space between."""
+    """Yield the phrases of up to LONGEST_PHRASE words that are repeated with only space between."""
     keys = [word.group().lower() for word in words]
     i = 0
     while i < len(keys):
         size, times = _repeated_unit(keys, i)
-        said = words[i : i + size * times]
-        if said and not _NOT_IN_A_PHRASE.search(response, said[0].start(), said[-1].end()):
-            yield Evidence(said[size].start(), said[-1].end(), said[0].start(), times)
+        run = words[i : i + size * times]
+        if run and not _NOT_IN_A_PHRASE.search(response, run[0].start(), run[-1].end()):
+            yield Evidence(run[size].start(), run[-1].end(), run[0].start(), times)
             i += size * (times - 1)
         i += 1
 
 
 def _repeated_unit(keys: list[str], i: int) -> tuple[int, int]:
-    """How many words from `i` on are said again right after, and how often; (0, 0) for none."""
+    """Return (words, occurrences) of the shortest phrase from word `i` on that is repeated at once; (0, 0) for none."""
     for size in range(1, min(LONGEST_PHRASE, (len(keys) - i) // 2) + 1):
         unit = keys[i : i + size]
         if unit[0] != keys[i + size] or unit != keys[i + size : i + 2 * size]:
@@ -167,12 +165,12 @@ def _repeated_unit(keys: list[str], i: int) -> tuple[int, int]:
 
 
 def _on_purpose(unit: list[str]) -> bool:
-    """Whether people say this twice in a row: "very very", "round and round and"."""
-    return unit[0] in _SAID_TWICE_ON_PURPOSE.split() if len(unit) == 1 else len(unit) == 2 and "and" in unit
+    """Whether the repetition is normal English: "very very", "round and round and"."""
+    return unit[0] in _REPEATED_ON_PURPOSE.split() if len(unit) == 1 else len(unit) == 2 and "and" in unit
 
 
 def _sentences_again(response: str, sentences: tuple[Sentence, ...], seen: set[str]) -> Iterator[Evidence]:
-    """Yield the finished sentences whose words were all said before, in that order."""
+    """Yield the finished sentences with the same words as an earlier sentence; `seen` holds those of the prompt."""
     for sentence in sentences:
         key = _spoken(response[sentence.start : sentence.end])
         if sentence.finished and key in seen and key.count(" ") + 1 >= SHORTEST_SENTENCE:

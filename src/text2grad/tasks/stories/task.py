@@ -1,26 +1,18 @@
-"""The story task: openings for a model that tells children's stories, a critic that reads them, and metrics.
+"""The critic and the metrics of the stories task.
 
-openings -> a language model trained on TinyStories -> responses -> `StoryCritic` -> critiques with spans
+    opening → a language model trained on TinyStories → response → `StoryCritic` → critique with spans
 
-`StoryCritic` writes plain sentences and quotes its evidence. A word that does not exist and a phrase said twice
-are negative spans, exactly as long as the evidence; finished sentences free of both are positive spans. What
-counts as a word, a sentence or a repetition is decided in `_story_reading`.
+An invented word and a repeated phrase are negative spans, exactly as long as the evidence that the critique quotes.
+Finished sentences without them are positive spans. `reading.py` defines words, sentences and repetitions.
 """
 
 import itertools
-import random
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
 
-from text2grad.errors import ConfigError
-from text2grad.tasks.stories.openings import HELD_OUT, TRAIN
 from text2grad.tasks.stories.reading import Evidence, Reading, read_story
 from text2grad.tasks.stories.words import dictionary
 from text2grad.types import Critique, Example, Span
-
-Split = Literal["train", "held_out"]
-_WORLDS = {"train": TRAIN, "held_out": HELD_OUT}
 
 _ONE_INVENTED = (
     "{0} is not an English word.",
@@ -34,37 +26,10 @@ _MANY_INVENTED = (
 )
 
 
-def story_openings(split: Split, n: int, seed: int) -> list[Example]:
-    """Return n different openings of one split, in an order that the seed decides.
-
-    The two splits share no name, no pattern and no two words in a row.
-
-    Args:
-        split: `train` or `held_out`.
-        n: how many; there are about 9,000 in `train` and 3,000 in `held_out`.
-        seed: the same seed gives the same openings, whatever n: a smaller n gives the first of them.
-
-    Raises:
-        ConfigError: if there is no such split, or it has fewer than n openings.
-
-    Example:
-        >>> for example in story_openings("held_out", 2, seed=1):
-        ...     example.prompt
-        'Long ago, Leo and his dad lived near a barn. They'
-        'A gentle pig met a yellow butterfly by the kitchen. They became'
-    """
-    if split not in _WORLDS:
-        raise ConfigError(f"no split {split!r} of story openings; splits: {', '.join(get_args(Split))}")
-    world = _WORLDS[split]
-    if not 0 <= n <= world.all_openings():
-        raise ConfigError(f"cannot draw {n} different {split} openings: there are {world.all_openings()}")
-    return [Example(prompt=text) for text in itertools.islice(world.draw(random.Random(seed)), n)]
-
-
 class StoryCritic:
-    """A critic of stories that needs no model: invented words and repetitions are poor, clean sentences good.
+    """A program critic of stories: invented words and repetitions are negative, clean sentences positive.
 
-    The same example and response always get the same critique, in every process.
+    The same example and response always have the same critique, in every process.
 
     Raises:
         ConfigError: on construction, if pyspellchecker is not installed.
@@ -80,34 +45,34 @@ class StoryCritic:
     """
 
     def __init__(self) -> None:
-        """Load the dictionary now, so that what is missing is missed before a run starts."""
+        """Load the dictionary, so that a missing package is an error before a run starts."""
         dictionary()
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response; the prompt's own words are not judged."""
+        """Return one critique for each response; the words of the prompt are not judged."""
         return [_critique(example.prompt_text, response) for example, response in zip(examples, responses, strict=True)]
 
 
 def story_metrics(prompts: Sequence[str], responses: Sequence[str]) -> dict[str, float]:
-    """Return how well a set of stories is told.
+    """Return the metrics of a set of stories.
 
-    `distinct_2` falls as the set or its stories grow, so compare only sets of one size: 500 stories of
-    160 tokens by the untouched stories260k model have 0.53.
+    `distinct_2` falls as the number or the length of the stories grows, so compare only sets of one size: 500 stories
+    of 160 tokens by the stories260k model have 0.53 before training.
 
     Args:
-        prompts: what each story continues; its own words do not count.
+        prompts: the opening of each story; its words do not count.
         responses: the stories, at least one.
 
     Returns:
-        invented_share: words that do not exist / all words.
-        stories_with_invented: share of the stories with at least one of those.
+        invented_share: invented words / all words.
+        stories_with_invented: stories with at least one invented word / all stories.
         mean_words: words per story.
-        distinct_2: different pairs of neighbouring words / all such pairs, over the whole set. Words are
-            taken as they are spelled, without punctuation; no pair spans two stories.
-        repeated_phrases: phrases and sentences said again, per story.
+        distinct_2: different pairs of neighbouring words / all pairs, over the whole set. Words are
+            compared as spelled, without punctuation; no pair spans two stories.
+        repeated_phrases: repeated phrases and sentences per story.
 
     Raises:
-        ValueError: if there is no story, or not one prompt for each.
+        ValueError: if there is no story, or the lengths differ.
 
     Example:
         >>> story_metrics(["One day, Tom"], [" saw a blorp. He saw a big big dog."])["invented_share"]
@@ -128,21 +93,21 @@ def story_metrics(prompts: Sequence[str], responses: Sequence[str]) -> dict[str,
 
 
 def _critique(prompt: str, response: str) -> Critique:
-    """Read one story and say what was found."""
+    """Return the critique of one story."""
     reading = read_story(prompt, response)
-    poor = [Span(start, end, "negative") for start, end in _disjoint(reading.invented + reading.repeats)]
-    good = [Span(sentence.start, sentence.end, "positive") for sentence in reading.clean]
+    negative = [Span(start, end, "negative") for start, end in _disjoint(reading.invented + reading.repeats)]
+    positive = [Span(sentence.start, sentence.end, "positive") for sentence in reading.clean]
     variant = zlib.crc32(f"{prompt}\0{response}".encode("utf-8", "surrogatepass"))
-    remarks = [
+    feedback = [
         *_about_invented(reading, response, variant),
         *dict.fromkeys(_about_repeat(again, response) for again in reading.repeats),
         _summary(reading),
     ]
-    return Critique(feedback=" ".join(remarks), spans=tuple(sorted(good + poor)))
+    return Critique(feedback=" ".join(feedback), spans=tuple(sorted(positive + negative)))
 
 
 def _disjoint(evidence: Iterable[Evidence]) -> list[tuple[int, int]]:
-    """Return the ranges of the evidence, without those that overlap a longer or an earlier one."""
+    """Return the ranges of the evidence without those that overlap an earlier range, or a longer one with its start."""
     kept: list[tuple[int, int]] = []
     for item in sorted(evidence, key=lambda item: (item.start, -item.end)):
         if not kept or item.start >= kept[-1][1]:
@@ -151,7 +116,7 @@ def _disjoint(evidence: Iterable[Evidence]) -> list[tuple[int, int]]:
 
 
 def _about_invented(reading: Reading, response: str, variant: int) -> list[str]:
-    """Name every invented word once."""
+    """Return the sentence that names every invented word once; no sentence if there is none."""
     quotes = list(dict.fromkeys(_quoted(response[word.start : word.end]) for word in reading.invented))
     if not quotes:
         return []
@@ -161,7 +126,7 @@ def _about_invented(reading: Reading, response: str, variant: int) -> list[str]:
 
 
 def _about_repeat(again: Evidence, response: str) -> str:
-    """Quote what is said again; a phrase together with the first time it is said."""
+    """Return the sentence that quotes a repetition; a phrase is quoted together with its first occurrence."""
     if again.times == 0:
         return f"The sentence {_quoted(response[again.start : again.end])} was said before."
     once = _quoted(response[again.shown_from : again.start].rstrip())
@@ -170,21 +135,21 @@ def _about_repeat(again: Evidence, response: str) -> str:
 
 
 def _summary(reading: Reading) -> str:
-    """Say how much of the story is good, and whether it ends."""
+    """Return the sentences that count the clean sentences and tell whether the story ends."""
     if not reading.sentences:
         return "There is no story to read."
     finished, clean = sum(sentence.finished for sentence in reading.sentences), len(reading.clean)
     if not finished:
         return "No sentence is finished."
     if clean < finished:
-        said = f"{clean or 'None'} of {finished} sentences {'read' if clean > 1 else 'reads'} well."
+        text = f"{clean or 'None'} of {finished} sentences {'read' if clean > 1 else 'reads'} well."
     else:
-        said = f"Every {'' if finished == len(reading.sentences) else 'finished '}sentence reads well."
-    return said if reading.sentences[-1].finished else f"{said} The last one is not finished."
+        text = f"Every {'' if finished == len(reading.sentences) else 'finished '}sentence reads well."
+    return text if reading.sentences[-1].finished else f"{text} The last one is not finished."
 
 
 def _quoted(text: str) -> str:
-    """Put quotation marks around text that it does not hold itself."""
+    """Return the text between quotation marks that it does not contain."""
     if "'" not in text:
         return f"'{text}'"
     return f'"{text}"' if '"' not in text else f"“{text}”"

@@ -1,4 +1,4 @@
-"""Which words exist: pyspellchecker's English dictionary, and how children's stories spell beyond it."""
+"""English words: the dictionary of pyspellchecker, and spellings of children's stories that it lacks."""
 
 import re
 from functools import cache, lru_cache
@@ -24,7 +24,7 @@ tvs yoyo
 
 @cache
 def dictionary() -> frozenset[str]:
-    """The words that exist, in small letters; loaded once, in about 0.2 s.
+    """Return the words of the dictionary in small letters; loaded once, in about 0.2 s.
 
     Raises:
         ConfigError: if pyspellchecker is not installed.
@@ -40,10 +40,10 @@ def dictionary() -> frozenset[str]:
 
 @lru_cache(maxsize=1 << 16)
 def is_english(word: str) -> bool:
-    """Whether a word exists, capital letters aside.
+    """Whether a word exists; case does not count.
 
-    Possessives and contractions are looked up without their ending, and a sound that is drawn out (three or
-    more of a letter) with one or two of it. What has a digit in it is nothing to look up and passes.
+    Possessives and contractions are looked up without their ending; three or more of one letter in a row ("sooooo") are
+    looked up as one and as two. A word with a digit passes.
 
     Example:
         >>> [is_english(word) for word in ("zebra", "zebra’s", "sooooo", "3rd", "nearck", "nearck's")]

@@ -1,4 +1,4 @@
-"""TODO package sentence."""
+"""The summarization task: posts about people and objects, and one-sentence summaries."""
 
 import lazy_loader
 

@@ -1,13 +1,13 @@
-"""The critic of summaries: the phrases it knows, when one of them is at fault, and how it says so.
+"""The critic of summaries: its known phrases, their order and its wordings.
 
-A fact is judged against the event; a second mention of a slot, or a phrase where the sentence has no place for it, is
-a fault even when its value is right.
+A fact is judged against the event. A second mention of a slot and a phrase in the wrong place of the sentence are
+faults even when the value is right.
 """
 
+from dataclasses import dataclass
 from functools import cache
 
-from text2grad.tasks.facts.reading import FactReader, Facts, Phrase, Phrases, key
-from text2grad.tasks.facts.wording import VERDICTS, FactPen
+from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, Facts, FactWriter, Phrase, Phrases, key
 from text2grad.tasks.summarization.world import (
     CHATTER,
     FILLERS,
@@ -17,11 +17,13 @@ from text2grad.tasks.summarization.world import (
     NOUNS,
     SLOTS,
     VALUES,
+    facts_of,
     phrase,
     with_article,
 )
+from text2grad.types import Example
 
-# What may be said right before: a person opens the sentence or follows a time or a place, never a deed.
+# A person opens the sentence or follows a time, a place or a reason, never a deed.
 LEADS = {"who": ("", "where", "when", "why"), "did": ("", "who"), "what": ("", "did")}
 
 
@@ -38,19 +40,8 @@ def _phrases() -> Phrases:
     return table | {key(text): Phrase("chatter") for text in CHATTER}
 
 
-def _verdict(known: Phrase, last: str, seen: set[str], facts: Facts) -> str:
-    """Judge one phrase; a second mention and a wrong place in the sentence outweigh a right value."""
-    if known.slot in seen:
-        return "duplicate"
-    if last not in LEADS.get(known.slot, (*SLOTS, "")):
-        return "misplaced"
-    if known.kind != "fact":
-        return known.kind
-    return "right" if known.value == facts[known.slot] else "wrong"
-
-
-READER = FactReader(_phrases, _verdict, longest_phrase=5, longest_quote=8)
-PEN = FactPen(
+READER = FactReader(_phrases, LEADS, longest_phrase=5, longest_quote=8)
+WRITER = FactWriter(
     truths={
         "first": ("The first name is {first}", "The name begins with {first}"),
         "last": ("The last name is {last}", "The surname is {last}"),
@@ -66,3 +57,15 @@ PEN = FactPen(
     most_faults=7,
     verdicts=VERDICTS,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryCritic(FactCritic):
+    """Judges summaries in words, each fact against the event."""
+
+    reader = READER
+    writer = WRITER
+
+    def facts(self, example: Example) -> Facts:
+        """Return the facts of the event, by slot."""
+        return facts_of(example)

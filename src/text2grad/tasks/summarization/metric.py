@@ -1,14 +1,9 @@
-"""The metric: which facts a summary states, and how close its words are to the reference.
+"""The metrics of summaries: the patterns of claimed facts, and ROUGE-L against the reference."""
 
-It reads facts with one pattern per slot, wherever they stand, and knows nothing of the critic, which must
-never see it. Fact F1 is 2·right / (claimed + 6): every claim counts towards precision, also a repeated
-one, and the six facts of the event towards recall. A vague filler claims nothing.
-"""
-
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from text2grad.tasks.base import split_words
+from text2grad.tasks.facts import ClaimMetric
 from text2grad.tasks.summarization.world import CAUSES, DAYS, FIRST_NAMES, LAST_NAMES, OBJECTS, PLACES, VERBS
 
 
@@ -16,37 +11,20 @@ def _any(words: Sequence[str]) -> str:
     return "(?:" + "|".join(words) + ")"
 
 
-_PATTERNS = {
-    "who": rf"\b({_any(FIRST_NAMES)} {_any(LAST_NAMES)})(?= {_any(VERBS)}\b)",
-    "did": rf"\b({_any(VERBS)})\b",
-    "what": rf"\b{_any(VERBS)} the ({_any(OBJECTS)})\b",
-    "where": rf"\bat the ({_any(PLACES)})\b",
-    "when": rf"\bon ({_any(DAYS)})\b",
-    "why": rf"\bbecause of the ({_any(CAUSES)})\b",
-}
-_CLAIMS = {slot: re.compile(pattern, re.IGNORECASE) for slot, pattern in _PATTERNS.items()}
-
-
-def claims(response: str) -> list[tuple[str, str]]:
-    """Return every fact that a response states, as (slot, value in lower case).
-
-    Example:
-        >>> claims("Maria Lopez fixed the bike somewhere on Friday .")
-        [('who', 'maria lopez'), ('did', 'fixed'), ('what', 'bike'), ('when', 'friday')]
-    """
-    text = " ".join(split_words(response))
-    return [(slot, value.lower()) for slot, pattern in _CLAIMS.items() for value in pattern.findall(text)]
-
-
-def fact_f1(facts: Mapping[str, str], response: str) -> float:
-    """Return the F1 of the facts a response states against the event's, in [0, 1]."""
-    stated = claims(response)
-    right = {(slot, value.lower()) for slot, value in facts.items()} & set(stated)
-    return 2 * len(right) / (len(stated) + len(facts))
+METRIC = ClaimMetric(
+    {
+        "who": rf"\b({_any(FIRST_NAMES)} {_any(LAST_NAMES)})(?= {_any(VERBS)}\b)",
+        "did": rf"\b({_any(VERBS)})\b",
+        "what": rf"\b{_any(VERBS)} the ({_any(OBJECTS)})\b",
+        "where": rf"\bat the ({_any(PLACES)})\b",
+        "when": rf"\bon ({_any(DAYS)})\b",
+        "why": rf"\bbecause of the ({_any(CAUSES)})\b",
+    }
+)
 
 
 def rouge_l(reference: str, response: str) -> float:
-    """Return the F1 of the longest common subsequence of words, case and punctuation aside, in [0, 1].
+    """Return the F1 of the longest common subsequence of words, in [0, 1]; case and punctuation do not count.
 
     Example:
         >>> round(rouge_l("the cat sat down", "the dog sat"), 3)

@@ -1,8 +1,7 @@
 """Posts: the sentences that tell an event, among sentences that name other people, places and days.
 
-A template names the slots it fills in braces. Fact templates are filled with the event; distractors with
-values that differ from the event's and from each other, in sentences that do not tell the event: other
-people's whereabouts, plans that fell through, reasons that were none.
+A template names its slots in braces. Fact templates are filled with the event. Distractors are filled with values that
+differ from the event and from each other, in sentences that do not tell the event.
 """
 
 import re
@@ -11,7 +10,9 @@ from functools import cache
 from random import Random
 
 from text2grad.tasks.base import Split, pairs
-from text2grad.tasks.summarization.world import ANSWER_WORDS, BASE_FORMS, NAMES, SLOTS, VALUES, Facts
+from text2grad.tasks.facts import Facts
+from text2grad.tasks.program_critic import bare
+from text2grad.tasks.summarization.world import ANSWER_WORDS, BASE_FORMS, NAMES, SLOTS, VALUES
 
 MAIN = {
     "train": (
@@ -69,7 +70,7 @@ DISTRACTORS = {
         "Nobody wanted to {do} the {what}.",
     ),
 }
-# Those of hard posts name places and days with the event's own prepositions: only the verb tells them apart.
+# Distractors of hard posts: places and days have the same prepositions as in the event; only the verb differs.
 CONFUSING = {
     "train": (
         "{who} stayed at the {where}.",
@@ -91,8 +92,8 @@ CONFUSING = {
     ),
 }
 CUE = "\nTL;DR:"
-NEEDED = ("who", "where", "when")
-SHORTEST = 5
+NEEDED = ("who", "where", "when")  # the distractors of a post name at least one other value of each
+SHORTEST = 5  # sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class Post:
 
     Attributes:
         text: the sentences, without the cue.
-        distractors: per slot, the values that are not the event's, in order of mention.
-        mentions: per slot, every value of the post in order of mention, the event's included.
+        distractors: slot → the values that are not of the event, in order of mention.
+        mentions: slot → every value of the post in order of mention.
     """
 
     text: str
@@ -112,14 +113,14 @@ class Post:
 
 @cache
 def slots_of(template: str) -> tuple[str, ...]:
-    """Return the slots that a template fills, in order; a base form counts as its verb."""
+    """Return the slots of a template in order; the base form `do` counts as `did`."""
     return tuple("did" if slot == "do" else slot for slot in re.findall(r"\{(\w+)\}", template))
 
 
 def write_post(
     facts: Facts, split: Split, distractors: tuple[int, int], rng: Random, *, confusing: bool = False
 ) -> Post:
-    """Write a post of five or more sentences, distractors[0] to distractors[1] of them beside the event."""
+    """Write a post of five or more sentences; `distractors` is the fewest and the most of them beside the event."""
     telling = _fact_templates(split, rng)
     fewest = max(distractors[0], SHORTEST - len(telling))
     pool = _known(CONFUSING if confusing else DISTRACTORS, split)
@@ -128,16 +129,16 @@ def write_post(
 
 
 class Strangers:
-    """Draws values that a post has not used yet: never a fact, never one value twice."""
+    """Draws values for distractors: never a fact, never a value twice."""
 
     def __init__(self, facts: Facts, split: Split, rng: Random) -> None:
-        """Start with the event as all that is used."""
+        """Mark the values of the event as used."""
         self._used = set(facts.values()) | set(facts["who"].split())
         self._people = pairs(NAMES, "train") + (pairs(NAMES, "held_out") if split == "held_out" else ())
         self._rng = rng
 
     def draw(self, slot: str) -> str:
-        """Return a fresh value; a person shares neither the first nor the last name with anyone."""
+        """Return an unused value; a person shares neither the first nor the last name with another person."""
         while True:
             new = self._rng.choice(self._people) if slot == "who" else (self._rng.choice(VALUES[slot]),)
             if self._used.isdisjoint(new):
@@ -146,12 +147,12 @@ class Strangers:
 
 
 def _known(templates: dict[str, tuple[str, ...]], split: Split) -> list[str]:
-    """Return the templates a split may use: training never sees the held-out ones."""
+    """Return the templates of a split: training has no held-out templates, a held-out post may have both."""
     return list(templates["train"] + (templates["held_out"] if split == "held_out" else ()))
 
 
 def _fact_templates(split: Split, rng: Random) -> list[str]:
-    """Choose templates that state each fact exactly once; the first one says who did what."""
+    """Choose templates that state each fact exactly once; the first states who did what."""
     chosen = [rng.choice(MAIN[split])]
     missing = {"where", "when", "why"} - set(slots_of(chosen[0]))
     details = _known(DETAILS, split)
@@ -197,6 +198,5 @@ def words() -> list[str]:
     """Return texts that hold every word of posts and summaries."""
     tables = (MAIN, DETAILS, DISTRACTORS, CONFUSING)
     templates = [text for table in tables for texts in table.values() for text in texts]
-    bare = [re.sub(r"\{\w+\}", "", text) for text in templates]
     values = [value for pool in VALUES.values() for value in pool]
-    return [*bare, *values, *NAMES.left, *NAMES.right, *BASE_FORMS.values(), *ANSWER_WORDS, CUE]
+    return [*map(bare, templates), *values, *NAMES.left, *NAMES.right, *BASE_FORMS.values(), *ANSWER_WORDS, CUE]

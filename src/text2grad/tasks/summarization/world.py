@@ -1,17 +1,19 @@
 """The world of the summarization task: its words, its six facts and what each split may combine.
 
-An event is six facts: who did what, where, when and why (`did` is the verb, `what` its object). Every
-word can be a true fact in training; what is held out are combinations. Full names (first and last) whose
-index sum is divisible by eight occur only in held-out posts, such pairs of verb and object are only there
-the deed that is told, and sentence templates of its own mark each held-out post.
+An event is six facts: who did what, where, when and why (`did` is the verb, `what` its object). Every word can be a
+true fact in training; the split holds out combinations. Full names (first and last) whose index sum is divisible by
+eight occur only in held-out posts. Pairs of verb and object with the same rule are events only in held-out posts. Each
+held-out post has sentence templates that training does not have.
 """
 
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
+from text2grad.errors import DataError
 from text2grad.tasks.base import Pair, Split, pairs
-
-Facts = Mapping[str, str]
+from text2grad.tasks.facts import Facts
+from text2grad.types import Example
 
 SLOTS = ("who", "did", "what", "where", "when", "why")
 
@@ -68,13 +70,25 @@ def draw_facts(split: Split, rng: Random) -> Facts:
     return dict(zip(SLOTS, (f"{first} {last}", did, what, *rest), strict=True))
 
 
+def facts_of(example: Example) -> Facts:
+    """Return the event behind an example.
+
+    Raises:
+        DataError: if the example is not of this task.
+    """
+    facts: Any = example.meta.get("facts")
+    if not isinstance(facts, Mapping) or set(facts) != set(SLOTS):
+        raise DataError(f"not a summarization example: meta['facts'] is {facts!r}, need the keys {SLOTS}")
+    return facts
+
+
 def with_article(slot: str, value: str) -> str:
-    """Return a value as a sentence says it: places, things and reasons take "the"."""
+    """Return a value as it stands in a sentence: places, things and reasons take "the"."""
     return f"the {value}" if slot in ("what", "where", "why") else value
 
 
 def phrase(slot: str, value: str) -> str:
-    """Return the words by which a summary states one fact.
+    """Return the words that state one fact in a summary.
 
     Example:
         >>> phrase("where", "park")

@@ -1,1 +1,1 @@
-"""TODO package sentence."""
+"""Code that runs inside the sandbox; it imports the standard library only."""

@@ -1,19 +1,15 @@
-"""The critic's pen, where one sentence states facts: findings become English sentences that quote each span.
+"""The program critic of answers that state facts: findings → English sentences that quote each span."""
 
-A critique goes through the answer in its order. Each remark first says what is true and then what of it the answer
-has: a model that learns to write such critiques has the truth beside the quote when it judges. The choice among
-wordings is drawn from the given generator, which the critic seeds with the prompt and the answer: the same answer
-always gets the same words.
-"""
-
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from text2grad.tasks.base import Finding, bare, remarks
-from text2grad.tasks.facts.reading import HALVES, Facts, Reading
+from text2grad.tasks.facts.reading import HALVES, FactReader, Facts, Reading
+from text2grad.tasks.program_critic import STYLES, Finding, Judgement, ProgramCritic, bare, sentences
+from text2grad.types import Example
 
-STYLES = 2  # a critique keeps to one: what is left to chance is noise for whoever learns to write critiques
 MISSING = ("it is missing", "nothing names it")
 UNFINISHED = "The sentence breaks off."
 MORE = "There is more like this."
@@ -31,15 +27,15 @@ VERDICTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class FactPen:
+class FactWriter:
     """Writes critiques of answers of one sentence.
 
     Attributes:
-        truths: by slot, how a critique states the fact, in each style.
-        nouns: by slot, what the fact is called.
-        empty: what is said of an answer without words.
-        most_faults: how many faults a critique tells.
-        verdicts: by kind of finding, how a critique states it, in each style.
+        truths: slot → the wording of the true fact, in each style.
+        nouns: slot → the noun of the fact.
+        empty: the critique of an answer without words.
+        most_faults: the most faults that a critique quotes.
+        verdicts: kind of finding → the wording of the judgement, in each style.
     """
 
     truths: Mapping[str, tuple[str, str]]
@@ -49,13 +45,13 @@ class FactPen:
     verdicts: Mapping[str, tuple[str, str]]
 
     def quotable(self, reading: Reading) -> list[Finding]:
-        """Return the findings a critique has room for: all praise and the first faults."""
-        praise = [finding for finding in reading.findings if finding.kind == "right"]
+        """Return the findings that the critique quotes: all positive ones and the first faults."""
+        positive = [finding for finding in reading.findings if finding.kind == "right"]
         faults = [finding for finding in reading.findings if finding.kind != "right"]
-        return sorted(praise + faults[: self.most_faults], key=lambda finding: finding.start)
+        return sorted(positive + faults[: self.most_faults], key=lambda finding: finding.start)
 
     def write(self, reading: Reading, response: str, facts: Facts, rng: Random) -> str:
-        """Put a reading into words; every quotable finding is quoted as the answer has it."""
+        """Return the critique; each quotable finding is quoted exactly as it stands in the answer."""
         if not response.strip():
             return self.empty
         style, kept = rng.randrange(STYLES), self.quotable(reading)
@@ -66,7 +62,7 @@ class FactPen:
             quote = f'"{response[finding.start : finding.end]}"'
             return self.verdicts[finding.kind][style].format(quote=quote, noun=self.nouns.get(finding.about))
 
-        text = remarks(kept, lambda finding: truths.get(finding.about), verdict)
+        text = sentences(kept, lambda finding: truths.get(finding.about), verdict)
         text += [MORE] if len(kept) < len(reading.findings) else []
         text += [] if reading.finished else [UNFINISHED]
         text += [f"{truths[slot]}: {MISSING[style]}." for slot in reading.missing]
@@ -77,7 +73,26 @@ class FactPen:
         return [wording for choices in self.verdicts.values() for wording in choices]
 
     def words(self) -> list[str]:
-        """Return texts that hold every word of critiques, but for facts and what they quote."""
+        """Return texts that hold every word of critiques, apart from facts and quotes."""
         truths = [wording for choices in self.truths.values() for wording in choices]
         wordings = [*truths, *self.judgements(), *MISSING]
         return [*map(bare, wordings), *self.nouns.values(), UNFINISHED, self.empty, MORE, '" and: ']
+
+
+@dataclass(frozen=True, slots=True)
+class FactCritic(ProgramCritic):
+    """Judges each phrase of an answer against the facts; a fact without a phrase is an omission."""
+
+    reader: ClassVar[FactReader]
+    writer: ClassVar[FactWriter]
+
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one answer."""
+        facts = self.facts(example)
+        reading = self.reader.read(response, facts)
+        feedback = self.writer.write(reading, response, facts, rng)
+        return Judgement(feedback, self.writer.quotable(reading), len(reading.missing))
+
+    @abstractmethod
+    def facts(self, example: Example) -> Facts:
+        """Return the true facts of an example, by slot."""

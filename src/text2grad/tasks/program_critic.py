@@ -1,0 +1,116 @@
+"""Base of the critics that are programs: (prompt, response) → findings → a critique in sentences, with spans.
+
+A critique goes through the response in order. Each sentence first states the truth and then judges the quotes from the
+response: a model that learns to write the critiques has the truth beside the quote when it judges.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import groupby
+from random import Random
+from typing import Any, NamedTuple
+
+from text2grad.errors import DataError
+from text2grad.types import Critique, Example, Span
+
+STYLES = 2  # wordings of each judgement; a critique keeps to one: random wording is noise for the reward model
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One judged piece of an answer, characters [start, end).
+
+    Attributes:
+        kind: the judgement; "right" becomes a positive span, every other kind a negative one.
+        start: first character of the quote.
+        end: end of the quote, exclusive.
+        about: the fact or the step that the piece is about, or None.
+    """
+
+    kind: str
+    start: int
+    end: int
+    about: Any = None
+
+
+class Judgement(NamedTuple):
+    """The judgement of one answer: the critique in words, the findings that it quotes, the number of omissions."""
+
+    feedback: str
+    findings: Sequence[Finding]
+    omissions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCritic(ABC):
+    """Judges answers in words: `critic(examples, responses)` returns one critique for each response.
+
+    Attributes:
+        omission_penalty: p ≥ 0. The critique's `outcome` is −p · omissions, because an omission has no span. At 0 the
+            outcome is None.
+    """
+
+    omission_penalty: float = 0.0
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique for each response.
+
+        Raises:
+            DataError: if the lengths differ or an example is not of this task.
+        """
+        if len(examples) != len(responses):
+            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
+        return [self._critique(example, response) for example, response in zip(examples, responses, strict=True)]
+
+    def _critique(self, example: Example, response: str) -> Critique:
+        feedback, findings, omissions = self.judge(example, response, seeded_random(example.prompt_text, response))
+        spans = tuple(
+            Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
+            for finding in findings
+        )
+        return Critique(feedback, spans, -self.omission_penalty * omissions if self.omission_penalty else None)
+
+    @abstractmethod
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one response.
+
+        Args:
+            example: the prompt and the truth behind it.
+            response: the answer.
+            rng: chooses the wording; seeded with prompt and response, so that one answer always has one critique.
+        """
+
+
+def seeded_random(*parts: object) -> Random:
+    """Return a generator that is seeded by the parts alone: the same on every machine and in every process."""
+    return Random(sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest())
+
+
+def sentences(
+    findings: Iterable[Finding], truth: Callable[[Finding], str | None], verdict: Callable[[Finding], str]
+) -> list[str]:
+    """Return one sentence for each run of findings with the same truth: the truth, then the verdict on each quote.
+
+    Args:
+        findings: in the order of the answer.
+        truth: finding → the true fact in words, or None: then each verdict is a sentence of its own.
+        verdict: finding → the quote and the judgement on it.
+    """
+    found = []
+    for fact, run in groupby(findings, key=truth):
+        judged = [verdict(finding) for finding in run]
+        found += [f"{text}." for text in judged] if fact is None else [f"{fact}: {' and '.join(judged)}."]
+    return found
+
+
+def bare(wording: str) -> str:
+    """Return a wording without its fields.
+
+    Example:
+        >>> bare("{quote} is the wrong {noun}")
+        ' is the wrong '
+    """
+    return re.sub(r"\{\w+\}", "", wording)

@@ -1,0 +1,428 @@
+"""One step of Text2Grad in float64, written from the formulas and without the library's mathematics.
+
+    δ_t from spans  →  earned reward  →  r_t = δ_t − β KL_t  →  GAE  →  whitening  →  epochs of clipped PPO  →  AdamW
+
+Every response goes through the networks alone and unpadded, every sum is written as a sum, and nothing is split into
+micro-batches. Only the sampled ids and the critiques are taken from the run that is checked. An `Oracle` keeps its own
+weights, optimizer state and β from step to step, so an error of one step shows in all later ones.
+
+Shapes: T response tokens of one response, S its prompt and response together, V vocabulary, H hidden size.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+Weights = dict[str, Tensor]
+ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-5
+
+
+@dataclass(frozen=True)
+class Response:
+    """One sampled response: ids as they were sampled, and what the critic said of it."""
+
+    prompt_ids: list[int]
+    ids: list[int]
+    text: str
+    critique: Any
+    truncated: bool
+
+    @property
+    def failed(self) -> bool:
+        return self.critique.status in ("unparsable", "timed_out")
+
+
+class Pass(NamedTuple):
+    """What the networks say of one response."""
+
+    all_logp: Tensor  # log π(v | x, y_<t) at the rollout's temperature, [T, V]
+    logp: Tensor  # of the sampled tokens, [T]
+    values: Tensor  # V before each token, [T]
+    after: Tensor  # V after the last token, []
+
+    @property
+    def entropy(self) -> Tensor:
+        return -(self.all_logp.exp() * self.all_logp).sum(-1)
+
+
+@dataclass
+class Scored:
+    """One response before the update; numbers per token are [T] float64, without gradient."""
+
+    response: Response
+    logp: Tensor
+    kl: np.ndarray
+    entropy: np.ndarray
+    values: np.ndarray
+    bootstrap: float
+    delta: np.ndarray
+    earned: np.ndarray
+    returns: np.ndarray
+    advantages: np.ndarray
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step should have left behind: numbers per token of each response, metrics, weights and the next β."""
+
+    records: list[dict[str, np.ndarray]]
+    metrics: dict[str, float]
+    weights: Weights
+    beta: float
+    minibatches: list[dict[str, float]]  # what each minibatch saw, in order
+    failed: list[bool]  # whether the critique of each response could not be used
+
+
+# --- The networks ----------------------------------------------------------------------------------------------------
+
+
+class Networks:
+    """Policy, reference and value function as functions of named float64 weights."""
+
+    def __init__(self, base: Any, trainable: Mapping[str, Tensor], settings: Any) -> None:
+        """Take the model as it was given to the trainer, in float64, and the trainer's trainable weights by name."""
+        self.base, self.settings = base.double().requires_grad_(False).eval(), settings
+        self.reference: Weights = {name: weight.clone() for name, weight in base.named_parameters()}
+        self.weights: Weights = {name: w.detach().double().clone().requires_grad_() for name, w in trainable.items()}
+
+    def of_value(self, name: str) -> bool:
+        """Tell whether a weight belongs to the value function rather than to the policy."""
+        return name.startswith(("value_head.", "value_trunk.")) or ".value." in name
+
+    def policy(self) -> Weights:
+        """Return the weights of the base model as the policy has them."""
+        own = {name.removeprefix("policy."): w for name, w in self.weights.items() if name.startswith("policy.")}
+        return self._adapted("default") if self.settings.lora_r else {**self.reference, **own}
+
+    def value(self) -> Weights:
+        """Return the weights of the base model as the value function has them, where it has its own."""
+        if self.settings.value == "adapter":
+            return self._adapted("value")
+        prefix = self.base.base_model_prefix
+        own = {n.replace("value_trunk", prefix, 1): w for n, w in self.weights.items() if n.startswith("value_trunk.")}
+        return {**self.reference, **own}
+
+    def _adapted(self, adapter: str) -> Weights:
+        """Return W + (alpha/r) B A for every adapted matrix W."""
+        found, scale = dict(self.reference), self.settings.lora_alpha / self.settings.lora_r
+        for name, down in self.weights.items():
+            if name.endswith(f".lora_A.{adapter}.weight"):
+                up = self.weights[name.replace(".lora_A.", ".lora_B.")]
+                module = name.removeprefix("policy.base_model.model.").removesuffix(f".lora_A.{adapter}.weight")
+                found[f"{module}.weight"] = found[f"{module}.weight"] + scale * up @ down
+        return found
+
+    def run(self, weights: Weights, response: Response) -> tuple[Tensor, Tensor]:
+        """Return logits [T, V] that predict each response token, and the hidden states that did, one more, [T + 1, H].
+
+        Token t stands at position P + t and is predicted at P − 1 + t; the state at P − 1 + T is the one that the
+        response was left in.
+        """
+        ids = torch.tensor([response.prompt_ids + response.ids])
+        options = {"use_cache": False, "output_hidden_states": True}
+        output = functional_call(self.base, weights, (ids,), options)
+        first = len(response.prompt_ids) - 1
+        return output.logits[0, first:-1], output.hidden_states[-1][0, first:]
+
+    def log_softmax(self, weights: Weights, response: Response, temperature: float) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the whole vocabulary at a temperature, and the hidden states."""
+        logits, hidden = self.run(weights, response)
+        scaled = logits / temperature
+        return scaled - scaled.exp().sum(-1, keepdim=True).log(), hidden
+
+    def __call__(self, response: Response, temperature: float) -> Pass:
+        """Return log-probabilities and values of one response, differentiable by `weights`."""
+        all_logp, hidden = self.log_softmax(self.policy(), response, temperature)
+        logp = all_logp[torch.arange(len(response.ids)), torch.tensor(response.ids)]
+        if self.settings.value == "none":
+            values = torch.zeros(len(hidden), dtype=torch.float64)
+        else:
+            if self.settings.value in ("adapter", "model"):
+                _, hidden = self.run(self.value(), response)
+            else:
+                hidden = hidden.detach()
+            values = hidden @ self.weights["value_head.weight"][0] + self.weights["value_head.bias"]
+        return Pass(all_logp, logp, values[:-1], values[-1])
+
+
+# --- From spans to the earned reward ---------------------------------------------------------------------------------
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Return the piece of the response that each token of a word tokenizer writes; special tokens write nothing."""
+    special = set(tokenizer.all_special_ids)
+    return ["" if i in special else tokenizer.convert_ids_to_tokens(i) for i in ids]
+
+
+def span_weights(span: Any, texts: Sequence[str], setting: Any, is_noun: Callable[[str], bool]) -> dict[int, float]:
+    """Return the weight of each token that a span marks, by the token's index."""
+    ends = np.cumsum([len(text) for text in texts]).tolist()
+    ranges = [(end - len(text), end) for text, end in zip(texts, ends, strict=True)]
+    touched = [t for t, (a, b) in enumerate(ranges) if max(a, span.start) < min(b, span.end)]
+    inside = [t for t in touched if span.start <= ranges[t][0] and ranges[t][1] <= span.end]
+    if setting.mode == "strict":
+        inside = inside if inside == touched else []
+    marked = touched if setting.mode == "expand" else inside
+    count = len(marked)
+    if setting.weighting == "uniform":
+        weights = [1.0] * count
+    elif setting.weighting == "linear_decay":  # from 1 at the first token to 0.1 at the last
+        weights = [1.0 if count == 1 else 1.0 - 0.9 * i / (count - 1) for i in range(count)]
+    else:  # a token that holds a piece of a noun weighs 1, any other 0.2
+        joined, start = "".join(texts[t] for t in marked), 0
+        nouns = [(m.start(), m.end()) for m in re.finditer(r"\w+", joined) if is_noun(m[0])]
+        weights = []
+        for t in marked:
+            end = start + len(texts[t])
+            weights.append(1.0 if any(a < end and start < b for a, b in nouns) else 0.2)
+            start = end
+    mass = {"token": 1.0, "span": sum(weights), "response": float(len(texts))}[setting.span_mass]
+    return {t: weight / mass for t, weight in zip(marked, weights, strict=True)}
+
+
+def deltas(response: Response, texts: Sequence[str], setting: Any, is_noun: Callable[[str], bool]) -> np.ndarray:
+    """Return δ_t in [−1, 1] of each token."""
+    found = np.zeros(len(texts))
+    if response.failed:
+        return found
+    marks: list[list[tuple[str, float]]] = [[] for _ in texts]  # of each token, in the order of the spans
+    for span in response.critique.spans:
+        for t, weight in span_weights(span, texts, setting, is_noun).items():
+            marks[t].append((span.label, weight))
+    for t, own in enumerate(marks):
+        labels = {label for label, _ in own}
+        if len(labels) == 2 and setting.overlap == "cancel":
+            continue
+        if len(labels) == 2 and setting.overlap == "last_wins":  # the spans after the last one of the other label
+            other = max(i for i, (label, _) in enumerate(own) if label != own[-1][0])
+            own = own[other + 1 :]
+        sign = -1.0 if any(label == "negative" for label, _ in own) else 1.0
+        wanted = "negative" if sign < 0 else "positive"
+        found[t] = sign * max((weight for label, weight in own if label == wanted), default=0.0)
+    return found
+
+
+def earned_rewards(response: Response, delta: np.ndarray, setting: Any) -> np.ndarray:
+    """Return what each token earns before the KL term."""
+    earned = np.zeros(len(delta))
+    if not response.failed:
+        for t, d in enumerate(delta):
+            earned[t] = setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
+        if setting.placement == "last_token":
+            earned = np.array([0.0] * (len(delta) - 1) + [earned.sum()])
+        earned[-1] += setting.outcome * (response.critique.outcome or 0.0)
+    earned[-1] += setting.truncated * response.truncated
+    return earned
+
+
+# --- Advantages ------------------------------------------------------------------------------------------------------
+
+
+def advantages_of(rewards: np.ndarray, values: np.ndarray, bootstrap: float, gamma: float, lam: float) -> np.ndarray:
+    """Return A_t = Σ_{l ≥ 0} (γλ)^l (r_{t+l} + γ V_{t+l+1} − V_{t+l}), the double sum as it stands."""
+    following = np.append(values[1:], bootstrap)
+    found = np.zeros(len(rewards))
+    for t in range(len(rewards)):
+        for k in range(t, len(rewards)):
+            found[t] += (gamma * lam) ** (k - t) * (rewards[k] + gamma * following[k] - values[k])
+    return found
+
+
+def whitened(rows: Sequence[np.ndarray], how: str) -> list[np.ndarray]:
+    """Return advantages of unit deviation over all tokens of the batch, with zero mean too where how is "full"."""
+    if how == "none":
+        return list(rows)
+    every = np.concatenate(rows)
+    shift = every.mean() if how == "full" else 0.0
+    return [(row - shift) / math.sqrt(every.var(ddof=1) + 1e-8) for row in rows]
+
+
+# --- The whole step --------------------------------------------------------------------------------------------------
+
+
+class Oracle:
+    """Repeats the steps of a run in float64."""
+
+    def __init__(
+        self, base: Any, trainable: Mapping[str, Tensor], tokenizer: Any, recipe: Any, is_noun: Callable[[str], bool]
+    ) -> None:
+        """Take the model as the trainer got it (a copy), the trainer's trainable weights, tokenizer and settings."""
+        self.networks = Networks(base, trainable, recipe.model)
+        self.tokenizer, self.recipe, self.is_noun = tokenizer, recipe, is_noun
+        self.step, self.beta = 0, recipe.ppo.beta
+        self.momentum = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
+        self.square = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
+        self.optimizer_steps: dict[str, int] = defaultdict(int)
+
+    def __call__(self, responses: Sequence[Response]) -> Step:
+        """Make one step on sampled responses."""
+        scored = self._scored(responses)
+        metrics = self._metrics(scored) | self._rates() | {"kl/beta": self.beta}
+        records = [
+            {"delta": s.delta, "reward": s.earned, "kl": s.kl, "value": s.values, "advantage": s.advantages}
+            for s in scored
+        ]
+        minibatches, epochs = self._update(scored)
+        for name in {name for seen in minibatches for name in seen}:
+            values = [seen[name] for seen in minibatches if name in seen]
+            metrics[name] = sum(values) if name == "update/skipped" else sum(values) / len(values)
+        metrics["update/epochs"] = float(epochs)
+        self._move_beta(metrics["kl/per_sequence"], len(responses))
+        self.step += 1
+        weights = {name: w.detach().clone() for name, w in self.networks.weights.items()}
+        return Step(records, metrics, weights, self.beta, minibatches, [one.failed for one in responses])
+
+    def _scored(self, responses: Sequence[Response]) -> list[Scored]:
+        ppo, reward, temperature = self.recipe.ppo, self.recipe.reward, self.recipe.rollout.temperature
+        found = []
+        for response in responses:
+            with torch.no_grad():
+                mine = self.networks(response, temperature)
+                reference, _ = self.networks.log_softmax(self.networks.reference, response, temperature)
+            if ppo.kl == "full":  # KL(π ‖ π_ref) = Σ_v π(v) (log π(v) − log π_ref(v))
+                kl = (mine.all_logp.exp() * (mine.all_logp - reference)).sum(-1)
+            else:
+                kl = mine.logp - reference[torch.arange(len(response.ids)), torch.tensor(response.ids)]
+            texts = token_texts(self.tokenizer, response.ids)
+            assert "".join(texts) == response.text
+            delta = deltas(response, texts, reward, self.is_noun)
+            earned, values = earned_rewards(response, delta, reward), mine.values.numpy()
+            bootstrap = float(mine.after) if response.truncated else 0.0
+            raw = advantages_of(earned - self.beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)
+            entropy = mine.entropy.numpy()
+            one = Scored(response, mine.logp, kl.numpy(), entropy, values, bootstrap, delta, earned, raw + values, raw)
+            found.append(one)
+        for one, advantages in zip(found, whitened([one.advantages for one in found], ppo.whiten), strict=True):
+            one.advantages = advantages
+        return found
+
+    def _update(self, scored: Sequence[Scored]) -> tuple[list[dict[str, float]], int]:
+        """Return what each minibatch saw, and how many passes over the batch were made."""
+        ppo, seen = self.recipe.ppo, []
+        for epoch in range(ppo.epochs):
+            # Of every `minibatches` neighbouring rows each goes to another minibatch, by a draw that follows from
+            # seed + step + epoch alone: the row with the n-th smallest number of its neighbours names minibatch n.
+            generator = torch.Generator().manual_seed(self.recipe.run.seed + self.step + epoch)
+            draw = torch.rand(len(scored) // ppo.minibatches, ppo.minibatches, generator=generator)
+            assigned = draw.argsort(dim=1).flatten().tolist()
+            for number in range(ppo.minibatches):
+                chosen = [one for one, which in zip(scored, assigned, strict=True) if which == number]
+                seen.append(self._minibatch(chosen))
+            if ppo.stop_kl is not None and seen[-1]["update/approx_kl_per_token"] > 1.5 * ppo.stop_kl:
+                break
+        return seen, epoch + 1
+
+    def _minibatch(self, chosen: Sequence[Scored]) -> dict[str, float]:
+        """Make one optimizer step on some responses."""
+        ppo, names = self.recipe.ppo, list(self.networks.weights)
+        passes = [self.networks(one.response, self.recipe.rollout.temperature) for one in chosen]
+        logp, values, entropy = (torch.cat([getattr(p, n) for p in passes]) for n in ("logp", "values", "entropy"))
+        logp_old = torch.cat([one.logp for one in chosen])
+        values_old, returns, advantages = (
+            torch.from_numpy(np.concatenate([getattr(one, name) for one in chosen]))
+            for name in ("values", "returns", "advantages")
+        )
+        ratio = (logp - logp_old).exp()
+        clipped = ratio.clamp(1 - ppo.clip_range, 1 + ppo.clip_range)
+        surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+        value_error = (values - returns) ** 2
+        if ppo.value_clip_range:
+            near = values_old + (values - values_old).clamp(-ppo.value_clip_range, ppo.value_clip_range)
+            value_error = torch.maximum(value_error, (near - returns) ** 2)
+        policy_loss, value_loss = -surrogate.mean(), 0.5 * value_error.mean()
+        found = {
+            "update/policy_loss": policy_loss,
+            "update/value_loss": value_loss,
+            "update/ratio_mean": ratio.mean(),
+            "update/ratio_max": ratio.max(),
+            "update/clip_fraction": (ratio * advantages > clipped * advantages).double().mean(),
+            "update/approx_kl_per_token": (ratio - 1 - ratio.log()).mean(),
+            "update/skipped": (ratio.mean() > ppo.max_ratio).double(),
+        }
+        if ppo.entropy_coef:
+            found["update/entropy_per_token"] = entropy.mean()
+        seen = {name: float(x.detach()) for name, x in found.items()}
+        if seen["update/skipped"]:
+            return seen
+        loss = policy_loss + ppo.vf_coef * value_loss - ppo.entropy_coef * entropy.mean()
+        # This raises where the loss does not reach a weight; a coefficient of 0 reaches it with a gradient of 0.
+        gradients = torch.autograd.grad(loss, [self.networks.weights[name] for name in names])
+        return seen | self._optimizer_step(dict(zip(names, gradients, strict=True)))
+
+    def _optimizer_step(self, gradients: Weights) -> dict[str, float]:
+        """Clip each optimizer's gradients on their own, step, and return their norms before clipping."""
+        optim, norms = self.recipe.optim, {}
+        has_value = any(map(self.networks.of_value, gradients))
+        resting = has_value and self.step < optim.value_warmup_steps
+        for role, is_value in (("policy", False), ("value", True)):
+            own = {name: g for name, g in gradients.items() if self.networks.of_value(name) == is_value}
+            if not own:
+                continue
+            norm = math.sqrt(sum(float((g**2).sum()) for g in own.values()))
+            norms[f"update/{role}_grad_norm"] = norm
+            if is_value or not resting:
+                factor = min(1.0, optim.max_grad_norm / (norm + 1e-6))
+                self._adamw(role, {name: factor * g for name, g in own.items()})
+        return norms
+
+    def _adamw(self, role: str, gradients: Weights) -> None:
+        """Make one step of AdamW (arXiv 1711.05101, algorithm 2), its decay scaled by the learning rate."""
+        self.optimizer_steps[role] += 1
+        count, (beta1, beta2) = self.optimizer_steps[role], ADAM_BETAS
+        rate = self._rates()[f"optim/{role}_lr"]
+        for name, gradient in gradients.items():
+            mean = self.momentum[name] = beta1 * self.momentum[name] + (1 - beta1) * gradient
+            square = self.square[name] = beta2 * self.square[name] + (1 - beta2) * gradient**2
+            weight = self.networks.weights[name].detach()
+            weight = weight - rate * self.recipe.optim.weight_decay * weight
+            weight = weight - rate * (mean / (1 - beta1**count)) / ((square / (1 - beta2**count)).sqrt() + ADAM_EPS)
+            self.networks.weights[name] = weight.requires_grad_()
+
+    def _rates(self) -> dict[str, float]:
+        """Return the learning rates of this step: a linear rise over warmup_steps, then the schedule's fall to 0."""
+        optim, total = self.recipe.optim, self.recipe.run.steps
+        if self.step < optim.warmup_steps:
+            factor = (self.step + 1) / (optim.warmup_steps + 1)
+        else:
+            share = (self.step - optim.warmup_steps) / (total - optim.warmup_steps)
+            falls = {"constant": 1.0, "linear": 1 - share, "cosine": (1 + math.cos(math.pi * share)) / 2}
+            factor = falls[optim.schedule]
+        rates = {"optim/policy_lr": factor * optim.lr}
+        return rates if self.recipe.model.value == "none" else rates | {"optim/value_lr": factor * optim.value_lr}
+
+    def _move_beta(self, kl_per_sequence: float, responses: int) -> None:
+        ppo = self.recipe.ppo
+        if ppo.target_kl is not None:
+            error = min(max(kl_per_sequence / ppo.target_kl - 1, -0.2), 0.2)
+            self.beta = self.beta * (1 + error * min(responses / ppo.kl_horizon, 1))
+
+    def _metrics(self, scored: Sequence[Scored]) -> dict[str, float]:
+        """Return the metrics of a step that come before its update."""
+        names = ("delta", "kl", "entropy", "values", "returns")
+        delta, kl, entropy, values, returns = (np.concatenate([getattr(s, name) for s in scored]) for name in names)
+        lengths = np.array([float(len(s.response.ids)) for s in scored])
+        rewards = np.array([s.earned.sum() for s in scored])
+        spread = lengths.std() * rewards.std()
+        covariance = ((lengths - lengths.mean()) * (rewards - rewards.mean())).mean()
+        return {
+            "reward/per_response": rewards.mean(),
+            "delta/positive_share": (delta > 0).mean(),
+            "delta/negative_share": (delta < 0).mean(),
+            "delta/labelled_share": (delta != 0).mean(),
+            "kl/per_token": kl.mean(),
+            "kl/per_sequence": kl.sum() / len(scored),
+            "entropy/per_token": entropy.mean(),
+            "value/explained_variance": 1 - (returns - values).var() / returns.var(),
+            "critic/failure_rate": float(np.mean([s.response.failed for s in scored])),
+            "length/mean": lengths.mean(),
+            "length/truncated_share": float(np.mean([s.response.truncated for s in scored])),
+            "length/reward_correlation": covariance / spread if spread else 0.0,
+        }
