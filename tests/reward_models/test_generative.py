@@ -319,7 +319,7 @@ def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, trainings: l
 def test_a_model_that_could_never_write_a_critique_is_refused_before_it_learns(
     tokenizer: Any, trainings: list[Any]
 ) -> None:
-    with pytest.raises(ModelError, match="max_new_tokens = 2 cannot hold a critique"):
+    with pytest.raises(ModelError, match="max_new_tokens = 2 is too short for a critique"):
         train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, max_new_tokens=2)
     assert not trainings
     model, _ = train_reward_model(

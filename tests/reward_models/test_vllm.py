@@ -179,9 +179,13 @@ def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: st
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"form": "scores", "constrain": True}, ConfigError, "constrained decoding knows quotes alone, and this"),
+        (
+            {"form": "scores", "constrain": True},
+            ConfigError,
+            "constrained decoding works with form 'spans' only, and this",
+        ),
         ({"form": "prose"}, ConfigError, "form has no value 'prose'"),
-        ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 cannot hold a critique: an empty one has "),
+        ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 is too short for a critique: an empty critique has "),
     ],
 )
 def test_settings_that_go_with_no_critique_are_refused(settings: dict[str, Any], error: type, said: str) -> None:

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from marked_texts import TEXTS, marked
-from text2grad.reward_models.word_labels import LABEL_FORMS, critique_from_labels, labels_of, spans_of, words_of
-from text2grad.reward_models.writing import critique_questions, critique_request, critique_target
+from text2grad.reward_models.writing import (
+    LABEL_FORMS,
+    critique_from_labels,
+    critique_questions,
+    critique_request,
+    critique_target,
+    labels_of,
+    spans_of,
+    words_of,
+)
 from text2grad.types import Critique, Example, Span
 
 DENSE, SCORES = LABEL_FORMS["dense"], LABEL_FORMS["scores"]

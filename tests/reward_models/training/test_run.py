@@ -534,8 +534,8 @@ def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
         (
             {"reward_model": {"max_new_tokens": 2}},
             ModelError,
-            "max_new_tokens = 2 cannot hold a critique: an empty one has 4 tokens of this tokenizer. Raise it, or "
-            "switch constrained decoding off with constrain = False.",
+            "max_new_tokens = 2 is too short for a critique: an empty critique has 4 tokens with this tokenizer. Raise "
+            "it, or switch constrained decoding off with constrain = False.",
         ),
         (
             {"reward_model": {"batch_size": 4, "accumulate": 3}},
