@@ -157,7 +157,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
     )
     found = critic_from_recipe(recipe)
     assert isinstance(found, ServerRewardModel)
-    assert (found.words, found.limits, found.path) == (
+    assert (found.write_feedback, found.limits, found.path) == (
         False,
         QuoteLimits(max_quotes=3),
         tmp_path / "run" / "critic" / "server.sqlite",

@@ -72,7 +72,7 @@ def critic(*texts: str, context: int = 2048, **settings: Any) -> tuple[VLLMRewar
 # What is asked.
 
 
-@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize("write_feedback", [True, False])
 def test_each_response_is_asked_about_with_its_own_grammar(write_feedback: bool) -> None:
     limits = QuoteLimits(max_quotes=2)
     model, asked = critic(write_feedback=write_feedback, limits=limits)
@@ -182,7 +182,7 @@ def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: st
         (
             {"form": "scores", "constrain": True},
             ConfigError,
-            "constrained decoding works with form 'spans' only, and this",
+            "constrained decoding works with form 'spans' only, ",
         ),
         ({"form": "prose"}, ConfigError, "form has no value 'prose'"),
         ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 is too short for a critique: an empty critique has "),
@@ -246,7 +246,7 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     GenerativeRewardModel(model, made("llama3"), max_new_tokens=77, write_feedback=False, limits=limits).save(path)
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
     assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99), False)
-    assert (found.max_new_tokens, found.words, found.limits, found.constrain) == (77, False, limits, True)
+    assert (found.max_new_tokens, found.write_feedback, found.limits, found.constrain) == (77, False, limits, True)
     found, told = loaded(path, critic={"constrain": False, "max_quotes": 2}, model={"trust_remote_code": True})
     assert (found.limits, found.constrain, told[2]) == (QuoteLimits(max_quotes=2), False, True)
 

@@ -144,7 +144,7 @@ def test_spans_that_are_runs_of_words_come_back_exactly(form: Any, case: Any, fe
 
 
 @BOTH
-@given(case=marked(), feedback=TEXTS, words=st.booleans())
+@given(case=marked(), feedback=TEXTS, write_feedback=st.booleans())
 @settings(deadline=None)
 def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedback: str, write_feedback: bool) -> None:
     response, spans = case
