@@ -722,7 +722,7 @@ def test_the_grammar_for_servers_by_hand(
     quotes=st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(1, 6)), max_size=4),
     feedback=VALID,
     stray=st.sampled_from(["", "", "", "b", " ", "\n"]),
-    words=st.booleans(),
+    write_feedback=st.booleans(),
     limits=st.sampled_from(
         [QuoteLimits(), QuoteLimits(max_quotes=1), QuoteLimits(whole_words=True), QuoteLimits(max_quote_words=1)]
     ),
@@ -773,7 +773,7 @@ def held_to_the_grammar(response: str, room: int, generator: np.random.Generator
     return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
-@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize("write_feedback", [True, False])
 def test_whatever_a_model_writes_under_the_grammar_is_read(write_feedback: bool) -> None:
     generator, ends = np.random.default_rng(0), set()
     for response in texts(random.Random(0), 12):
