@@ -4,15 +4,12 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
-
-if TYPE_CHECKING:
-    from text2grad.models import FineTuning
 
 DESCRIPTION = """\
 Train a reward model without critiques, as a baseline or as a critic.
@@ -51,20 +48,9 @@ def add_parser(commands: Any) -> None:
     add("--batch-size", type=int, default=32, help="pairs or responses per step (default: %(default)s)")
     add("--lr", type=float, default=1e-5, help="peak learning rate (default: %(default)s)")
     add("--max-tokens", type=int, default=1_024, help="longest prompt with its response (default: %(default)s)")
-    add(
-        "--held-out",
-        type=float,
-        default=0.1,
-        metavar="SHARE",
-        help="share of the prompts to hold out (default: %(default)s)",
-    )
+    add("--held-out", type=float, default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=int, default=0)
-    add(
-        "--rule",
-        choices=("lines", "sentences"),
-        default="lines",
-        help="how a response is split into steps (default: %(default)s)",
-    )
+    add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
     add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
     parser.set_defaults(run=run)
 
@@ -100,9 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _scalar(
-    args: argparse.Namespace, settings: "FineTuning", on_step: Callable[[int], None]
-) -> tuple[Any, Any, list[str]]:
+def _scalar(args: argparse.Namespace, settings: Any, on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
     from text2grad.feedback import read_preferences, split_by_prompt
     from text2grad.models import load_tokenizer
     from text2grad.reward_models import train_scalar_from_preferences
@@ -118,9 +102,7 @@ def _scalar(
     return model, report, lines
 
 
-def _process(
-    args: argparse.Namespace, settings: "FineTuning", on_step: Callable[[int], None]
-) -> tuple[Any, Any, list[str]]:
+def _process(args: argparse.Namespace, settings: Any, on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
     from text2grad.feedback import read_annotations, split_by_prompt
     from text2grad.models import load_tokenizer
     from text2grad.reward_models import train_process_reward_model

@@ -9,8 +9,7 @@ model; the reward models use the same rows, settings and trainers.
 import copy
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ NO_LOSS = -100  # the label that transformers leaves out of a loss
 WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it TRL's loss, which never holds all logits, saves memory
 
 Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
+OnStep = Callable[[int], None]  # called with the number of finished steps after each step
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ def fine_tune(
     answers: Sequence[str],
     settings: FineTuning,
     *,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Any:
-    """Train a model to give these answers to these prompts, and return it.
+    """Train a causal language model in place to give these answers to these prompts, and return it.
 
     Args:
-        model: a Hugging Face causal language model, trained in place.
+        model: a Hugging Face causal language model.
         tokenizer: its tokenizer, with an end-of-sequence token.
         examples: the task instances.
         answers: one demonstration per example.
@@ -87,42 +87,21 @@ def fine_tune(
     """
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
-    rows = [
-        supervised_row(
-            tokenizer,
-            example.prompt_text,
-            answer,
-            prompt_format=settings.prompt_format,
-            answer_only=settings.answer_only,
-            max_tokens=settings.max_tokens,
-        )
+    only, limit = settings.answer_only, settings.max_tokens
+    whole = [
+        supervised_row(tokenizer, example.prompt_text, answer, settings.prompt_format, answer_only=only)
         for example, answer in zip(examples, answers, strict=True)
     ]
+    rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
-        raise DataError(
-            f"max_tokens = {settings.max_tokens} cuts every answer off, so nothing could be learned; raise it"
-        )
+        raise DataError(f"max_tokens = {limit} cuts every answer off, so nothing could be learned; raise it")
     return train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
 
 
 def supervised_row(
-    tokenizer: Any,
-    prompt: str,
-    answer: str,
-    *,
-    prompt_format: PromptFormat = "plain",
-    answer_only: bool = True,
-    max_tokens: int | None = None,
+    tokenizer: Any, prompt: str, answer: str, prompt_format: PromptFormat = "plain", *, answer_only: bool = True
 ) -> Row:
-    """Return the ids of prompt, answer and end of sequence, and their labels.
-
-    Args:
-        tokenizer: of the model.
-        prompt: the text before the answer.
-        answer: the text to learn.
-        prompt_format: "plain" shows the prompt as it is, "chat" with the tokenizer's chat template.
-        answer_only: False puts the loss on the prompt too.
-        max_tokens: cut ids and labels at this length; None keeps all.
+    """Return the ids of prompt, answer and end of sequence, with labels on the answer and the end, or on all.
 
     Raises:
         ModelError: if the tokenizer has no end-of-sequence token.
@@ -137,28 +116,31 @@ def supervised_row(
         prompt_ids = encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0]
     answer_ids = [*tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"], tokenizer.eos_token_id]
     labels = [NO_LOSS] * len(prompt_ids) if answer_only else list(prompt_ids)
-    return {"input_ids": [*prompt_ids, *answer_ids][:max_tokens], "labels": [*labels, *answer_ids][:max_tokens]}
+    return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*labels, *answer_ids]}
 
 
 def train_on_rows(
-    model: Any,
-    tokenizer: Any,
-    rows: Sequence[Row],
-    settings: FineTuning,
-    *,
-    on_step: Callable[[int], None] | None = None,
+    model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None
 ) -> Any:
-    """Train a model on rows without logs or checkpoints, and return it in evaluation mode.
+    """Train a causal language model in place, without logs or checkpoints, and return it in evaluation mode."""
+    return train_with(
+        lambda directory: supervised_trainer(model, tokenizer, rows, settings, directory), model, on_step=on_step
+    )
 
-    Args:
-        model: a Hugging Face causal language model, trained in place.
-        tokenizer: its tokenizer.
-        rows: ids and labels, none longer than the model's context.
-        settings: of the training.
-        on_step: called with the number of finished steps after each step.
+
+def train_with(make_trainer: Callable[[str], Any], model: Any, *, on_step: OnStep | None = None) -> Any:
+    """Train a model with the trainer that is made for a temporary directory; return the model in evaluation mode.
+
+    The attributes that a trainer sets on a model are removed. One of them is a `forward` that is bound to this model:
+    a deep copy, such as a frozen reference, would call the original and change with it.
     """
-    with tempfile.TemporaryDirectory() as directory, restored_attributes(model):
-        train_quietly(supervised_trainer(model, tokenizer, rows, settings, directory), on_step)
+    before = set(vars(model))
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            run_trainer(make_trainer(directory), on_step)
+    finally:
+        for name in set(vars(model)) - before:
+            delattr(model, name)
     model.zero_grad(set_to_none=True)
     return model.eval()
 
@@ -166,18 +148,10 @@ def train_on_rows(
 def supervised_trainer(
     model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, directory: str, **logged: Any
 ) -> Any:
-    """Return a trainer for rows of ids and labels.
+    """Return a trainer for rows; `logged` are further arguments of a training that is logged and saved.
 
     transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
-    SFTTrainer computes the loss in chunks, packs rows and logs the token accuracy.
-
-    Args:
-        model: a Hugging Face causal language model.
-        tokenizer: its tokenizer; padding tokens have no loss, so end of sequence serves where it has no padding token.
-        rows: ids and labels.
-        settings: of the training.
-        directory: of the trainer's own files.
-        logged: further arguments of TRL's SFTConfig, for a training that is logged and saved; they select SFTTrainer.
+    SFTTrainer computes the loss in chunks, packs rows and logs the token accuracy, so `logged` selects it too.
     """
     from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
@@ -186,37 +160,28 @@ def supervised_trainer(
 
     if tokenizer.pad_token is None:
         tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.pad_token = tokenizer.eos_token  # padding has no loss, so any token serves
     longest = max(len(row["input_ids"]) for row in rows)
     logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size
     common = {"train_dataset": Dataset.from_list(list(rows)), "optimizers": optimizers(model, settings)}
     if logits_bytes <= WHOLE_LOGITS_BYTES and not settings.packing and not logged:
-        arguments = training_arguments(TrainingArguments, settings, directory)
+        collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS)
         return Trainer(
-            model, arguments, data_collator=DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS), **common
+            model, training_arguments(TrainingArguments, settings, directory), data_collator=collate, **common
         )
-    chunked = {
-        "max_length": settings.max_tokens,
-        "packing": settings.packing,
-        "dataset_kwargs": {"skip_prepare_dataset": not settings.packing},
-    }
+    logged |= {"max_length": settings.max_tokens, "packing": settings.packing}
+    logged["dataset_kwargs"] = {"skip_prepare_dataset": not settings.packing}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-        arguments = training_arguments(SFTConfig, settings, directory, **chunked, **logged)
+        arguments = training_arguments(SFTConfig, settings, directory, **logged)
         return SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
 
 
 def training_arguments(config: type, settings: FineTuning, directory: str, **more: Any) -> Any:
-    """Return the arguments of a trainer of transformers or TRL.
+    """Return the arguments of a trainer of transformers or TRL, without logs or checkpoints; `more` replaces some.
 
     The learning rate rises over the first 5 % of the steps and falls to zero along a cosine. Rows of similar length
-    share a batch, so that few tokens are padding. Nothing is logged or saved.
-
-    Args:
-        config: TrainingArguments or a class that TRL derives from it.
-        settings: of the training.
-        directory: of the trainer's own files.
-        more: arguments that replace these.
+    share a batch, so that few tokens are padding.
     """
     import torch
 
@@ -253,42 +218,17 @@ def optimizers(model: Any, settings: FineTuning) -> tuple[Any, None]:
     return MuonAdamW(model, settings.learning_rate), None
 
 
-@contextmanager
-def restored_attributes(model: Any) -> Iterator[None]:
-    """Remove the attributes that a trainer of transformers sets on a model.
-
-    One of them is a `forward` that is bound to this model: a deep copy, such as a frozen reference, would call the
-    original and change with it.
-    """
-    before = set(vars(model))
-    try:
-        yield
-    finally:
-        for name in set(vars(model)) - before:
-            delattr(model, name)
+def run_trainer(trainer: Any, on_step: OnStep | None = None, *, resume_from: str | None = None) -> None:
+    """Run a trainer of transformers, from a checkpoint if one is given, without its output on the terminal."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_OnStep(on_step))
+    trainer.train(resume_from_checkpoint=resume_from)
 
 
 class _OnStep(TrainerCallback):
-    """Calls a function with the number of finished steps."""
-
-    def __init__(self, on_step: Callable[[int], None] | None) -> None:
+    def __init__(self, on_step: OnStep | None) -> None:
         self.on_step = on_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.on_step:
             self.on_step(state.global_step)
-
-
-def train_quietly(
-    trainer: Any, on_step: Callable[[int], None] | None = None, *, resume_from: str | None = None
-) -> None:
-    """Run a trainer of transformers without its output on the terminal.
-
-    Args:
-        trainer: ready to train.
-        on_step: called with the number of finished steps after each step.
-        resume_from: directory of a checkpoint to continue from.
-    """
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(_OnStep(on_step))
-    trainer.train(resume_from_checkpoint=resume_from)

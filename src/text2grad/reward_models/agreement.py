@@ -21,23 +21,11 @@ RECORD_KEYS = (
 
 
 class Agreement(NamedTuple):
-    """Counts of tokens, critiques and quotes; `merged` adds those of two batches.
-
-    Attributes:
-        positive_both: tokens with δ > 0 by both.
-        positive: tokens with δ > 0 by the reward model.
-        positive_true: tokens with δ > 0 by the annotator.
-        negative_both, negative, negative_true: likewise for δ < 0.
-        failed: critiques that could not be parsed.
-        unmatched: quotes that do not occur in the response.
-        quotes: all quotes.
-        responses: all responses.
-        surplus: Σ δ of the reward model − Σ δ of the annotator.
-    """
+    """Counts of tokens, critiques and quotes; `merged` adds the counts of two batches."""
 
     positive_both: int = 0
-    positive: int = 0
-    positive_true: int = 0
+    positive: int = 0  # by the reward model
+    positive_true: int = 0  # by the annotator
     negative_both: int = 0
     negative: int = 0
     negative_true: int = 0

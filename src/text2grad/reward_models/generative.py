@@ -231,12 +231,8 @@ class GenerativeRewardModel:
         room = min(self._room(request.ids) for request in requests)
         rngs = [request.rng for request in requests if request.rng is not None]
         if self.constrain:
-            critiques = [
-                ConstrainedCritique(
-                    self._skeleton, request.response, eos_ids=self.eos_ids, room=room, limits=self.limits
-                )
-                for request in requests
-            ]
+            limits = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
+            critiques = [ConstrainedCritique(self._skeleton, request.response, **limits) for request in requests]
             self._generate(requests, room, ConstrainedProcessor(critiques, rngs))
             return [critique.text for critique in critiques]
         ids = self._generate(requests, room, *([DrawingProcessor(rngs)] if rngs else ()))

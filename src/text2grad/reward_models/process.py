@@ -7,16 +7,16 @@ The label of a step is read at its last token. Positive and negative steps becom
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import DataError, ModelError, check_known
 from text2grad.feedback import Annotation
 from text2grad.files import to_json, write_atomically
-from text2grad.models import NO_LOSS, FineTuning, context_of, load_model, load_tokenizer
+from text2grad.models import NO_LOSS, FineTuning, OnStep, context_of, load_model, load_tokenizer
 from text2grad.reward_models.process_steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
-from text2grad.reward_models.scalar import fit, too_long
+from text2grad.reward_models.scalar import fit, logits_of, new_classifier, too_long
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.types import Critique, Example, Span
 
@@ -86,23 +86,13 @@ class ProcessRewardModel:
         self, examples: Sequence[Example], responses: Sequence[str], steps: Sequence[Sequence[Step]]
     ) -> list[Critique]:
         """Return one critique per response with the labels of the given steps."""
-        import torch
-        from transformers import DataCollatorWithPadding
-
         rows = rows_of(self.tokenizer, examples, responses, steps)
-        context, collate = context_of(self.model), DataCollatorWithPadding(self.tokenizer)
-        fits = [row for row, (ids, _) in enumerate(rows) if len(ids) <= context]
-        critiques = [too_long(ids, context) for ids, _ in rows]
-        with torch.no_grad():
-            for start in range(0, len(fits), self.rows_at_once):
-                chosen = fits[start : start + self.rows_at_once]
-                batch = collate([{"input_ids": rows[row][0]} for row in chosen])
-                logits = self.model(**{name: values.to(self.model.device) for name, values in batch.items()}).logits
-                offsets = [len(batch["input_ids"][0]) - len(rows[row][0]) for row in chosen]
-                for row, one, padding in zip(chosen, logits.float().softmax(-1).cpu(), offsets, strict=True):
-                    left = padding if self.tokenizer.padding_side == "left" else 0
-                    at_ends = one[[left + end for end in rows[row][1]]]
-                    critiques[row] = self._critique(steps[row], at_ends)
+        critiques = [too_long(ids, context_of(self.model)) for ids, _ in rows]
+        for row, logits in logits_of(self.model, self.tokenizer, [ids for ids, _ in rows], self.rows_at_once).items():
+            ids, ends = rows[row]
+            padding = len(logits) - len(ids) if self.tokenizer.padding_side == "left" else 0
+            probabilities = logits.float().softmax(-1).cpu()
+            critiques[row] = self._critique(steps[row], probabilities[[padding + end for end in ends]])
         return critiques
 
     def _critique(self, steps: Sequence[Step], probabilities: Any) -> Critique:
@@ -171,7 +161,7 @@ def train_process_reward_model(
     rule: StepRule = "lines",
     spans_are_steps: bool = False,
     held_out: Sequence[Annotation] = (),
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> tuple[ProcessRewardModel, ProcessReport]:
     """Train a process reward model on annotations.
 
@@ -189,10 +179,19 @@ def train_process_reward_model(
         DataError: if no annotation is left, or all steps have the same label.
         ModelError: if there is no model to start from.
     """
-    from transformers import DataCollatorForTokenClassification
+    from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
     chosen: StepRule | Literal["spans"] = "spans" if spans_are_steps else rule
-    model = _new_classifier(start, tokenizer, seed=settings.seed)
+    names = dict(enumerate(STEP_LABELS))
+    model = new_classifier(
+        start,
+        tokenizer,
+        AutoModelForTokenClassification,
+        seed=settings.seed,
+        num_labels=len(names),
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+    )
     reward_model = ProcessRewardModel(model, tokenizer, rule=rule)
     given, steps = _with_steps(annotations, chosen)
     rows = _rows(tokenizer, given, steps)
@@ -205,30 +204,10 @@ def train_process_reward_model(
         )
     data = {"input_ids": [rows[row][0] for row in kept], "labels": [_labels(*rows[row], steps[row]) for row in kept]}
     fit(model, data, DataCollatorForTokenClassification(tokenizer), settings, on_step)
-    model.eval()
     right, total = _measure(reward_model, held_out, chosen)
     left_out = len(given) - len(kept)
     report = ProcessReport(len(kept), dict(counts), len(annotations) - len(given), left_out, total, right)
     return reward_model, report
-
-
-def _new_classifier(start: str | Path, tokenizer: Any, *, seed: int) -> Any:
-    import torch
-    from transformers import AutoModelForTokenClassification
-
-    torch.manual_seed(seed)
-    names = dict(enumerate(STEP_LABELS))
-    model = load_model(
-        AutoModelForTokenClassification,
-        "a model to start a process reward model from",
-        start,
-        num_labels=len(names),
-        id2label=names,
-        label2id={name: number for number, name in names.items()},
-        dtype=torch.float32,
-    )
-    model.config.pad_token_id = tokenizer.pad_token_id
-    return model
 
 
 def _with_steps(

@@ -7,8 +7,7 @@ trains on preferences instead.
 """
 
 import json
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -18,12 +17,12 @@ from text2grad.feedback import Annotation
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
     FineTuning,
+    OnStep,
     context_of,
     load_model,
     load_tokenizer,
     optimizers,
-    restored_attributes,
-    train_quietly,
+    train_with,
     training_arguments,
 )
 from text2grad.reward_models.writing import critique_prompt
@@ -72,21 +71,12 @@ class ScalarRewardModel:
 
         A response that does not fit into the model's context with its prompt gets a failed critique.
         """
-        import torch
-        from transformers import DataCollatorWithPadding
-
         rows = scored_ids(self.tokenizer, examples, responses, self.prompt_format)
-        context, collate = context_of(self.model), DataCollatorWithPadding(self.tokenizer)
-        fits = [row for row, ids in enumerate(rows) if len(ids) <= context]
-        scores: dict[int, float] = {}
-        with torch.no_grad():
-            for start in range(0, len(fits), self.rows_at_once):
-                chosen = fits[start : start + self.rows_at_once]
-                batch = collate([{"input_ids": rows[row]} for row in chosen])
-                logits = self.model(**{name: values.to(self.model.device) for name, values in batch.items()}).logits
-                scores |= dict(zip(chosen, logits[:, 0].tolist(), strict=True))
+        logits = logits_of(self.model, self.tokenizer, rows, self.rows_at_once)
         return [
-            Critique("", outcome=self.mean + self.deviation * scores[row]) if row in scores else too_long(ids, context)
+            Critique("", outcome=self.mean + self.deviation * logits[row][0].item())
+            if row in logits
+            else too_long(ids, context_of(self.model))
             for row, ids in enumerate(rows)
         ]
 
@@ -162,7 +152,7 @@ def train_scalar_reward_model(
     rewards: Sequence[float],
     settings: FineTuning,
     *,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> tuple[ScalarRewardModel, int]:
     """Train a scalar reward model with the squared error to standardized rewards.
 
@@ -207,50 +197,57 @@ def train_scalar_reward_model(
     return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation), len(annotations) - len(kept)
 
 
-def fit(
-    model: Any, data: dict[str, Any], collate: Any, settings: FineTuning, on_step: Callable[[int], None] | None
-) -> None:
-    """Train a classifier with its own loss and transformers' Trainer.
-
-    Args:
-        model: trained in place.
-        data: the columns "input_ids" and "labels".
-        collate: makes a batch of rows.
-        settings: of the training.
-        on_step: called with the number of finished steps after each step.
-    """
+def fit(model: Any, data: dict[str, Any], collate: Any, settings: FineTuning, on_step: OnStep | None) -> None:
+    """Train a classifier in place with its own loss, on the columns "input_ids" and "labels"."""
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    with tempfile.TemporaryDirectory() as directory, restored_attributes(model):
-        trainer = Trainer(
+    def make_trainer(directory: str) -> Any:
+        return Trainer(
             model,
             training_arguments(TrainingArguments, settings, directory),
             train_dataset=Dataset.from_dict(data),
             data_collator=collate,
             optimizers=optimizers(model, settings),
         )
-        train_quietly(trainer, on_step)
+
+    train_with(make_trainer, model, on_step=on_step)
 
 
-def new_scalar_model(start: str | Path, tokenizer: Any, *, seed: int, trust_remote_code: bool = False) -> Any:
-    """Return a sequence classifier with one output: the trunk of a saved language model and a new output layer.
+def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, **config: Any) -> Any:
+    """Return a classifier of a class of transformers: the trunk of a saved language model and a new output layer.
 
     Raises:
         ModelError: if there is no such model.
     """
     import torch
-    from transformers import AutoModelForSequenceClassification
 
     torch.manual_seed(seed)
-    model = load_model(
-        AutoModelForSequenceClassification,
-        "a model to start a scalar reward model from",
-        start,
-        num_labels=1,
-        problem_type="regression",
-        dtype=torch.float32,
-        trust_remote_code=trust_remote_code,
-    )
+    model = load_model(kind, "a model to start a reward model from", start, dtype=torch.float32, **config)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model
+
+
+def new_scalar_model(start: str | Path, tokenizer: Any, *, seed: int, trust_remote_code: bool = False) -> Any:
+    """Return a sequence classifier with one output; see `new_classifier`."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = {"num_labels": 1, "problem_type": "regression", "trust_remote_code": trust_remote_code}
+    return new_classifier(start, tokenizer, AutoModelForSequenceClassification, seed=seed, **config)
+
+
+def logits_of(model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], rows_at_once: int) -> dict[int, Any]:
+    """Return the logits of the rows that fit into the context, by row: [labels], or with padding [tokens, labels]."""
+    import torch
+    from transformers import DataCollatorWithPadding
+
+    context, collate = context_of(model), DataCollatorWithPadding(tokenizer)
+    fits = [row for row, ids in enumerate(rows) if len(ids) <= context]
+    found: dict[int, Any] = {}
+    with torch.no_grad():
+        for start in range(0, len(fits), rows_at_once):
+            chosen = fits[start : start + rows_at_once]
+            batch = collate([{"input_ids": rows[row]} for row in chosen])
+            logits = model(**{name: values.to(model.device) for name, values in batch.items()}).logits
+            found |= dict(zip(chosen, logits, strict=True))
+    return found

@@ -5,22 +5,14 @@ rejected training responses, the scale on which `reward.outcome` is a factor.
 """
 
 import copy
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Literal, NamedTuple
 
 from text2grad.errors import DataError, TrainingError
 from text2grad.feedback import Preference
-from text2grad.models import (
-    FineTuning,
-    context_of,
-    optimizers,
-    restored_attributes,
-    train_quietly,
-    training_arguments,
-)
+from text2grad.models import FineTuning, OnStep, context_of, optimizers, train_with, training_arguments
 from text2grad.reward_models.scalar import ScalarRewardModel, format_of, new_scalar_model, scored_ids
 from text2grad.types import Critique, Example
 
@@ -55,7 +47,7 @@ def train_scalar_from_preferences(
     held_out: Sequence[Preference] = (),
     prompt_format: Literal["auto", "plain", "chat"] = "auto",
     trust_remote_code: bool = False,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> tuple[ScalarRewardModel, PreferenceReport]:
     """Train a scalar reward model on preferences.
 
@@ -90,7 +82,6 @@ def train_scalar_from_preferences(
             f"equal responses, {len(different)} are longer than max_tokens = {settings.max_tokens}"
         )
     _train(model, tokenizer, rows, settings, on_step)
-    model.eval()
     _standardize(scorer, kept[:STANDARDIZED_ON])
     _, measured = _rows(scorer, held_out, context_of(model))
     alike, too_long = len(preferences) - len(different), len(different) - len(kept)
@@ -119,28 +110,22 @@ def _rows(
     ]
 
 
-def _train(
-    model: Any,
-    tokenizer: Any,
-    rows: list[dict[str, list[int]]],
-    settings: FineTuning,
-    on_step: Callable[[int], None] | None,
-) -> None:
+def _train(model: Any, tokenizer: Any, rows: list[Any], settings: FineTuning, on_step: OnStep | None) -> None:
     from datasets import Dataset
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
-    with tempfile.TemporaryDirectory() as directory, restored_attributes(model):
+    def make_trainer(directory: str) -> Any:
         sampling = {"train_sampling_strategy": "random"}  # a pair has no length to sort by
-        trainer = RewardTrainer(
+        return RewardTrainer(
             model,
             args=training_arguments(RewardConfig, settings, directory, max_length=None, **sampling),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             optimizers=optimizers(model, settings),
         )
-        train_quietly(trainer, on_step)
-    model.zero_grad(set_to_none=True)
+
+    train_with(make_trainer, model, on_step=on_step)
 
 
 def _standardize(scorer: ScalarRewardModel, preferences: Sequence[Preference]) -> None:

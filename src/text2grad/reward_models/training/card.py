@@ -89,13 +89,13 @@ def model_card(
 
     Args:
         results: `counts`, `measured`, `best_step`, `steps` and `prompt_format`, as in results.json.
-        reward_model: how critiques are decoded.
+        reward_model: its decoding settings are named.
         settings: of the training.
         name: OWNER/NAME on the hub, or the directory.
         base: hub name or directory of the base model; of a directory only the last part appears.
         lora: rank and α, or None for a full training.
         adapter: True for a LoRA adapter, which needs its base model.
-        unseen: the kind of split.
+        unseen: "prompts" or "responses", the kind of split.
     """
     local, votes = Path(base).exists(), reward_model.votes
     shown = Path(base).name if local else base

@@ -36,7 +36,7 @@ def training_rows(
         target = critique_target(
             annotation.critique, annotation.response, write_feedback=reward_model.write_feedback, form=form
         )
-        rows.append(supervised_row(reward_model.tokenizer, question, target, prompt_format=prompt_format))
+        rows.append(supervised_row(reward_model.tokenizer, question, target, prompt_format))
     kept = [row for row in rows if len(row["input_ids"]) <= max_tokens]
     if not kept:
         raise DataError(

@@ -9,15 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from text2grad.align import AlignSettings, label_tokens
 from text2grad.errors import DataError
-from text2grad.feedback import (
-    Annotation,
-    Critic,
-    annotation_to_json,
-    ask,
-    read_annotations,
-    split_by_prompt,
-    vote,
-)
+from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, read_annotations, split_by_prompt, vote
 from text2grad.files import to_json
 from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -32,19 +24,12 @@ KEYS: dict[Unseen, Callable[[Annotation], str]] = {
 
 
 class Split(NamedTuple):
-    """Annotations to train on and annotations to measure on.
-
-    Attributes:
-        train: to train on.
-        held_out: to measure on.
-        shared_prompts: annotations left out of `train` because their key is in the held-out file.
-        failed: annotations left out because their critique could not be parsed.
-    """
+    """Annotations to train on, annotations to measure on, and the numbers of annotations in neither."""
 
     train: list[Annotation]
     held_out: list[Annotation]
-    shared_prompts: int
-    failed: int
+    shared_prompts: int  # left out of `train`: their key is in the held-out file
+    failed: int  # left out of both: their critique could not be parsed
 
     def digest(self) -> str:
         """Return a SHA-256 of all annotations; a resumed run compares it."""
@@ -53,20 +38,13 @@ class Split(NamedTuple):
 
 
 def read_split(
-    files: Sequence[str],
-    *,
-    held_out: float,
-    held_out_file: str = "",
-    unseen: Unseen = "prompts",
-    limit: int | None = None,
-    seed: int,
+    files: Sequence[str], *, held_out: float | str, unseen: Unseen = "prompts", limit: int | None = None, seed: int
 ) -> Split:
     """Read annotations and split them.
 
     Args:
         files: JSONL files of annotations.
-        held_out: share of the keys to hold out, where there is no `held_out_file`.
-        held_out_file: JSONL file of the held-out annotations.
+        held_out: share of the keys to hold out, or a JSONL file of held-out annotations.
         unseen: the key, see `KEYS`.
         limit: the most held-out annotations; None keeps all.
         seed: of the split.
@@ -82,8 +60,8 @@ def read_split(
     annotations = [annotation for path in files for annotation in read_annotations(path)]
     usable = [annotation for annotation in annotations if not annotation.critique.failed]
     shared, key = 0, KEYS[unseen]
-    if held_out_file:
-        test = [annotation for annotation in read_annotations(held_out_file) if not annotation.critique.failed]
+    if isinstance(held_out, str):
+        test = [annotation for annotation in read_annotations(held_out) if not annotation.critique.failed]
         test_keys = set(map(key, test))
         train = [annotation for annotation in usable if key(annotation) not in test_keys]
         shared = len(usable) - len(train)
@@ -127,8 +105,7 @@ class HeldOutSet:
     def measure(self, critic: Critic, *, rank: int = 0, processes: int = 1) -> Agreement:
         """Return a critic's agreement on every `processes`-th response, from number `rank` on."""
         annotations = self.annotations[rank::processes]
-        examples, responses = _inputs(annotations)
-        critiques = ask(critic, examples, responses, match="exact")
+        critiques = ask(critic, *_inputs(annotations), match="exact")
         return self._compare(annotations, self.deltas[rank::processes], critiques)
 
     def measure_votes(
@@ -136,19 +113,11 @@ class HeldOutSet:
     ) -> list[Agreement]:
         """Sample the critic's votes once and return the agreement at each vote threshold; see `measure`."""
         annotations, deltas = self.annotations[rank::processes], self.deltas[rank::processes]
-        examples, responses = _inputs(annotations)
-        samples = list(zip(critic.draw(examples, responses), responses, strict=True))
-        return [
-            self._compare(annotations, deltas, [vote(*sample, threshold=threshold) for sample in samples])
-            for threshold in thresholds
-        ]
+        samples = list(zip(critic.draw(*_inputs(annotations)), (a.response for a in annotations), strict=True))
+        votes = [[vote(*sample, threshold=threshold) for sample in samples] for threshold in thresholds]
+        return [self._compare(annotations, deltas, critiques) for critiques in votes]
 
-    def _compare(
-        self,
-        annotations: Sequence[Annotation],
-        true_deltas: Sequence[tuple[float, ...]],
-        critiques: Sequence[Critique],
-    ) -> Agreement:
+    def _compare(self, annotations: Sequence[Annotation], true_deltas: Any, critiques: Sequence[Critique]) -> Agreement:
         deltas = [self._delta(*pair) or () for pair in zip(annotations, critiques, strict=True)]
         return compare(deltas, true_deltas, critiques)
 

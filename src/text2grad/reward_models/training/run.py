@@ -25,7 +25,7 @@ from text2grad.reward_models.load import limits_of
 from text2grad.reward_models.scalar import format_of
 from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.examples import training_rows
-from text2grad.reward_models.training.held_out import HeldOutSet, Split, read_split
+from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.training.trainer import (
     METRICS_FILE,
     Evaluation,
@@ -66,7 +66,14 @@ class RewardRun:
         self.recipe, self.directory = recipe, Path(recipe.run.out)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
-        split = self._split()
+        data = recipe.reward_model
+        split = read_split(
+            data.annotations,
+            held_out=data.held_out_file or data.held_out,
+            unseen=data.unseen,
+            limit=data.eval_limit,
+            seed=recipe.run.seed,
+        )
         self.tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = _prompt_format(self.tokenizer, recipe)
         self.reward_model = self._reward_model(self._model())
@@ -121,31 +128,13 @@ class RewardRun:
         write_atomically(path / "README.md", card)
         return push_folder(path, repository, private=private, kind="model")
 
-    def _split(self) -> Split:
-        settings = self.recipe.reward_model
-        return read_split(
-            settings.annotations,
-            held_out=settings.held_out,
-            held_out_file=settings.held_out_file,
-            unseen=settings.unseen,
-            limit=settings.eval_limit,
-            seed=self.recipe.run.seed,
-        )
-
     def _settings(self) -> FineTuning:
-        settings = self.recipe.reward_model
+        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "packing", "bf16"}
         return FineTuning(
-            steps=settings.steps,
-            batch_size=settings.batch_size,
-            learning_rate=settings.lr,
-            max_tokens=settings.max_tokens,
+            **self.recipe.reward_model.model_dump(include=same),
+            learning_rate=self.recipe.reward_model.lr,
             seed=self.recipe.run.seed,
-            optimizer=settings.optimizer,
             prompt_format=self.prompt_format,
-            epochs=settings.epochs,
-            accumulate=settings.accumulate,
-            packing=settings.packing,
-            bf16=settings.bf16,
             gradient_checkpointing=self.recipe.model.gradient_checkpointing,
         )
 
@@ -216,17 +205,9 @@ class RewardRun:
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
         settings = self.recipe.model
-        card = model_card(
-            results,
-            self.reward_model,
-            self.settings,
-            name=name,
-            base=settings.path,
-            lora=(settings.lora_r, settings.lora_alpha) if settings.lora_r else None,
-            adapter=adapter,
-            unseen=self.recipe.reward_model.unseen,
-        )
-        return card.encode()
+        lora = (settings.lora_r, settings.lora_alpha) if settings.lora_r else None
+        more = {"base": settings.path, "lora": lora, "adapter": adapter, "unseen": self.recipe.reward_model.unseen}
+        return model_card(results, self.reward_model, self.settings, name=name, **more).encode()
 
     def _best(self, checkpoint: Path, *, whole: bool) -> Any:
         """Load the weights of a checkpoint: all of them, an adapter on its base, or merged into its base."""

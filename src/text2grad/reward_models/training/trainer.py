@@ -27,7 +27,7 @@ from transformers import TrainerCallback
 from text2grad.errors import ConfigError, TrainingError
 from text2grad.feedback import Annotation
 from text2grad.files import flush, to_json, write_atomically
-from text2grad.models import FineTuning, Row, context_of, supervised_trainer, train_on_rows, train_quietly
+from text2grad.models import FineTuning, OnStep, Row, context_of, run_trainer, supervised_trainer, train_on_rows
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.examples import training_rows
@@ -43,27 +43,16 @@ OnMeasured = Callable[[int, int, dict[str, float]], None]  # step, number of ste
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Measurements and checkpoints during a training.
+    """Measurements and checkpoints during a training."""
 
-    Attributes:
-        directory: of the run.
-        held_out: responses with the annotators' δ.
-        every: steps between measurements; each has a checkpoint.
-        patience: measurements without a better F1 after which training stops; 0 never stops early.
-        keep: checkpoints on disk, at least two: the best and the last.
-        tracker: "tensorboard", "wandb" or "none".
-        thresholds: vote thresholds, of which each measurement takes the best; empty takes the reward model's own.
-        on_measured: called with step, number of steps and measurements on the main process.
-    """
-
-    directory: Path
+    directory: Path  # of the run
     held_out: HeldOutSet
-    every: int
-    patience: int = 0
-    keep: int = 2
+    every: int  # steps between measurements; each has a checkpoint
+    patience: int = 0  # measurements without a better F1 after which training stops; 0 never stops early
+    keep: int = 2  # checkpoints on disk, at least the best and the last
     tracker: str = "none"
-    thresholds: Sequence[float] = ()
-    on_measured: OnMeasured = lambda *_: None
+    thresholds: Sequence[float] = ()  # vote thresholds to choose from; empty takes the reward model's own
+    on_measured: OnMeasured = lambda *_: None  # called on the main process
 
 
 class Progress(NamedTuple):
@@ -85,13 +74,13 @@ def train_reward_model(
     annotations: Sequence[Annotation],
     settings: FineTuning,
     *,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
     **options: Any,
 ) -> tuple[GenerativeRewardModel, int]:
-    """Train a language model to write the critiques of annotations.
+    """Train a causal language model in place to write the critiques of annotations.
 
     Args:
-        model: a Hugging Face causal language model, trained in place.
+        model: a Hugging Face causal language model.
         tokenizer: its tokenizer.
         annotations: responses with critiques; failed critiques are skipped.
         settings: of the training.
@@ -99,8 +88,8 @@ def train_reward_model(
         options: keyword arguments of `GenerativeRewardModel`; `write_feedback` and `form` select the text to learn.
 
     Returns:
-        The reward model, and the number of annotations that are longer than `settings.max_tokens` or than the model's
-        context. They are left out: cut, they would teach incomplete JSON.
+        The reward model, and the number of annotations left out because they are longer than `settings.max_tokens` or
+        than the model's context.
 
     Raises:
         ConfigError: if `constrain` is True and decoding cannot be constrained to `form`.
@@ -119,17 +108,10 @@ def train(
     rows: Sequence[Row],
     settings: FineTuning,
     *,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
     evaluation: Evaluation | None = None,
 ) -> None:
-    """Train a reward model on rows.
-
-    Args:
-        reward_model: its model is trained in place.
-        rows: see `training_rows`.
-        settings: of the training.
-        on_step: called with the number of finished steps after each step.
-        evaluation: measure, save, and continue from the last checkpoint of its directory; None does none of these.
+    """Train a reward model on `training_rows`; with an evaluation, measure, save and continue from its last checkpoint.
 
     Raises:
         ConfigError: if processes and micro-batches do not divide the batch, or the launcher saves sharded weights.
@@ -141,7 +123,7 @@ def train(
     last = last_progress(evaluation.directory)
     if last is None or not last.finished(evaluation):
         resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
-        train_quietly(evaluated_trainer(reward_model, rows, settings, evaluation), on_step, resume_from=resume_from)
+        run_trainer(evaluated_trainer(reward_model, rows, settings, evaluation), on_step, resume_from=resume_from)
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
