@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from text2grad.errors import DataError, ModelError
+from text2grad.models import fine_tuning
 from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
@@ -71,10 +72,14 @@ def test_an_answer_gets_no_second_beginning_of_sequence() -> None:
     assert row["labels"][:2] == [-100, -100]
 
 
-def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(tokenizer: Any) -> None:
+def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(fine_tuning, "train_on_rows", lambda model, tokenizer, rows, *_, **__: found.extend(rows))
+    fine_tune(None, tokenizer, [Example("red")], [" dog runs"], FineTuning(steps=1, max_tokens=3))
     whole = supervised_row(tokenizer, "red", " dog runs")
-    row = supervised_row(tokenizer, "red", " dog runs", max_tokens=3)
-    assert row == {"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}
+    assert found == [{"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}]
 
 
 # Training.

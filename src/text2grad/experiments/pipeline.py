@@ -214,14 +214,8 @@ class Pipeline:
         return fine_tune(model, tokenizer, examples, answers, settings, on_step=on_step)
 
     def _settings(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
-        return FineTuning(
-            steps=settings.steps,
-            batch_size=settings.batch_size,
-            learning_rate=settings.lr,
-            optimizer=settings.optimizer,
-            max_tokens=CONTEXT,
-            seed=self.recipe.run.seed,
-        )
+        same = settings.model_dump(include={"steps", "batch_size", "optimizer"})
+        return FineTuning(**same, learning_rate=settings.lr, max_tokens=CONTEXT, seed=self.recipe.run.seed)
 
     def _save(self, path: Path, model: Any, tokenizer: Any) -> None:
         with published(path) as temporary:

@@ -28,38 +28,21 @@ OnStep = Callable[[int], None]  # called with the number of finished steps after
 
 @dataclass(frozen=True, slots=True)
 class FineTuning:
-    """Settings of a supervised training.
+    """Settings of a supervised training."""
 
-    Attributes:
-        steps: optimizer steps.
-        batch_size: rows per step, over all processes and micro-batches.
-        learning_rate: peak of the schedule.
-        max_tokens: longest prompt with its answer; `fine_tune` cuts the rest.
-        answer_only: put the loss on the answer and its end-of-sequence token only; otherwise on the prompt too, which
-            teaches an untrained model to read.
-        seed: of the order of the rows.
-        optimizer: AdamW, or Muon for the hidden matrices, with which a small model learns several times as fast.
-        prompt_format: "plain" shows the prompt as it is, "chat" with the tokenizer's chat template.
-        epochs: passes over the rows; replaces `steps`.
-        accumulate: micro-batches per step.
-        packing: put several examples into each row of `max_tokens`; attention stays within an example.
-        bf16: compute in bfloat16, keep the weights in 32 bits.
-        gradient_checkpointing: recompute activations in the backward pass, to save memory.
-    """
-
-    steps: int
-    batch_size: int = 32
-    learning_rate: float = 1e-5
-    max_tokens: int = 1_024
-    answer_only: bool = True
-    seed: int = 0
-    optimizer: Optimizer = "adamw"
-    prompt_format: PromptFormat = "plain"
-    epochs: float | None = None
-    accumulate: int = 1
-    packing: bool = False
-    bf16: bool = False
-    gradient_checkpointing: bool = False
+    steps: int  # of the optimizer
+    batch_size: int = 32  # rows per step, over all processes and micro-batches
+    learning_rate: float = 1e-5  # peak of the schedule
+    max_tokens: int = 1_024  # longest prompt with its answer; `fine_tune` cuts the rest
+    answer_only: bool = True  # False puts the loss on the prompt too, which teaches an untrained model to read
+    seed: int = 0  # of the order of the rows
+    optimizer: Optimizer = "adamw"  # or Muon for the hidden matrices: a small model learns several times as fast
+    prompt_format: PromptFormat = "plain"  # the prompt as it is; "chat": with the tokenizer's chat template
+    epochs: float | None = None  # passes over the rows; replaces `steps`
+    accumulate: int = 1  # micro-batches per step
+    packing: bool = False  # several examples in each row of `max_tokens`; attention stays within an example
+    bf16: bool = False  # compute in bfloat16, keep the weights in 32 bits
+    gradient_checkpointing: bool = False  # recompute activations in the backward pass, to save memory
 
 
 def fine_tune(

@@ -100,19 +100,12 @@ def _current_names(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Request(NamedTuple):
-    """One critique to decode.
+    """One critique to decode."""
 
-    Attributes:
-        ids: of the reward model's prompt.
-        response: the text that may be quoted.
-        group: requests of one group share a prefix.
-        rng: samples the critique; None decodes greedily.
-    """
-
-    ids: list[int]
-    response: str
-    group: str
-    rng: Random | None = None
+    ids: list[int]  # of the reward model's prompt
+    response: str  # the text that may be quoted
+    group: str  # requests of one group share a prefix
+    rng: Random | None = None  # samples the critique; None decodes greedily
 
 
 class GenerativeRewardModel:
@@ -231,7 +224,7 @@ class GenerativeRewardModel:
         room = min(self._room(request.ids) for request in requests)
         rngs = [request.rng for request in requests if request.rng is not None]
         if self.constrain:
-            limits = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
+            limits: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
             critiques = [ConstrainedCritique(self._skeleton, request.response, **limits) for request in requests]
             self._generate(requests, room, ConstrainedProcessor(critiques, rngs))
             return [critique.text for critique in critiques]

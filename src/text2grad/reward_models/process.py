@@ -24,23 +24,14 @@ SETTINGS_FILE = "process_reward_model.json"
 
 
 class ProcessReport(NamedTuple):
-    """Counts of annotations and steps.
+    """Counts of annotations and of their steps."""
 
-    Attributes:
-        learned_from: training annotations.
-        steps: their steps, by label.
-        without_steps: annotations without a step, or whose critique could not be parsed.
-        too_long: annotations left out because prompt and response are longer than the limit or than the context.
-        held_out: held-out steps, by label.
-        right: held-out steps with a correctly predicted label, by label.
-    """
-
-    learned_from: int
-    steps: dict[str, int]
-    without_steps: int
-    too_long: int
-    held_out: dict[str, int]
-    right: dict[str, int]
+    learned_from: int  # training annotations
+    steps: dict[str, int]  # training steps, by label
+    without_steps: int  # annotations without a step, or whose critique could not be parsed
+    too_long: int  # annotations left out: longer than the limit or than the context
+    held_out: dict[str, int]  # held-out steps, by label
+    right: dict[str, int]  # held-out steps with a correctly predicted label, by label
 
 
 class ProcessRewardModel:

@@ -20,22 +20,13 @@ STANDARDIZED_ON = 2_000  # the first training pairs
 
 
 class PreferenceReport(NamedTuple):
-    """Counts of the preferences, and the held-out accuracy.
+    """Counts of the preferences, and the held-out accuracy."""
 
-    Attributes:
-        learned_from: training pairs.
-        alike: pairs left out because the two responses are the same.
-        too_long: pairs left out because a response is longer than the limit or than the context.
-        held_out: held-out pairs.
-        accuracy: share of held-out pairs whose chosen response has the higher reward, ties count half; None without
-            held-out pairs.
-    """
-
-    learned_from: int
-    alike: int
-    too_long: int
-    held_out: int
-    accuracy: float | None
+    learned_from: int  # training pairs
+    alike: int  # pairs left out: the two responses are equal
+    too_long: int  # pairs left out: a response is longer than the limit or than the context
+    held_out: int  # held-out pairs
+    accuracy: float | None  # share of held-out pairs whose chosen response has the higher reward; ties count half
 
 
 def train_scalar_from_preferences(

@@ -204,10 +204,19 @@ class RewardRun:
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
-        settings = self.recipe.model
-        lora = (settings.lora_r, settings.lora_alpha) if settings.lora_r else None
-        more = {"base": settings.path, "lora": lora, "adapter": adapter, "unseen": self.recipe.reward_model.unseen}
-        return model_card(results, self.reward_model, self.settings, name=name, **more).encode()
+        model, unseen = self.recipe.model, self.recipe.reward_model.unseen
+        lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
+        card = model_card(
+            results,
+            self.reward_model,
+            self.settings,
+            name=name,
+            base=model.path,
+            lora=lora,
+            adapter=adapter,
+            unseen=unseen,
+        )
+        return card.encode()
 
     def _best(self, checkpoint: Path, *, whole: bool) -> Any:
         """Load the weights of a checkpoint: all of them, an adapter on its base, or merged into its base."""
