@@ -24,8 +24,7 @@ from transformers import PreTrainedTokenizerFast
 from text2grad.feedback.records import Annotation, read_annotations
 from text2grad.feedback.spans import critique_from_text
 from text2grad.models.pretrained import load_tokenizer
-from text2grad.reward_models.word_labels import LABEL_FORMS, critique_from_labels
-from text2grad.reward_models.writing import critique_prompt, critique_target
+from text2grad.reward_models.writing import LABEL_FORMS, critique_from_labels, critique_prompt, critique_target
 from text2grad.types import Critique, CritiqueForm, Example
 
 FORMS: tuple[CritiqueForm, ...] = get_args(CritiqueForm)

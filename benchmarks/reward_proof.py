@@ -49,7 +49,7 @@ from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.files import to_json, write_atomically
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.held_out import KEYS, HeldOut, span_f1
+from text2grad.reward_models.training.held_out import KEYS, HeldOutSet, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.types import Example, Span
@@ -237,7 +237,7 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
     run = RewardRun(recipe_of(options, scratch, seed))
     path = run.run(lambda step, steps, found: print(f"seed {seed} step {step}/{steps}", found, flush=True))
     seconds = time.perf_counter() - started
-    prior, held_out = Prior(HeldOut(run.tokenizer, train).deltas), HeldOut(run.tokenizer, test)
+    prior, held_out = Prior(HeldOutSet(run.tokenizer, train).deltas), HeldOutSet(run.tokenizer, test)
     found: dict[str, Any] = {
         "seconds": round(seconds, 1),
         "counts": {**run.counts, "tested": len(held_out.annotations)},

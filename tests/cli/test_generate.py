@@ -18,7 +18,7 @@ from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.randomness import step_uniforms
 from text2grad.models.sampling import sample
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.examples import train_reward_model
+from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.registry import built_in

@@ -19,7 +19,7 @@ from text2grad.errors import ConfigError
 from text2grad.reward_models.decoding.constrained import ConstrainedProcessor
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.training.held_out import HeldOut, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.types import LABELS, Critique, Example, Span
 from tokenizers_made_here import made
@@ -220,7 +220,7 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
     by_threshold = {}
     for number in range(1, 6):  # an oracle: each vote_threshold measured as a critic of its own
         model.vote_threshold = number / 5
-        by_threshold[number / 5] = run.held_out.measure(model)
+        by_threshold[number / 5] = run.evaluation.held_out.measure(model)
     f1s = {vote_threshold: span_f1(quality)["f1"] for vote_threshold, quality in by_threshold.items()}
     assert len(set(f1s.values())) > 1
     measured = json.loads((home / "voting" / "results.json").read_bytes())["measured"]
@@ -231,14 +231,14 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
 
 def test_the_card_says_that_it_was_a_vote_and_what_was_unseen(home: Path) -> None:
     card = (home / "voting" / "model" / "README.md").read_text()
-    assert "Critiques drawn, 5 for each response, and put to the vote, and constrained" in card
-    assert "from their prompts." in card
+    assert "Critiques sampled, 5 per response, and combined by vote, and constrained" in card
+    assert "the model was not trained on their prompts." in card
     assert "| vote_threshold | 0." in card
 
 
 def test_votes_can_be_counted_in_shares_of_the_held_out_annotations(home: Path) -> None:
     model = GenerativeRewardModel.load(home / "voting" / "model")
-    held_out = HeldOut(model.tokenizer, ANNOTATIONS[:7])
+    held_out = HeldOutSet(model.tokenizer, ANNOTATIONS[:7])
     whole = held_out.measure_votes(model, [0.2, 0.8])
     parts = [held_out.measure_votes(model, [0.2, 0.8], rank=rank, processes=2) for rank in range(2)]
     assert [one.merged(other) for one, other in zip(*parts, strict=True)] == whole

@@ -24,7 +24,7 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.vllm import EngineSettings, Request, VLLMRewardModel
+from text2grad.reward_models.vllm import Request, VLLMRewardModel, VLLMSettings
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -178,9 +178,13 @@ def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: st
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"form": "scores", "constrain": True}, ConfigError, "constrained decoding knows quotes alone, and this"),
+        (
+            {"form": "scores", "constrain": True},
+            ConfigError,
+            "constrained decoding works with form 'spans' only, ",
+        ),
         ({"form": "prose"}, ConfigError, "form has no value 'prose'"),
-        ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 cannot hold a critique: an empty one has "),
+        ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 is too short for a critique: an empty critique has "),
     ],
 )
 def test_settings_that_go_with_no_critique_are_refused(settings: dict[str, Any], error: type, said: str) -> None:
@@ -218,7 +222,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[VLLMRewardMod
     """Load from a recipe, with an engine that keeps what it was told to load."""
     told: list[tuple[Any, ...]] = []
 
-    def engine(directory: Any, config: EngineSettings, *, trust_remote_code: bool) -> Told:
+    def engine(directory: Any, config: VLLMSettings, *, trust_remote_code: bool) -> Told:
         told.append((str(directory), config, trust_remote_code))
         return Told(WRITTEN)
 
@@ -240,7 +244,7 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     limits = QuoteLimits(max_quotes=7)
     GenerativeRewardModel(model, made("llama3"), max_new_tokens=77, write_feedback=False, limits=limits).save(path)
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
-    assert told == (str(path), EngineSettings(dtype="float32", max_model_len=99), False)
+    assert told == (str(path), VLLMSettings(dtype="float32", max_model_len=99), False)
     assert (found.max_new_tokens, found.write_feedback, found.limits, found.constrain) == (77, False, limits, True)
     found, told = loaded(path, critic={"constrain": False, "max_quotes": 2}, model={"trust_remote_code": True})
     assert (found.limits, found.constrain, told[2]) == (QuoteLimits(max_quotes=2), False, True)

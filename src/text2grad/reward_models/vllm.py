@@ -25,7 +25,7 @@ _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maximal adapter ranks that v
 
 
 @dataclass(frozen=True)
-class EngineSettings:
+class VLLMSettings:
     """Arguments of vLLM's engine; see the section [vllm] of a recipe."""
 
     dtype: str = "auto"
@@ -71,7 +71,7 @@ class VLLMEngine:
     """A language model or adapter, loaded by vLLM."""
 
     def __init__(
-        self, directory: str | Path, config: EngineSettings | None = None, *, trust_remote_code: bool = False
+        self, directory: str | Path, config: VLLMSettings | None = None, *, trust_remote_code: bool = False
     ) -> None:
         """Load the model.
 
@@ -90,7 +90,7 @@ class VLLMEngine:
 
         base = base_named_by(directory)
         # `vars` also reads a section [vllm], which `config` was in earlier versions.
-        settings = {name: value for name, value in vars(config or EngineSettings()).items() if value is not None}
+        settings = {name: value for name, value in vars(config or VLLMSettings()).items() if value is not None}
         if base is not None:
             settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(Path(directory))}
         try:
@@ -216,7 +216,7 @@ class VLLMRewardModel:
         cls,
         directory: str | Path,
         *,
-        config: EngineSettings | None = None,
+        config: VLLMSettings | None = None,
         trust_remote_code: bool = False,
         **settings: Any,
     ) -> "VLLMRewardModel":

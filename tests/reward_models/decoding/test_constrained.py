@@ -579,8 +579,8 @@ def test_a_room_too_small_for_an_empty_critique_is_refused() -> None:
     with pytest.raises(ModelError) as caught:
         GenerativeRewardModel(model, tokenizer, max_new_tokens=3)
     assert str(caught.value) == (
-        "max_new_tokens = 3 cannot hold a critique: an empty one has 4 tokens of this tokenizer. Raise it, or switch "
-        "constrained decoding off with constrain = False."
+        "max_new_tokens = 3 is too short for a critique: an empty critique has 4 tokens with this tokenizer. Raise it, "
+        "or switch constrained decoding off with constrain = False."
     )
     assert GenerativeRewardModel(model, tokenizer, max_new_tokens=4)([Example("")], ["a cat"])[0].status == "ok"
     assert not GenerativeRewardModel(model, tokenizer, max_new_tokens=3, constrain=False).constrain
