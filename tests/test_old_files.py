@@ -21,13 +21,12 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Text2GradTrainer, load_recipe
+from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Refresher, Text2GradTrainer, load_recipe
 from text2grad.cli import main
 from text2grad.config import make_recipe
 from text2grad.config.renamed import with_current_names
 from text2grad.critics.cached import CachedCritic
 from text2grad.critics.servers.store import Question, Store
-from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.feedback import read_annotations, read_examples, write_annotations
 from text2grad.models import load_policy, load_tokenizer
 
@@ -185,7 +184,7 @@ def test_a_trainer_takes_up_a_run_with_the_critiques_and_the_critic_that_it_left
         load_tokenizer("policy"),
         read_examples("examples.jsonl"),
         recipe,
-        refresher=refresher_from_recipe(recipe, critic, importlib.import_module("old_judges").annotator),
+        refresher=Refresher.from_recipe(recipe, critic, importlib.import_module("old_judges").annotator),
         resume=True,
     )
     assert trainer.step == 2
