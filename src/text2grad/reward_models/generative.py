@@ -283,11 +283,11 @@ class GenerativeRewardModel:
             directory: of the model.
             trust_remote_code: run code that comes with the model.
             model: the model if it is already loaded, such as an adapter on the policy's base.
-            settings: keyword arguments of the constructor; they replace the saved settings.
+            settings: keyword arguments of the constructor; they replace the saved settings. Names of version 0.1 are read, too.
 
         Raises:
             ModelError: if there is no such model.
         """
         model = load_writer(directory, trust_remote_code=trust_remote_code) if model is None else model
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
-        return cls(model, tokenizer, **{**saved_settings(directory), **settings})
+        return cls(model, tokenizer, **{**saved_settings(directory), **_current_names(settings)})
