@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 import small_run
 from served_models import adapter, untrained
 from text2grad.config.recipe import make_recipe
+from text2grad.config.reward_model import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.pretrained import load_policy
 from text2grad.models.sampling import decode_greedily
@@ -264,6 +265,27 @@ def test_a_tokenizer_that_no_grammar_can_read_is_refused_until_the_constraint_is
     ):
         loaded(tmp_path)
     assert not loaded(tmp_path, critic={"constrain": False})[0].constrain
+
+
+def test_the_engine_takes_its_settings_as_values_or_as_a_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[dict[str, Any]] = []
+
+    def llm(**arguments: Any) -> SimpleNamespace:
+        loaded.append(arguments)
+        return SimpleNamespace(llm_engine=SimpleNamespace(model_config=SimpleNamespace(max_model_len=9)))
+
+    vllm, request = ModuleType("vllm"), ModuleType("vllm.lora.request")
+    vllm.LLM, request.LoRARequest = llm, None  # type: ignore[attr-defined]
+    for module in (vllm, ModuleType("vllm.lora"), request):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    path = untrained(tmp_path / "model")
+    for config in (None, EngineSettings(), VLLMConfig()):
+        assert vllm_reward_model.VLLMEngine(path, config).context == 9  # type: ignore[arg-type]
+    assert loaded[0] == loaded[1] == loaded[2]
+    assert (loaded[0]["dtype"], loaded[0]["gpu_memory_utilization"]) == ("auto", 0.4)
+    assert "max_model_len" not in loaded[0]
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 8), (8, 8), (9, 16), (64, 64), (300, 320), (999, 999)])
