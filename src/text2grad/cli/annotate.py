@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from text2grad.cli.shorthands import shorthands
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template
     from text2grad.experiments import endpoint_values, items_of
 
-    recipe = load_recipe(args.recipe, [*args.overrides, *_shorthands(args)])
+    limits = {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests}
+    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"annotate.out": args.out}, limits)])
     settings = recipe.annotate
     endpoint, spending = endpoint_values(settings)
     check_limit(args.limit)
@@ -107,11 +109,6 @@ def check_limit(limit: int | None) -> None:
     """Refuse a `--limit` below 1."""
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {limit}")
-
-
-def _shorthands(args: argparse.Namespace) -> Sequence[str]:
-    pairs = (("out", args.out and f"'{args.out}'"), ("max_cost", args.max_cost), ("max_requests", args.max_requests))
-    return [f"annotate.{name}={value}" for name, value in pairs if value]
 
 
 @contextmanager

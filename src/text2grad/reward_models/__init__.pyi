@@ -7,5 +7,5 @@ from .refresh import Refresher as Refresher, judge as judge
 from .scalar import train_reward_head as train_reward_head
 from .scalar_from_preferences import train_scalar_from_preferences as train_scalar_from_preferences
 from .served import ServerRewardModel as ServerRewardModel
-from .vllm import EngineSettings as EngineSettings, VLLMRewardModel as VLLMRewardModel
+from .vllm import VLLMRewardModel as VLLMRewardModel
 from .writing import SYMBOLS as SYMBOLS, critique_target as critique_target

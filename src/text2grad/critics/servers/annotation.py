@@ -25,7 +25,7 @@ from text2grad.critics.servers.cached_client import AnnotationSession, CachedCli
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import Template, complaint
 from text2grad.errors import CriticError, RequestError
-from text2grad.feedback import Match, Occurrences, critique_from_text, unsupported
+from text2grad.feedback import Match, Occurrences, critique_from_text, quotes_without_overlap
 from text2grad.types import Critique, Example
 
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
@@ -134,7 +134,9 @@ class Annotator:
         if item.feedback is not None:
             critique = replace(critique, feedback=item.feedback)
         checked = self.template.reasoning or item.feedback is not None
-        return AnnotationResult(critique, unsupported=unsupported(critique, item.response) if checked else ())
+        return AnnotationResult(
+            critique, unsupported=quotes_without_overlap(critique, item.response) if checked else ()
+        )
 
 
 def read_answer(
