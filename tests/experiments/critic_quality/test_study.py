@@ -79,7 +79,9 @@ def test_a_seed_draws_the_same_items_and_a_filled_sheet_is_never_overwritten(
 ) -> None:
     first = exported(tmp_path, "--items", "3")
     assert main(["study", "export", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "study")]) == 2
-    assert "exists, and may be filled already" in " ".join(capsys.readouterr().err.split())
+    assert "study/sheet.csv exists and may hold ratings. Choose another --out, or remove the file" in " ".join(
+        capsys.readouterr().err.split()
+    )
     (tmp_path / "study" / "sheet.csv").unlink()
     assert exported(tmp_path, "--items", "3") == first
     (tmp_path / "study" / "sheet.csv").unlink()
@@ -181,18 +183,18 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
         assert main(["study", "import", *sheets]) == 2
         return " ".join(capsys.readouterr().err.split())
 
-    assert "row 3, spans_correct: the answer is yes or no, or empty for none, got 'maybe'" in refused(
+    assert "row 3, spans_correct: expected yes, no or an empty cell, got 'maybe'. Correct the cell" in refused(
         filled(tmp_path, "unsure", [("yes", "yes"), ("no", "maybe")])
     )
-    assert "nobody has answered anything" in refused(filled(tmp_path, "blank", [("", ""), ("", "")]))
+    assert "blank.csv. Fill in yes or no first" in refused(filled(tmp_path, "blank", [("", ""), ("", "")]))
     lines = Path(good).read_text().splitlines()
     (tmp_path / "short.csv").write_text("\n".join(lines[:-2]) + "\n")
-    assert "has other items than" in refused(good, str(tmp_path / "short.csv"))
-    assert "has other items than" in refused(str(tmp_path / "short.csv"), good)
+    for sheets in ((good, str(tmp_path / "short.csv")), (str(tmp_path / "short.csv"), good)):
+        assert f"{sheets[1]} and {sheets[0]} have different items, such as 2-" in refused(*sheets)
     (tmp_path / "twice.csv").write_text("\n".join([*lines[:-1], lines[1]]) + "\n")
-    assert "for the second time" in refused(str(tmp_path / "twice.csv"))
+    assert "row 3 repeats item 1-" in refused(str(tmp_path / "twice.csv"))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    assert "it has no column 'item'" in refused(str(tmp_path / "other.csv"))
+    assert "it has no column 'item'. Give a filled sheet.csv of `study export`" in refused(str(tmp_path / "other.csv"))
     (tmp_path / "latin.csv").write_bytes(b"item,\xe9\n")
     assert 'is not UTF-8; save the sheet as "CSV UTF-8"' in refused(str(tmp_path / "latin.csv"))
     assert "cannot read" in refused(str(tmp_path / "none.csv"))
