@@ -192,7 +192,7 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
     for sheets in ((good, str(tmp_path / "short.csv")), (str(tmp_path / "short.csv"), good)):
         assert f"{sheets[1]} and {sheets[0]} have different items, such as 2-" in refused(*sheets)
     (tmp_path / "twice.csv").write_text("\n".join([*lines[:-1], lines[1]]) + "\n")
-    assert "row 3 repeats item 1-" in refused(str(tmp_path / "twice.csv"))
+    assert "row 4 repeats item 1-" in refused(str(tmp_path / "twice.csv"))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert "it has no column 'item'. Give a filled sheet.csv of `study export`" in refused(str(tmp_path / "other.csv"))
     (tmp_path / "latin.csv").write_bytes(b"item,\xe9\n")

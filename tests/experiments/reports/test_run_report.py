@@ -94,8 +94,8 @@ def test_a_line_torn_by_a_kill_is_named_with_the_way_out(tmp_path: Path) -> None
     with pytest.raises(DataError) as caught:
         read_run(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / 'metrics.jsonl'} is damaged (Unterminated string starting at: line 1 column 13 (char 12)). Resume "
-        "the run with --resume, which repairs the file"
+        f"{tmp_path / 'metrics.jsonl'} is damaged (Unterminated string starting at: line 1 column 13 (char 12)). "
+        "Resume the run with --resume, which repairs the file"
     )
 
 

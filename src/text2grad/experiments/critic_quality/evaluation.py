@@ -188,9 +188,7 @@ def _quote_table(found: Evaluation) -> Table:
         for label, count in number.items()
     ]
     columns = ("label", "quotes", "exact match", "at least 90 % overlap")
-    return Table(
-        "Quotes, in characters; the row all includes quotes that do not occur in the response (table 7)", columns, rows
-    )
+    return Table("Quotes, in characters; all: with those not found in the response (table 7)", columns, rows)
 
 
 def _fidelity_table(found: Evaluation) -> Table:
@@ -203,7 +201,7 @@ def _fidelity_table(found: Evaluation) -> Table:
         _rate(found, "unmatched_rate"),
     )
     return Table(
-        "Critiques by status, and quotes that do not occur in the response (table 15)",
+        "Critiques that were read, and quotes that were found (table 15)",
         ("responses", *get_args(Status), "failure rate", "quotes", "not found"),
         [row],
     )
@@ -226,7 +224,7 @@ def _word_tables(found: Evaluation) -> list[Table]:
     cells = {title: _rate(found, name) for name, title in names.items() if name in found.metrics}
     if found.bleu is not None:
         cells["BLEU"] = f"{found.bleu:.3f}"
-    caption = f"Words of {found.worded:,} critiques, compared with the annotations (table 8)"
+    caption = f"Words of {found.worded:,} critiques beside the annotator's (table 8)"
     return [Table(caption, tuple(cells), [tuple(cells.values())])] if cells else []
 
 
