@@ -16,10 +16,10 @@ from constrained_writing import begin, written
 from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
-from text2grad.reward_models.decoding.constrained import ConstrainedProcessor, DrawingProcessor
+from text2grad.reward_models.decoding.constrained import ConstrainedProcessor
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.training.held_out import HeldOut, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.types import LABELS, Critique, Example, Span
 from tokenizers_made_here import made
@@ -161,7 +161,9 @@ def test_a_token_is_drawn_by_its_share_among_the_allowed_ones() -> None:
 def test_free_draws_follow_the_softmax_of_the_scores_row_by_row() -> None:
     scores = torch.tensor([[0.0, math.log(3.0)], [-torch.inf, 0.0]])  # shares ¼ and ¾; 0 and 1
     drawn = [
-        DrawingProcessor([random.Random(s), random.Random(s)])(torch.empty(2, 0), scores.clone()).argmax(-1).tolist()
+        ConstrainedProcessor((), [random.Random(s), random.Random(s)])(torch.empty(2, 0), scores.clone())
+        .argmax(-1)
+        .tolist()
         for s in range(2_000)
     ]
     assert abs(sum(first for first, _ in drawn) / 2_000 - 0.75) < 0.04  # four standard deviations
@@ -218,7 +220,7 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
     by_threshold = {}
     for number in range(1, 6):  # an oracle: each vote_threshold measured as a critic of its own
         model.vote_threshold = number / 5
-        by_threshold[number / 5] = run.held_out.measure(model)
+        by_threshold[number / 5] = run.evaluation.held_out.measure(model)
     f1s = {vote_threshold: span_f1(quality)["f1"] for vote_threshold, quality in by_threshold.items()}
     assert len(set(f1s.values())) > 1
     measured = json.loads((home / "voting" / "results.json").read_bytes())["measured"]
@@ -229,14 +231,14 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
 
 def test_the_card_says_that_it_was_a_vote_and_what_was_unseen(home: Path) -> None:
     card = (home / "voting" / "model" / "README.md").read_text()
-    assert "Critiques drawn, 5 for each response, and put to the vote, and constrained" in card
-    assert "from their prompts." in card
+    assert "Critiques sampled, 5 per response, and combined by vote, and constrained" in card
+    assert "the model was not trained on their prompts." in card
     assert "| vote_threshold | 0." in card
 
 
 def test_votes_can_be_counted_in_shares_of_the_held_out_annotations(home: Path) -> None:
     model = GenerativeRewardModel.load(home / "voting" / "model")
-    held_out = HeldOut(model.tokenizer, ANNOTATIONS[:7])
+    held_out = HeldOutSet(model.tokenizer, ANNOTATIONS[:7])
     whole = held_out.measure_votes(model, [0.2, 0.8])
     parts = [held_out.measure_votes(model, [0.2, 0.8], rank=rank, processes=2) for rank in range(2)]
     assert [one.merged(other) for one, other in zip(*parts, strict=True)] == whole

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from text2grad.errors import DataError, ModelError
+from text2grad.models import fine_tuning
 from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
@@ -35,7 +36,7 @@ def loss_of(model: Any, tokenizer: Any) -> float:
     """Return the mean loss of the answers' tokens, end-of-sequence included."""
     total, count = 0.0, 0
     for prompt, answer in ANSWERS.items():
-        row = supervised_row(tokenizer, prompt, answer, FineTuning(steps=1))
+        row = supervised_row(tokenizer, prompt, answer)
         ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])
         logp = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
         kept = labels[1:] != -100
@@ -50,12 +51,12 @@ def loss_of(model: Any, tokenizer: Any) -> float:
 def test_the_loss_stands_on_the_answer_and_its_end_alone(tokenizer: Any) -> None:
     red, dog, runs = (tokenizer.convert_tokens_to_ids(token) for token in ("red", " dog", " runs"))
     end = tokenizer.eos_token_id
-    row = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1))
+    row = supervised_row(tokenizer, "red", " dog runs")
     assert row == {"input_ids": [red, dog, runs, end], "labels": [-100, dog, runs, end]}
 
 
 def test_on_request_the_loss_stands_on_the_prompt_too(tokenizer: Any) -> None:
-    row = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1, answer_only=False))
+    row = supervised_row(tokenizer, "red", " dog runs", answer_only=False)
     assert row["labels"] == row["input_ids"]
 
 
@@ -66,15 +67,19 @@ def test_an_answer_gets_no_second_beginning_of_sequence() -> None:
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<pad> $A", special_tokens=[("<pad>", tokenizer.pad_token_id)]
     )
-    row = supervised_row(tokenizer, "red", " cat", FineTuning(steps=1))
+    row = supervised_row(tokenizer, "red", " cat")
     assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == ["<pad>", "red", " cat", "</s>"]
     assert row["labels"][:2] == [-100, -100]
 
 
-def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(tokenizer: Any) -> None:
-    whole = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1))
-    row = supervised_row(tokenizer, "red", " dog runs", FineTuning(steps=1, max_tokens=3))
-    assert row == {"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}
+def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(fine_tuning, "train_on_rows", lambda model, tokenizer, rows, *_, **__: found.extend(rows))
+    fine_tune(None, tokenizer, [Example("red")], [" dog runs"], FineTuning(steps=1, max_tokens=3))
+    whole = supervised_row(tokenizer, "red", " dog runs")
+    assert found == [{"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}]
 
 
 # Training.
@@ -133,7 +138,7 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
     with pytest.raises(ModelError) as caught:
         fine_tune(None, tokenizer, EXAMPLES, list(ANSWERS.values()), FineTuning(steps=1))
     assert str(caught.value) == (
-        "the tokenizer has no end-of-sequence token, so no answer could be shown to end; give it one"
+        "the tokenizer has no end-of-sequence token, so the model cannot learn where an answer ends; give it one"
     )
 
 

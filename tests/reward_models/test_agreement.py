@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from text2grad.reward_models.agreement import Quality, compare
+from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.types import Critique, Span
 
 GOOD, POOR = Span(0, 3, "positive"), Span(4, 7, "negative")
@@ -19,13 +19,13 @@ CRITIQUES = [
 
 
 def test_counts_are_those_made_by_hand() -> None:
-    assert compare(LEARNED, TRUE, CRITIQUES) == Quality(
-        praised_both=1,  # token 1 of response 1
-        praised=3,  # tokens 1, 2, 5
-        praised_true=2,  # tokens 1, 4
-        blamed_both=2,  # token 3 of response 1, token 1 of response 2
-        blamed=2,  # the same
-        blamed_true=4,  # tokens 2, 3; tokens 1, 2
+    assert compare(LEARNED, TRUE, CRITIQUES) == Agreement(
+        positive_both=1,  # token 1 of response 1
+        positive=3,  # tokens 1, 2, 5
+        positive_true=2,  # tokens 1, 4
+        negative_both=2,  # token 3 of response 1, token 1 of response 2
+        negative=2,  # the same
+        negative_true=4,  # tokens 2, 3; tokens 1, 2
         failed=1,
         unmatched=2,
         quotes=5,
@@ -48,15 +48,15 @@ def test_rates_are_those_made_by_hand() -> None:
     )
 
 
-def test_the_gap_is_above_zero_where_a_policy_is_praised_for_nothing() -> None:
+def test_the_gap_is_above_zero_where_a_policy_is_positive_for_nothing() -> None:
     assert compare([[1.0, 1.0]], [[0.0, 0.0]], [Critique("")]).metrics()["gap"] == 2.0
     assert compare([[0.0, 0.0]], [[1.0, 1.0]], [Critique("")]).metrics()["gap"] == -2.0
 
 
 def test_opposite_signs_agree_in_nothing() -> None:
-    quality = compare([[1.0, -1.0]], [[-1.0, 1.0]], [Critique("")])
-    assert (quality.praised_both, quality.blamed_both) == (0, 0)
-    assert (quality.praised, quality.praised_true, quality.blamed, quality.blamed_true) == (1, 1, 1, 1)
+    agreement = compare([[1.0, -1.0]], [[-1.0, 1.0]], [Critique("")])
+    assert (agreement.positive_both, agreement.negative_both) == (0, 0)
+    assert (agreement.positive, agreement.positive_true, agreement.negative, agreement.negative_true) == (1, 1, 1, 1)
 
 
 @pytest.mark.parametrize(("status", "failed"), [("ok", 0), ("repaired", 0), ("unparsable", 1), ("timed_out", 1)])
@@ -65,7 +65,7 @@ def test_a_failure_is_a_critique_that_could_not_be_used(status: str, failed: int
 
 
 def test_a_rate_of_nothing_is_left_out() -> None:
-    assert Quality().metrics() == {}
+    assert Agreement().metrics() == {}
     assert compare([], [], []).metrics() == {}
     nothing_marked = compare([[0.0], []], [[0.0], []], [Critique(""), Critique("")])
     assert nothing_marked.metrics() == {"failure_rate": 0.0, "gap": 0.0}
@@ -81,9 +81,9 @@ def test_responses_and_tokens_come_in_pairs() -> None:
 
 
 def test_merging_adds_every_count() -> None:
-    one, other = Quality(*range(1, 12)), Quality(*range(10, 120, 10))
-    assert one.merged(other) == Quality(*(11 * n for n in range(1, 12)))
-    assert one.merged(Quality()) == one
+    one, other = Agreement(*range(1, 12)), Agreement(*range(10, 120, 10))
+    assert one.merged(other) == Agreement(*(11 * n for n in range(1, 12)))
+    assert one.merged(Agreement()) == one
 
 
 DELTAS = st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])  # sums of these are exact
@@ -92,7 +92,7 @@ ROWS = st.lists(st.lists(st.tuples(DELTAS, DELTAS), max_size=5), max_size=6)
 
 @given(ROWS, st.integers(0, 6))
 def test_batches_merge_to_what_all_of_them_give_at_once(rows: list[list[tuple[float, float]]], cut: int) -> None:
-    def count(some: list[list[tuple[float, float]]]) -> Quality:
+    def count(some: list[list[tuple[float, float]]]) -> Agreement:
         critiques = [Critique("", (GOOD,) * len(row), unmatched=("x",) * (len(row) // 2)) for row in some]
         return compare([[a for a, _ in row] for row in some], [[b for _, b in row] for row in some], critiques)
 

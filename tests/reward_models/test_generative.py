@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +13,11 @@ from tokenizers.processors import TemplateProcessing
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
-from text2grad.models.fine_tuning import NO_LOSS, FineTuning, supervised_row
+from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
-from text2grad.reward_models.training import examples as reward_training
-from text2grad.reward_models.training.examples import train_reward_model
+from text2grad.reward_models.training import trainer as reward_trainer
+from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -50,7 +49,7 @@ RESPONSES = [one.response for one in ANNOTATIONS]
 PROMPTS = [critique_prompt(Example(one.prompt), one.response) for one in ANNOTATIONS]
 CRITIQUES = [one.critique for one in ANNOTATIONS]
 TARGETS = [critique_target(one.critique, one.response) for one in ANNOTATIONS]
-HOW = FineTuning(steps=60, batch_size=4, learning_rate=0.02, max_tokens=CONTEXT, seed=1)
+SETTINGS = FineTuning(steps=60, batch_size=4, learning_rate=0.02, max_tokens=CONTEXT, seed=1)
 
 
 def new_tokenizer() -> Any:
@@ -69,7 +68,7 @@ def tokenizer() -> Any:
 @pytest.fixture(scope="module")
 def taught(tokenizer: Any) -> GenerativeRewardModel:
     """A model that was shown four critiques until it knew them."""
-    model, left_out = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=60)
+    model, left_out = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, max_new_tokens=60)
     assert left_out == 0
     return model
 
@@ -231,7 +230,12 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "vote_threshold": 0.25,
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
-    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (33, 2, False, "normalized")
+    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (
+        33,
+        2,
+        False,
+        "normalized",
+    )
     assert (loaded.constrain, loaded.form, loaded.limits) == (False, "dense", limits)
     assert (loaded.eos_ids, loaded.pad_id) == (given.eos_ids, given.pad_id)
     before, after = given.model.state_dict(), loaded.model.state_dict()
@@ -247,7 +251,7 @@ def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
     taught.save(tmp_path)
     (tmp_path / SETTINGS_FILE).unlink()
     loaded = GenerativeRewardModel.load(str(tmp_path))
-    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.words, loaded.match) == (512, 64, True, "exact")
+    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (512, 64, True, "exact")
     assert (loaded.constrain, loaded.form, loaded.limits) == (True, "spans", QuoteLimits())
     assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
 
@@ -262,78 +266,83 @@ def test_where_no_model_is_there_is_none_to_load(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def lessons(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the model would be trained on, instead of training it."""
-    taken: list[Any] = []
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Rows, settings and callback of each training, which does not take place."""
+    found: list[Any] = []
 
-    def fine_tune(
-        model: Any, tokenizer: Any, examples: Sequence[Example], answers: Sequence[str], how: Any, *, on_step: Any
-    ) -> Any:
-        taken.append((list(examples), list(answers), how, on_step))
+    def train(reward_model: GenerativeRewardModel, rows: list[Row], settings: FineTuning, *, on_step: Any) -> None:
+        found.append((rows, settings, on_step))
 
-    monkeypatch.setattr(reward_training, "fine_tune", fine_tune)
-    return taken
+    monkeypatch.setattr(reward_trainer, "train", train)
+    return found
 
 
-def test_the_loss_stands_on_the_critique_and_its_end_alone(tokenizer: Any, lessons: list[Any]) -> None:
-    train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW)
-    ((examples, answers, how, _),) = lessons
-    assert (answers, how) == (TARGETS, HOW)
-    for example, answer, prompt in zip(examples, answers, PROMPTS, strict=True):
-        assert example == Example(prompt)
-        asked, target = tokenizer(prompt).input_ids, tokenizer(answer).input_ids
-        row = supervised_row(tokenizer, example.prompt_text, answer, how)
-        assert row["input_ids"] == [*asked, *target, tokenizer.eos_token_id]
-        assert row["labels"] == [*[NO_LOSS] * len(asked), *target, tokenizer.eos_token_id]
+def row_of(tokenizer: Any, prompt: str, target: str) -> Row:
+    """Return the ids of prompt, target and end of sequence; the loss is on target and end."""
+    prompt_ids = tokenizer(prompt).input_ids
+    target_ids = [*tokenizer(target, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+    return {"input_ids": [*prompt_ids, *target_ids], "labels": [*[NO_LOSS] * len(prompt_ids), *target_ids]}
 
 
-def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(lessons: list[Any]) -> None:
+def test_the_loss_stands_on_the_critique_and_its_end_alone(tokenizer: Any, trainings: list[Any]) -> None:
+    train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS)
+    ((rows, settings, _),) = trainings
+    assert settings == SETTINGS
+    assert rows == [row_of(tokenizer, *pair) for pair in zip(PROMPTS, TARGETS, strict=True)]
+
+
+def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(trainings: list[Any]) -> None:
     tokenizer = new_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %} dogs:"
-    how = FineTuning(steps=1, prompt_format="chat")
-    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, how)
+    settings = FineTuning(steps=1, prompt_format="chat")
+    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, settings)
     assert model.prompt_format == "chat"
-    ((examples, answers, _, _),) = lessons
-    assert [example.prompt for example in examples] == [
-        critique_request(Example(one.prompt), one.response) for one in ANNOTATIONS
-    ]
+    ((rows, _, _),) = trainings
     asked = critique_prompts(tokenizer, EXAMPLES, RESPONSES, "chat")
-    for example, answer, ids in zip(examples, answers, asked, strict=True):
-        row = supervised_row(tokenizer, example.prompt_text, answer, how)
-        assert row["input_ids"][: len(ids)] == ids == tokenizer(f"{example.prompt} dogs:").input_ids
-        assert row["labels"][: len(ids) + 1] == [*[NO_LOSS] * len(ids), tokenizer(answer).input_ids[0]]
+    for row, annotation, target, ids in zip(rows, ANNOTATIONS, TARGETS, asked, strict=True):
+        request = critique_request(Example(annotation.prompt), annotation.response)
+        assert row == row_of(tokenizer, f"{request} dogs:", target)
+        assert row["input_ids"][: len(ids)] == ids
+        assert row["labels"][: len(ids) + 1] == [*[NO_LOSS] * len(ids), tokenizer(target).input_ids[0]]
 
 
-def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, lessons: list[Any]) -> None:
+def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, trainings: list[Any]) -> None:
     model, _ = train_reward_model(
-        new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, write_feedback=False, max_new_tokens=7
+        new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, write_feedback=False, max_new_tokens=7
     )
     assert (model.write_feedback, model.max_new_tokens) == (False, 7)
     spans = [critique_target(Critique("", one.critique.spans), one.response) for one in ANNOTATIONS]
-    assert lessons[0][1] == spans != TARGETS
+    assert trainings[0][0] == [row_of(tokenizer, *pair) for pair in zip(PROMPTS, spans, strict=True)]
+    assert spans != TARGETS
 
 
 def test_a_model_that_could_never_write_a_critique_is_refused_before_it_learns(
-    tokenizer: Any, lessons: list[Any]
+    tokenizer: Any, trainings: list[Any]
 ) -> None:
-    with pytest.raises(ModelError, match="max_new_tokens = 2 cannot hold a critique"):
-        train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2)
-    assert not lessons
-    model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, HOW, max_new_tokens=2, constrain=False)
-    assert len(lessons) == 1
+    with pytest.raises(ModelError, match="max_new_tokens = 2 is too short for a critique"):
+        train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, max_new_tokens=2)
+    assert not trainings
+    model, _ = train_reward_model(
+        new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, max_new_tokens=2, constrain=False
+    )
+    assert len(trainings) == 1
     assert not model.constrain
 
 
 @pytest.mark.parametrize("status", ["unparsable", "timed_out"])
 def test_failed_critiques_teach_nothing_and_are_not_counted_as_left_out(
-    tokenizer: Any, lessons: list[Any], status: Any
+    tokenizer: Any, trainings: list[Any], status: Any
 ) -> None:
     failed = Annotation("dogs:", " a cat", Critique("cat " * 200, status=status))
     repaired = Annotation("dogs:", " a cat", Critique("Good.", status="repaired"))
     given = [failed, *ANNOTATIONS, failed, repaired]
-    _, left_out = train_reward_model(new_model(tokenizer), tokenizer, given, HOW)
+    _, left_out = train_reward_model(new_model(tokenizer), tokenizer, given, SETTINGS)
     assert left_out == 0
-    assert lessons[0][1] == [*TARGETS, critique_target(Critique("Good."), " a cat")]
+    prompts, targets = (
+        [*PROMPTS, critique_prompt(Example("dogs:"), " a cat")],
+        [*TARGETS, critique_target(Critique("Good."), " a cat")],
+    )
+    assert trainings[0][0] == [row_of(tokenizer, *pair) for pair in zip(prompts, targets, strict=True)]
 
 
 def lengths(tokenizer: Any) -> list[int]:
@@ -345,7 +354,7 @@ def lengths(tokenizer: Any) -> list[int]:
 
 @pytest.mark.parametrize("beginning", [False, True])
 def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
-    lessons: list[Any], beginning: bool
+    trainings: list[Any], beginning: bool
 ) -> None:
     tokenizer = new_tokenizer()
     if beginning:  # before a prompt, but not before the critique that goes on from it
@@ -355,22 +364,16 @@ def test_what_is_too_long_is_left_out_and_counted_and_what_just_fits_is_kept(
     sizes = lengths(tokenizer)
     assert len(set(sizes)) >= 3
     for limit in sorted(sizes):
-        how = FineTuning(steps=1, max_tokens=limit)
-        _, left_out = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, how)
-        examples, answers, _, _ = lessons.pop()
+        settings = FineTuning(steps=1, max_tokens=limit)
+        _, left_out = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, settings)
+        rows, _, _ = trainings.pop()
         kept = [row for row in range(4) if sizes[row] <= limit]
-        assert [example.prompt_text for example in examples] == [PROMPTS[row] for row in kept]
-        assert answers == [TARGETS[row] for row in kept]
+        assert rows == [row_of(tokenizer, PROMPTS[row], TARGETS[row]) for row in kept], "none was cut"
         assert left_out == 4 - len(kept)
-        whole = [
-            supervised_row(tokenizer, e.prompt_text, a, how)["input_ids"]
-            for e, a in zip(examples, answers, strict=True)
-        ]
-        assert max(map(len, whole)) == limit
-        assert all(ids[-1] == tokenizer.eos_token_id for ids in whole), "none was cut"
+        assert max(len(row["input_ids"]) for row in rows) == limit
 
 
-def test_what_the_models_context_cannot_hold_is_left_out_and_counted(lessons: list[Any]) -> None:
+def test_what_the_models_context_cannot_hold_is_left_out_and_counted(trainings: list[Any]) -> None:
     tokenizer = new_tokenizer()
     sizes = lengths(tokenizer)
     model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=max(sizes) - 1)
@@ -385,23 +388,23 @@ def test_where_nothing_is_left_to_learn_from_the_error_says_why(tokenizer: Any) 
             new_model(tokenizer), tokenizer, [*ANNOTATIONS[:3], failed], FineTuning(steps=1, max_tokens=10)
         )
     assert str(caught.value) == (
-        "none of 4 annotations can be learned from: 1 hold no critique that could be read, 3 are longer than "
-        "max_tokens = 10"
+        "no training example is left of 4 annotations: 1 have a critique that could not be parsed, 3 are longer than "
+        "max_tokens = 10. Raise max_tokens, or check the annotations."
     )
     for given in ([], [failed, failed]):
         with pytest.raises(DataError) as caught:
-            train_reward_model(new_model(tokenizer), tokenizer, given, HOW)
+            train_reward_model(new_model(tokenizer), tokenizer, given, SETTINGS)
         assert str(caught.value) == (
-            f"none of {len(given)} annotations can be learned from: {len(given)} hold no critique that could be read, "
-            "0 are longer than max_tokens = 96"
+            f"no training example is left of {len(given)} annotations: {len(given)} have a critique that could not be "
+            "parsed, 0 are longer than max_tokens = 96. Raise max_tokens, or check the annotations."
         )
 
 
-def test_the_model_is_trained_in_place_and_each_step_is_told(tokenizer: Any) -> None:
+def test_the_model_is_trained_in_place_with_a_callback_after_each_step(tokenizer: Any) -> None:
     model, steps = new_model(tokenizer), []
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    how = FineTuning(steps=3, batch_size=2, learning_rate=0.01, max_tokens=CONTEXT)
-    taught, _ = train_reward_model(model, tokenizer, ANNOTATIONS, how, on_step=steps.append)
+    settings = FineTuning(steps=3, batch_size=2, learning_rate=0.01, max_tokens=CONTEXT)
+    taught, _ = train_reward_model(model, tokenizer, ANNOTATIONS, settings, on_step=steps.append)
     assert taught.model is model
     assert not model.training
     assert steps == [1, 2, 3]

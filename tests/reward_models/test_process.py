@@ -167,8 +167,8 @@ def test_what_is_too_long_or_has_no_step_is_left_out_and_counted(tokenizer: Any,
     with pytest.raises(DataError) as caught:
         train_process_reward_model(start, tokenizer, given[1:], FineTuning(steps=1, max_tokens=10))
     assert str(caught.value) == (
-        "1 of 4 annotations have steps that can be learned from, with the labels {'negative': 1}; at least two labels "
-        "are needed to tell steps apart"
+        "1 of 4 annotations have steps to train on, with the labels {'negative': 1}; at least two different labels are "
+        "needed"
     )
 
 
@@ -201,8 +201,8 @@ def test_other_labels_and_other_models_are_refused(tokenizer: Any, start: Path, 
     with pytest.raises(ModelError) as caught:
         ProcessRewardModel(two, tokenizer)
     assert str(caught.value) == (
-        "a process reward model has the labels negative, neutral, positive, this one label_0, label_1; name them in "
-        "id2label of its config.json"
+        "a process reward model needs the labels negative, neutral, positive, and this model has label_0, label_1; "
+        "name the labels in id2label of its config.json"
     )
     with pytest.raises(ModelError, match=r"^cannot load a process reward model from "):
         ProcessRewardModel.load(tmp_path)
@@ -222,11 +222,11 @@ def test_the_command_trains_both_kinds_and_reports(
         out = tmp_path / kind
         assert main(["reward-baseline", kind, str(tmp_path / f"{file}.jsonl"), "--out", str(out), *flags]) == 0
     said = capsys.readouterr().out
-    assert "learned from 18 pairs; 0 left out as too long, 0 of two responses that are the same" in said
-    assert "learned from 18 responses with steps " in said
+    assert "trained on 18 pairs; 0 left out as too long, 0 with two equal responses" in said
+    assert "trained on 18 responses with steps " in said
     assert json.loads((tmp_path / "scalar" / "report.json").read_bytes())["held_out"] == 2
     ScalarRewardModel.load(tmp_path / "scalar")
     ProcessRewardModel.load(tmp_path / "process")
     again = ["reward-baseline", "scalar", str(tmp_path / "pairs.jsonl"), "--out", str(tmp_path / "scalar"), *flags]
     assert main(again) == 2
-    assert "exists; choose another --out, or remove it" in " ".join(capsys.readouterr().err.split())
+    assert "exists; choose another --out, or remove the directory" in " ".join(capsys.readouterr().err.split())

@@ -5,7 +5,8 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,17 +14,21 @@ import torch
 
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
+from text2grad import files
+from text2grad.align import AlignSettings
+from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
+from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.feedback.spans import Match
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.randomness import random_states
 from text2grad.reward_models import refresh
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.refresh import Refresher, thinned
-from text2grad.reward_models.training.examples import train_reward_model
+from text2grad.reward_models.refresh import Refresher, rebalanced
+from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
-from text2grad.rl import checkpoint
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
@@ -74,9 +79,8 @@ def trainer(
     tokenizer, model = small_run.tokenizer_and_model()
     critic = critic or GenerativeRewardModel.load(phases / "reward_model")
     recipe = small_run.recipe(out, **sections(out, phases, **more))
-    return Text2GradTrainer(
-        model, critic, tokenizer, EXAMPLES, recipe, annotator=annotator or Annotator(), resume=resume
-    )
+    retrained = refresher_from_recipe(recipe, critic, annotator or Annotator())
+    return Text2GradTrainer(model, critic, tokenizer, EXAMPLES, recipe, refresher=retrained, resume=resume)
 
 
 def weights_of(critic: GenerativeRewardModel) -> dict[str, torch.Tensor]:
@@ -214,7 +218,7 @@ def test_a_run_that_is_killed_ends_as_the_calm_one(
     assert last.step == start
     # Two steps hold sixteen responses, and the window is the last twelve.
     window = [pair for pairs in said(calm)[start - 2 : start] for pair in pairs][-12:]
-    assert [(example.prompt_text, response) for example, response in last.refresher.seen] == window
+    assert [(example.prompt_text, response) for example, response in last.refresher.window] == window
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         trained.append(last.step)
@@ -293,9 +297,17 @@ def test_a_run_that_refreshes_by_drift_is_resumed_exactly(
 # When.
 
 
-def refresher(out: Path, critic: Any, annotator: Any, *, processes: int = 1, **settings: Any) -> Refresher:
-    recipe = small_run.recipe(out, refresh=settings)
-    return Refresher(recipe, critic, annotator, out, processes=processes)
+def refresher(out: Path, critic: Any, annotator: Any, *, match: Match = "exact", **settings: Any) -> Refresher:
+    return Refresher(
+        RefreshConfig(**settings),
+        critic,
+        annotator,
+        out,
+        delta_settings=AlignSettings(),
+        match=match,
+        seed=3,
+        trust_remote_code=False,
+    )
 
 
 def test_a_refresh_comes_whenever_the_kl_has_moved_so_far_since_the_last(
@@ -329,7 +341,7 @@ def test_the_random_numbers_of_others_go_on_as_if_there_had_been_no_refresh(tmp_
         random.seed(1), np.random.seed(2), torch.manual_seed(3)
         moody = Moody()
         one = refresher(tmp_path, critic, moody, steps=(1,), window=2, train_steps=2, batch_size=2)
-        one.see(EXAMPLES[:2], [" red", " one"])
+        one.observe(EXAMPLES[:2], [" red", " one"])
         before = random_states()
         one.refresh_if_due(1, 0.0)
         states += [before, random_states()]
@@ -346,12 +358,12 @@ def test_a_critic_is_on_the_disk_before_its_name_is(
     critic, flushed = GenerativeRewardModel.load(phases / "reward_model"), []
     monkeypatch.setattr(Refresher, "_train", lambda self, step: True)
     final = tmp_path / "critic" / "step-000001"
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda number: flushed.append((number, final.exists())))
+    monkeypatch.setattr(files.os, "fsync", lambda number: flushed.append((number, final.exists())))
     refresher(tmp_path, critic, Annotator(), steps=(1,)).refresh_if_due(1, 0.0)
-    files = sum(path.is_file() for path in final.iterdir())
+    count = sum(path.is_file() for path in final.iterdir())
     named = [exists for _, exists in flushed]
     # The settings by themselves, every file, the directory; then the name, and the directory it stands in.
-    assert named == [False] * (1 + files + 1) + [True]
+    assert named == [False] * (1 + count + 1) + [True]
 
 
 # What it learns from.
@@ -367,7 +379,7 @@ def mixture(
     )
     critic = GenerativeRewardModel.load(phases / "reward_model")
     one = refresher(out, critic, Annotator(), steps=(step,), **settings)
-    one.see(EXAMPLES[:fresh], [" red"] * fresh)
+    one.observe(EXAMPLES[:fresh], [" red"] * fresh)
     one.refresh_if_due(step, 0.0)
     return found[0]
 
@@ -416,7 +428,7 @@ def test_a_window_without_a_readable_critique_changes_nothing(tmp_path: Path, ph
     critic = GenerativeRewardModel.load(phases / "reward_model")
     before = weights_of(critic)
     one = refresher(tmp_path, critic, lambda examples, responses: [Critique("", status="unparsable")] * 4, steps=(1,))
-    one.see(EXAMPLES[:4], [" red"] * 4)
+    one.observe(EXAMPLES[:4], [" red"] * 4)
     assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 0.0}
     assert same(before, weights_of(critic))
     assert saved(tmp_path) == []
@@ -435,7 +447,7 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     critic.form = "dense"
     monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(more))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
-    one.see(EXAMPLES[:1], [" red"])
+    one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
     assert found == [{"write_feedback": False, "form": "dense", "constrain": False}]
 
@@ -483,14 +495,15 @@ def test_an_annotator_may_answer_in_text_whose_quotes_are_found_as_the_recipe_sa
         return ['{"textual_feedback": "Good.", "good_spans": ["red  one"], "poor_spans": []}'] * len(responses)
 
     tokenizer, _ = small_run.tokenizer_and_model()
-    found = {}
-    for match in ("exact", "normalized"):
-        recipe = small_run.recipe(tmp_path, refresh={"audit": 1}, critic={"match": match})
-        one = Refresher(recipe, in_words, in_words, tmp_path / match)
+    found: dict[Match, float] = {}
+    for match in get_args(Match):
+        one = refresher(tmp_path / match, in_words, in_words, match=match, audit=1)
         found[match] = one.audit(tokenizer, rollouts(tokenizer, "red one"), [[1.0, 1.0]], [Critique("")])["audit/gap"]
     assert found == {"exact": 2.0, "normalized": 0.0}
     texts = rollouts(tokenizer, "red one")
-    quality = refresh.judge(in_words, tokenizer, texts, [[1.0, 1.0]], [Critique("")], recipe.reward, match="normalized")
+    quality = refresh.judge(
+        in_words, tokenizer, texts, [[1.0, 1.0]], [Critique("")], AlignSettings(), match="normalized"
+    )
     assert quality.metrics()["precision/positive"] == 1.0
 
 
@@ -534,8 +547,8 @@ def refusal(out: Path, critic: Any, annotator: Any, **settings: Any) -> str:
 @pytest.mark.parametrize("due", [{"steps": (1,)}, {"drift": 0.5}], ids=["steps", "drift"])
 def test_a_critic_that_cannot_be_trained_is_refused(tmp_path: Path, due: dict[str, Any]) -> None:
     assert refusal(tmp_path, ColourCritic(), Annotator(), **due) == (
-        "[refresh] trains the critic again, but it is a ColourCritic, no generative reward model. Name one with "
-        "critic.model, or leave refresh.steps and refresh.drift out."
+        "[refresh] trains a generative reward model, and the critic is a ColourCritic. Set critic.model to a "
+        "generative reward model, or remove refresh.steps and refresh.drift."
     )
 
 
@@ -543,7 +556,7 @@ def test_a_critic_that_cannot_be_trained_is_refused(tmp_path: Path, due: dict[st
 def test_somebody_must_know_better(tmp_path: Path, phases: Path, need: dict[str, Any]) -> None:
     critic = GenerativeRewardModel.load(phases / "reward_model")
     assert refusal(tmp_path, critic, None, **need) == (
-        '[refresh] needs an annotator; name one with refresh.annotator = "module:name"'
+        '[refresh] needs an annotator; set refresh.annotator = "module:name"'
     )
     refresher(tmp_path, critic, None)  # nobody is needed where nothing is asked
 
@@ -551,37 +564,47 @@ def test_somebody_must_know_better(tmp_path: Path, phases: Path, need: dict[str,
 @pytest.mark.parametrize("need", [{"steps": (1,)}, {"audit": 1}], ids=["steps", "audit"])
 def test_several_processes_are_refused(tmp_path: Path, phases: Path, need: dict[str, Any]) -> None:
     critic = GenerativeRewardModel.load(phases / "reward_model")
-    assert refusal(tmp_path, critic, Annotator(), processes=2, **need) == (
+
+    def check(**settings: Any) -> None:
+        recipe = small_run.recipe(tmp_path, refresh=settings)
+        two = SimpleNamespace(recipe=recipe, accelerator=SimpleNamespace(num_processes=2))
+        Text2GradTrainer._checked(two, refresher_from_recipe(recipe, critic, Annotator()))  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError) as caught:
+        check(**need)
+    assert str(caught.value) == (
         "[refresh] works in a run of one process, and this one has 2; set refresh.steps = [] and refresh.audit = 0, or "
         "start one process"
     )
-    refresher(tmp_path, critic, Annotator(), processes=2)
+    check()
 
 
 def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tmp_path: Path, phases: Path) -> None:
     with pytest.raises(DataError) as caught:
         trainer(tmp_path / "run", phases, refresh={"replay_from": "nowhere.jsonl"})
     assert str(caught.value) == "cannot read nowhere.jsonl: No such file or directory"
-    with pytest.raises(ConfigError, match="it is a ColourCritic, no generative reward model"):
+    with pytest.raises(ConfigError, match="trains a generative reward model, and the critic is a ColourCritic"):
         trainer(tmp_path / "run", phases, critic=ColourCritic())
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("share", "praise"),
+    ("share", "positive"),
     [
         (0.0, 8),  # all of them
-        (0.5, 2),  # as many as blame: 2 · (1 − 0.5) / 0.5
+        (0.5, 2),  # as many as the negative ones: 2 · (1 − 0.5) / 0.5
         (0.25, 6),  # 2 · 0.75 / 0.25
         (0.1, 8),  # there are no 18
         (1.0, 0),
     ],
 )
-def test_praise_alone_is_thinned_out_until_blame_has_its_share(share: float, praise: int) -> None:
+def test_annotations_without_a_negative_span_are_left_out_until_the_others_have_their_share(
+    share: float, positive: int
+) -> None:
     spans = {True: (Span(0, 1, "positive"), Span(1, 2, "negative")), False: (Span(0, 1, "positive"),)}
     some = [Annotation(str(row), "ab", Critique("", spans[row in (3, 7)])) for row in range(10)]
-    kept = thinned(some, share, Random(0))
+    kept = rebalanced(some, share, Random(0))
     assert [one.prompt for one in kept if len(one.critique.spans) == 2] == ["3", "7"]
-    assert len(kept) == 2 + praise
+    assert len(kept) == 2 + positive
     assert [one.prompt for one in kept] == sorted(one.prompt for one in kept)
-    assert thinned(some[:3], share, Random(0)) == some[:3]  # where nothing is blamed, all stays
+    assert rebalanced(some[:3], share, Random(0)) == some[:3]  # without a negative span all stays

@@ -15,7 +15,7 @@ from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import FineTuning
-from text2grad.reward_models.scalar import SETTINGS_FILE, ScalarRewardModel, scored_ids, train_reward_head
+from text2grad.reward_models.scalar import SETTINGS_FILE, ScalarRewardModel, scored_ids, train_scalar_reward_model
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
@@ -68,7 +68,7 @@ STEPS: list[int] = []
 @pytest.fixture(scope="module")
 def taught(tokenizer: Any, start: Path) -> ScalarRewardModel:
     STEPS.clear()
-    model, left_out = train_reward_head(
+    model, left_out = train_scalar_reward_model(
         start, tokenizer, annotations(SHOWN), list(map(reward, SHOWN)), HOW, on_step=STEPS.append
     )
     assert left_out == 0
@@ -127,7 +127,10 @@ def test_each_response_needs_its_example(taught: ScalarRewardModel) -> None:
 def test_a_model_with_more_outputs_is_refused(tokenizer: Any) -> None:
     with pytest.raises(ModelError) as caught:
         ScalarRewardModel(Stub([], outputs=2), tokenizer)
-    assert str(caught.value) == "a scalar reward model has one output, this one has 2"
+    assert str(caught.value) == (
+        "a scalar reward model needs exactly one output, and this model has 2; train one with "
+        "`text2grad reward-baseline scalar`"
+    )
 
 
 # What it learns.
@@ -143,7 +146,7 @@ def test_it_learns_to_order_responses_it_has_not_seen(taught: ScalarRewardModel)
 
 def test_mean_and_deviation_are_those_of_the_rewards(tokenizer: Any, start: Path) -> None:
     # (1 + 1 + 4) / 3 = 2,  √((1 + 1 + 4) / 3) = √2
-    model, _ = train_reward_head(start, tokenizer, annotations(NEW[:3]), [1.0, 1.0, 4.0], FineTuning(steps=1))
+    model, _ = train_scalar_reward_model(start, tokenizer, annotations(NEW[:3]), [1.0, 1.0, 4.0], FineTuning(steps=1))
     assert (model.mean, model.deviation) == (2.0, pytest.approx(2**0.5))
 
 
@@ -154,15 +157,15 @@ def test_each_step_is_told(taught: ScalarRewardModel) -> None:
 def test_the_scale_of_the_rewards_changes_the_answers_and_not_the_weights(tokenizer: Any, start: Path) -> None:
     # 10 · r − 3 is standardized to what r is: (10r − 3 − (10m − 3)) / 10d.
     how, rewards = FineTuning(steps=3, batch_size=4, learning_rate=0.01), [0.0, 1.0, 3.0, 1.0]
-    one, _ = train_reward_head(start, tokenizer, annotations(NEW[:4]), rewards, how)
-    ten, _ = train_reward_head(start, tokenizer, annotations(NEW[:4]), [10 * r - 3 for r in rewards], how)
+    one, _ = train_scalar_reward_model(start, tokenizer, annotations(NEW[:4]), rewards, how)
+    ten, _ = train_scalar_reward_model(start, tokenizer, annotations(NEW[:4]), [10 * r - 3 for r in rewards], how)
     assert outcomes(ten, NEW) == pytest.approx([10 * outcome - 3 for outcome in outcomes(one, NEW)], abs=1e-4)
 
 
 def test_the_same_seed_makes_the_same_model(tokenizer: Any, start: Path) -> None:
     def weights(seed: int) -> dict[str, torch.Tensor]:
         how = FineTuning(steps=2, batch_size=4, learning_rate=0.01, seed=seed)
-        found, _ = train_reward_head(start, tokenizer, annotations(SHOWN), list(map(reward, SHOWN)), how)
+        found, _ = train_scalar_reward_model(start, tokenizer, annotations(SHOWN), list(map(reward, SHOWN)), how)
         return dict(found.model.state_dict())
 
     first, again, other = weights(1), weights(1), weights(2)
@@ -237,7 +240,10 @@ def test_where_no_scalar_reward_model_is_there_is_none_to_load(tokenizer: Any, s
     tokenizer.save_pretrained(start)
     with pytest.raises(ModelError) as caught:
         ScalarRewardModel.load(start)  # a language model, whose config names the usual two labels
-    assert str(caught.value) == "a scalar reward model has one output, this one has 2"
+    assert str(caught.value) == (
+        "a scalar reward model needs exactly one output, and this model has 2; train one with "
+        "`text2grad reward-baseline scalar`"
+    )
 
 
 # What is too long.
@@ -249,25 +255,25 @@ def test_what_is_longer_than_the_limit_is_left_out_and_counted(
     from transformers import Trainer
 
     rows: list[Any] = []
-    monkeypatch.setattr(Trainer, "train", lambda self: rows.extend(self.train_dataset))
+    monkeypatch.setattr(Trainer, "train", lambda self, **_: rows.extend(self.train_dataset))
     how = FineTuning(steps=1, max_tokens=4)
     # "a", the response and the line break: 3, 4, 5 and 4 tokens. The mean of 1, 4 and 4 is 3, their deviation √2.
     texts = [" red", " red cat", " red cat dog", " cat dog"]
-    model, left_out = train_reward_head(start, tokenizer, annotations(texts), [1.0, 4.0, 100.0, 4.0], how)
+    model, left_out = train_scalar_reward_model(start, tokenizer, annotations(texts), [1.0, 4.0, 100.0, 4.0], how)
     assert left_out == 1
     assert (model.mean, model.deviation) == (3.0, pytest.approx(2**0.5))
     kept = [texts[0], texts[1], texts[3]]
     assert [row["input_ids"] for row in rows] == [tokenizer(f"a{text}\n").input_ids for text in kept]
     with pytest.raises(DataError) as caught:
-        train_reward_head(start, tokenizer, annotations(texts[2:3] * 2), [1.0, 2.0], how)
+        train_scalar_reward_model(start, tokenizer, annotations(texts[2:3] * 2), [1.0, 2.0], how)
     assert str(caught.value) == (
-        "all 2 annotations are longer than 4 tokens; raise max_tokens, as far as the model's context goes"
+        "all 2 annotations are longer than 4 tokens; raise max_tokens, at most to the model's context"
     )
 
 
 def test_what_is_longer_than_the_context_is_not_learned_from(tokenizer: Any, start: Path) -> None:
     texts = [" red" * 30, " cat" * 30, " red" * 31]  # 32, 32 and 33 tokens, for a context of 32
-    _, left_out = train_reward_head(start, tokenizer, annotations(texts), [1.0, 0.0, 5.0], FineTuning(steps=1))
+    _, left_out = train_scalar_reward_model(start, tokenizer, annotations(texts), [1.0, 0.0, 5.0], FineTuning(steps=1))
     assert left_out == 1
 
 
@@ -309,11 +315,11 @@ def test_a_published_model_with_a_chat_template_reads_chats(
 @pytest.mark.parametrize(("given", "rewards"), [(0, 0), (2, 1), (1, 2), (0, 1)])
 def test_each_annotation_needs_one_reward(tokenizer: Any, start: Path, given: int, rewards: int) -> None:
     with pytest.raises(DataError) as caught:
-        train_reward_head(start, tokenizer, annotations(NEW[:given]), [1.0] * rewards, HOW)
+        train_scalar_reward_model(start, tokenizer, annotations(NEW[:given]), [1.0] * rewards, HOW)
     assert str(caught.value) == f"got {given} annotations and {rewards} rewards; one reward each is needed"
 
 
 def test_rewards_that_are_all_the_same_teach_nothing(tokenizer: Any, start: Path) -> None:
     with pytest.raises(DataError) as caught:
-        train_reward_head(start, tokenizer, annotations(NEW[:3]), [0.5] * 3, HOW)
-    assert str(caught.value) == "all 3 rewards are 0.5; there is nothing to tell apart"
+        train_scalar_reward_model(start, tokenizer, annotations(NEW[:3]), [0.5] * 3, HOW)
+    assert str(caught.value) == "all 3 rewards are 0.5; at least two different rewards are needed"

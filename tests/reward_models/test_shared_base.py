@@ -13,7 +13,7 @@ import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic
 from text2grad.config.recipe import Recipe
 from text2grad.errors import ModelError
-from text2grad.experiments.recipe_run import run_recipe
+from text2grad.experiments.recipe_run import refresher_from_recipe, run_recipe
 from text2grad.feedback.critic import annotate
 from text2grad.models.adapters import CRITIC_ADAPTER, adapter_parameters, with_lora
 from text2grad.models.batch import collate
@@ -31,7 +31,7 @@ from text2grad.reward_models.shared_base import (
     load_weights,
     load_writer,
 )
-from text2grad.reward_models.training.examples import train_reward_model
+from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Rollout
@@ -183,17 +183,13 @@ def test_a_base_is_shared_by_a_lora_policy_and_an_adapter_on_the_very_same_base(
     assert shares_base(recipe(phases, tmp_path, model={"path": "base"})), "another spelling of the same directory"
 
 
-class Annotator(ColourCritic):
-    """The colour critic, by a name that a recipe can give."""
-
-
 @pytest.mark.parametrize("again", [(), (1,)], ids=["fixed", "refreshed"])
 def test_a_run_that_shares_its_base_ends_as_one_that_does_not(
     phases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: Sequence[int]
 ) -> None:
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": e.prompt}) + "\n" for e in EXAMPLES))
     refresh = {"steps": list(again), "train_steps": 2, "batch_size": 4, "lr": 1e-2, "window": 8}
-    refresh["annotator"] = "test_adapter_roles:Annotator"
+    refresh["annotator"] = "small_run:ColourCritic"
     found = []
     for name in ("shared", "apart"):
         if name == "apart":
@@ -211,14 +207,16 @@ def test_a_run_that_shares_its_base_ends_as_one_that_does_not(
 
 def refresher(out: Path, critic: GenerativeRewardModel) -> Refresher:
     settings = {"steps": [1], "window": 12, "train_steps": 2, "batch_size": 4, "lr": 1e-2}
-    return Refresher(small_run.recipe(out, refresh=settings), critic, ColourCritic(), out)
+    found = refresher_from_recipe(small_run.recipe(out, refresh=settings), critic, ColourCritic())
+    assert found is not None
+    return found
 
 
 def test_an_adapter_is_trained_again_on_a_base_that_stays(phases: Path, tmp_path: Path) -> None:
     critic = GenerativeRewardModel.load(phases / "critic")
     before, base = bits(critic.model), bits(critic.model, "lora")
     one = refresher(tmp_path, critic)
-    one.see(ASKED, RESPONSES)
+    one.observe(ASKED, RESPONSES)
     assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
     trained = bits(critic.model)
     assert same(base, bits(critic.model, "lora"))

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from marked_texts import TEXTS, marked
-from text2grad.reward_models.word_labels import LABEL_FORMS, critique_from_labels, labels_of, spans_of, words_of
-from text2grad.reward_models.writing import critique_questions, critique_request, critique_target
+from text2grad.reward_models.writing import (
+    LABEL_FORMS,
+    critique_from_labels,
+    critique_questions,
+    critique_request,
+    critique_target,
+    labels_of,
+    spans_of,
+    words_of,
+)
 from text2grad.types import Critique, Example, Span
 
 DENSE, SCORES = LABEL_FORMS["dense"], LABEL_FORMS["scores"]
@@ -136,7 +144,7 @@ def test_spans_that_are_runs_of_words_come_back_exactly(form: Any, case: Any, fe
 
 
 @BOTH
-@given(case=marked(), feedback=TEXTS, words=st.booleans())
+@given(case=marked(), feedback=TEXTS, write_feedback=st.booleans())
 @settings(deadline=None)
 def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedback: str, write_feedback: bool) -> None:
     response, spans = case

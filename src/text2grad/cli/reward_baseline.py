@@ -1,28 +1,25 @@
-"""`text2grad reward-baseline`: the reward models that write nothing, from preferences or from annotated steps."""
+"""`text2grad reward-baseline`: train a scalar reward model on preferences, or a process reward model on annotations."""
 
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
-if TYPE_CHECKING:
-    from text2grad.models import FineTuning
-
 DESCRIPTION = """\
-Train a reward model that writes nothing, to compare with the one that does, or to be a critic of its own.
+Train a reward model without critiques, as a baseline or as a critic.
 
-  scalar    one number per response, from preferences: {"prompt", "chosen", "rejected"} on each line. It is measured by
-            how often the chosen one of a held-out pair gets the higher number.
-  process   good, poor or neither for each step of a response, from annotations as `text2grad import` and
-            `text2grad annotate` write them. It is measured by how many held-out steps get their label.
+  scalar    one number per response, trained on preferences: {"prompt", "chosen", "rejected"} on each line. Measured:
+            the share of held-out pairs whose chosen response gets the higher number.
+  process   a label per step of a response (positive, negative or neutral), trained on annotations from
+            `text2grad import` or `text2grad annotate`. Measured: the share of held-out steps with the right label.
 
-Held out are whole prompts. What is too long is left out and counted, never cut."""
+Whole prompts are held out. Responses that are too long are left out and counted, never cut."""
 
 EPILOG = """\
 examples:
@@ -30,36 +27,36 @@ examples:
   text2grad reward-baseline process annotations.jsonl --model models/policy --out runs/process --rule sentences
   text2grad train my.toml --set critic.model=runs/scalar --set critic.kind=scalar
 
-written to --out: an ordinary Hugging Face directory, with report.json: what was learned from, left out and measured"""
+written to --out: a Hugging Face directory with report.json (counts and held-out measurements)"""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "reward-baseline",
-        help="train a reward model of numbers or of steps",
+        help="train a scalar or a process reward model",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("kind", choices=("scalar", "process"), help="what it is to learn")
-    add("file", type=Path, metavar="FILE", help="preferences, or annotations")
-    add("--model", required=True, metavar="PATH", help="the language model whose trunk it starts from")
-    add("--out", type=Path, required=True, metavar="DIR", help="where it is written; must not exist")
+    add("kind", choices=("scalar", "process"), help="the kind of reward model")
+    add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations (process)")
+    add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
+    add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
     add("--steps", type=int, default=1_000, help="optimizer steps (default: %(default)s)")
-    add("--batch-size", type=int, default=32, help="pairs or responses of a step (default: %(default)s)")
+    add("--batch-size", type=int, default=32, help="pairs or responses per step (default: %(default)s)")
     add("--lr", type=float, default=1e-5, help="peak learning rate (default: %(default)s)")
     add("--max-tokens", type=int, default=1_024, help="longest prompt with its response (default: %(default)s)")
-    add("--held-out", type=float, default=0.1, metavar="SHARE", help="of the prompts (default: %(default)s)")
+    add("--held-out", type=float, default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=int, default=0)
-    add("--rule", choices=("lines", "sentences"), default="lines", help="what a step is (default: %(default)s)")
-    add("--spans-are-steps", action="store_true", help="learn from the annotated spans as the steps")
+    add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
+    add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, write and report.
+    """Train a reward model, write it, and print its counts and measurements.
 
     Raises:
         Text2GradError: if the file or the model cannot be used; nothing is written then.
@@ -68,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
 
     for name, good in (("steps", args.steps > 0), ("batch-size", args.batch_size > 0), ("lr", args.lr > 0)):
         if not good:
-            raise ConfigError(f"--{name} is above 0, got {getattr(args, name.replace('-', '_'))}")
+            raise ConfigError(f"--{name} must be above 0, got {getattr(args, name.replace('-', '_'))}")
     if not 0 <= args.held_out < 1:
-        raise ConfigError(f"--held-out is a share of at least 0 and below 1, got {args.held_out}")
+        raise ConfigError(f"--held-out must be at least 0 and below 1, got {args.held_out}")
     if args.out.exists():
-        raise ConfigError(f"{args.out} exists; choose another --out, or remove it")
-    how = FineTuning(
+        raise ConfigError(f"{args.out} exists; choose another --out, or remove the directory")
+    settings = FineTuning(
         steps=args.steps,
         batch_size=args.batch_size,
         learning_rate=args.lr,
@@ -82,40 +79,40 @@ def run(args: argparse.Namespace) -> int:
     )
     console = Console()
     with _bar(console, args.steps) as on_step:
-        model, report, said = (_scalar if args.kind == "scalar" else _process)(args, how, on_step)
+        model, report, lines = (_scalar if args.kind == "scalar" else _process)(args, settings, on_step)
     _write(args.out, model, report)
-    for line in (*said, f"written: {args.out}"):
+    for line in (*lines, f"written: {args.out}"):
         console.print(plain(line), soft_wrap=True)
     return 0
 
 
-def _scalar(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
+def _scalar(args: argparse.Namespace, settings: Any, on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
     from text2grad.feedback import read_preferences, split_by_prompt
     from text2grad.models import load_tokenizer
     from text2grad.reward_models import train_scalar_from_preferences
 
-    learned, held_out = split_by_prompt(read_preferences(args.file), args.held_out, args.seed)
+    train, held_out = split_by_prompt(read_preferences(args.file), args.held_out, args.seed)
     model, report = train_scalar_from_preferences(
-        args.model, load_tokenizer(args.model), learned, how, held_out=held_out, on_step=on_step
+        args.model, load_tokenizer(args.model), train, settings, held_out=held_out, on_step=on_step
     )
-    left_out = f"{report.too_long:,} left out as too long, {report.alike:,} of two responses that are the same"
-    said = [f"learned from {report.learned_from:,} pairs; {left_out}"]
+    left_out = f"{report.too_long:,} left out as too long, {report.alike:,} with two equal responses"
+    lines = [f"trained on {report.learned_from:,} pairs; {left_out}"]
     if report.accuracy is not None:
-        said.append(f"held-out pairs ordered right: {report.accuracy:.1%} of {report.held_out:,}")
-    return model, report, said
+        lines.append(f"held-out pairs in the right order: {report.accuracy:.1%} of {report.held_out:,}")
+    return model, report, lines
 
 
-def _process(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
+def _process(args: argparse.Namespace, settings: Any, on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
     from text2grad.feedback import read_annotations, split_by_prompt
     from text2grad.models import load_tokenizer
     from text2grad.reward_models import train_process_reward_model
 
-    learned, held_out = split_by_prompt(read_annotations(args.file), args.held_out, args.seed)
+    train, held_out = split_by_prompt(read_annotations(args.file), args.held_out, args.seed)
     model, report = train_process_reward_model(
         args.model,
         load_tokenizer(args.model),
-        learned,
-        how,
+        train,
+        settings,
         rule=args.rule,
         spans_are_steps=args.spans_are_steps,
         held_out=held_out,
@@ -123,16 +120,16 @@ def _process(args: argparse.Namespace, how: "FineTuning", on_step: Callable[[int
     )
     steps = ", ".join(f"{count:,} {label}" for label, count in report.steps.items())
     left_out = f"{report.too_long:,} left out as too long, {report.without_steps:,} without a step"
-    said = [f"learned from {report.learned_from:,} responses with steps {steps}; {left_out}"]
-    said += [
-        f"held-out steps that are {label}: {report.right[label]:,} of {count:,} found"
+    lines = [f"trained on {report.learned_from:,} responses with steps {steps}; {left_out}"]
+    lines += [
+        f"held-out steps with label {label}: {report.right[label]:,} of {count:,} predicted"
         for label, count in report.held_out.items()
     ]
-    return model, report, said
+    return model, report, lines
 
 
 def _write(out: Path, model: Any, report: Any) -> None:
-    """Write the model and its report, whole or not at all."""
+    """Write the model and its report; the directory appears when it is complete."""
     from text2grad.files import published, to_json, write_atomically
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +140,7 @@ def _write(out: Path, model: Any, report: Any) -> None:
 
 @contextmanager
 def _bar(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how many steps were made."""
+    """Show a progress bar, and yield the function that sets the number of finished steps."""
     from rich.progress import Progress
 
     with Progress(console=console) as progress:

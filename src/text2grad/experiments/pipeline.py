@@ -1,21 +1,21 @@
-"""The three phases from nothing, for an embedded task: demonstrations → critiques → reward model → policies.
+"""All models of a built-in task before RL: demonstrations → annotations → reward model → start of the policies.
 
-    sft/                 a small Llama, made on the spot and fine-tuned on noisy demonstrations
-    annotations.jsonl    phase 1: what the task's critic says of its responses, in words and quotes
+    sft/                 a small Llama with random weights, fine-tuned on noisy demonstrations
+    annotations.jsonl    phase 1: the task critic's critiques of its responses
     reward_model/        phase 2: the generative reward model, from the fine-tuned weights
-    start/               where the policies start: the reward model's weights, fine-tuned on demonstrations again
-    reward_head/         on request, the baseline's reward model: one number per response, from the same annotations
-    reward_model_without_words/    on request, one that writes spans alone
-    phases.json          seconds of each, and what was counted
+    start/               the start of the policies: the reward model's weights, fine-tuned on demonstrations again
+    reward_head/         on request, the scalar reward model of the baseline, trained on the same annotations
+    reward_model_without_words/    on request, a generative reward model that writes spans only
+    phases.json          seconds and counts of the phases
 
-A phase that is finished is not repeated; each appears under its name when it is whole.
+A finished phase is not repeated: a file or directory gets its name when it is complete.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,48 +34,57 @@ from text2grad.models import (
     step_uniforms,
     stop_ids,
 )
-from text2grad.reward_models import SYMBOLS, critique_target, train_reward_head
+from text2grad.reward_models import SYMBOLS, critique_target, train_scalar_reward_model
 from text2grad.reward_models.training import train_reward_model
 from text2grad.tasks import Task, built_in, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
-VOCABULARY_ITEMS = 3_000  # texts that the tokenizer is trained on
+VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
 CONTEXT, WIDTH = 512, 64
 
-Progress = Callable[[str, int, int], None]  # phase, done, of how many
+OnProgress = Callable[[str, int, int], None]  # phase, finished steps or responses, number of all
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The phases before the policies learn, for one task and one seed.
+    """The phases before RL, for one task and one seed.
 
     Attributes:
-        recipe: with the sections [sft], [reward_model], [rollout] and [run].
-        out: directory of everything.
-        progress: told what is being done.
+        recipe: its sections [data], [sft], [reward_model], [critic], [rollout] and [run] are used.
+        out: directory of all files.
+        on_progress: called with phase, number of finished steps or responses, and number of all.
     """
 
     recipe: Recipe
     out: Path
-    progress: Progress
+    on_progress: OnProgress
 
     def run(self, more: Sequence[str] = ()) -> None:
-        """Make what is not there yet.
+        """Run the phases that are not finished.
 
         Args:
-            more: "reward_head", "reward_model_without_words".
+            more: further phases: "reward_head", "reward_model_without_words".
         """
+        phases: dict[str, Callable[[Path], None]] = {
+            "sft": self._sft,
+            "annotations": self._annotations,
+            "reward_model": partial(self._reward_model, write_feedback=self.recipe.reward_model.write_feedback),
+            "start": self._start,
+            "reward_head": self._scalar_reward_model,
+            "reward_model_without_words": partial(self._reward_model, write_feedback=False),
+        }
         self.out.mkdir(parents=True, exist_ok=True)
         for name in (*PHASES, *more):
             path = self.out / ("annotations.jsonl" if name == "annotations" else name)
             if not path.exists():
-                with self._timed(name):
-                    getattr(self, f"_{name}")(path)
+                started = time.perf_counter()
+                phases[name](path)
+                self._note(name, round(time.perf_counter() - started, 1))
 
     def evaluate(self) -> None:
-        """Let the fine-tuned policy answer held-out items, as the methods' evaluations do."""
+        """Score the fine-tuned policy on held-out items, as the evaluations of the methods do."""
         path, data = self.out / "sft_evaluation.json", self.recipe.data
         if not path.exists():
             task = built_in(str(data.task))
@@ -91,24 +100,18 @@ class Pipeline:
         examples, answers = self._demonstrations()
         tokenizer = self._tokenizer(examples, answers)
         model = self._untrained(tokenizer)
-        how = self._how(self.recipe.sft)
-        self._save(path, self._fine_tune("sft", model, tokenizer, examples, answers, how), tokenizer)
+        settings = self._settings(self.recipe.sft)
+        self._save(path, self._fine_tune("sft", model, tokenizer, examples, answers, settings), tokenizer)
 
     def _annotations(self, path: Path) -> None:
-        """Annotate the policy's own answers and as many corrupted ones."""
+        """Annotate responses of the policy and as many corrupted responses."""
         task, count, rng = self.task, self.recipe.reward_model.responses, self._rng("annotations")
         examples = task.examples(count, self.recipe.run.seed + 1)
         own = self._sample(examples[: count // 2], "annotations")
         others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
-    def _reward_model(self, path: Path) -> None:
-        self._train_reward_model(path, write_feedback=self.recipe.reward_model.write_feedback)
-
-    def _reward_model_without_words(self, path: Path) -> None:
-        self._train_reward_model(path, write_feedback=False)
-
-    def _train_reward_model(self, path: Path, *, write_feedback: bool) -> None:
+    def _reward_model(self, path: Path, *, write_feedback: bool) -> None:
         settings = self.recipe.reward_model
         tokenizer = load_tokenizer(str(self.out / "sft"))
         fine_tuned = settings.start == "sft"
@@ -116,11 +119,11 @@ class Pipeline:
             load_policy(str(self.out / "sft")) if fine_tuned else self._untrained(tokenizer),
             tokenizer,
             self._read_annotations(),
-            self._how(settings),
+            self._settings(settings),
             write_feedback=write_feedback,
             max_new_tokens=settings.max_new_tokens,
             constrain=self.recipe.critic.constrain is not False,
-            on_step=lambda done: self.progress(path.name, done, settings.steps),
+            on_step=lambda done: self.on_progress(path.name, done, settings.steps),
         )
         self._note("left_out", left_out)
         with published(path) as temporary:
@@ -132,21 +135,21 @@ class Pipeline:
         model, tokenizer = load_policy(str(source)), load_tokenizer(str(source))
         if steps:
             examples, answers = self._demonstrations()
-            how = replace(self._how(settings), steps=steps, learning_rate=settings.lr / 2)
-            model = self._fine_tune("start", model, tokenizer, examples, answers, how)
+            training = replace(self._settings(settings), steps=steps, learning_rate=settings.lr / 2)
+            model = self._fine_tune("start", model, tokenizer, examples, answers, training)
         self._save(path, model, tokenizer)
 
-    def _reward_head(self, path: Path) -> None:
+    def _scalar_reward_model(self, path: Path) -> None:
         settings, tokenizer = self.recipe.reward_model, load_tokenizer(str(self.out / "sft"))
         annotations = self._read_annotations()
-        steps = max(1, settings.steps // 2)  # it writes nothing, and stops learning sooner
-        model, left_out = train_reward_head(
+        steps = max(1, settings.steps // 2)  # one number is learned in fewer steps than critiques
+        model, left_out = train_scalar_reward_model(
             self.out / "sft",
             tokenizer,
             annotations,
             [span_reward(tokenizer, one) for one in annotations],
-            replace(self._how(settings), steps=steps),
-            on_step=lambda done: self.progress("reward_head", done, steps),
+            replace(self._settings(settings), steps=steps),
+            on_step=lambda done: self.on_progress("reward_head", done, steps),
         )
         self._note("reward_head_left_out", left_out)
         with published(path) as temporary:
@@ -162,22 +165,22 @@ class Pipeline:
         return tiny_llama(tokenizer, seed=recipe.run.seed, width=WIDTH, layers=recipe.sft.layers, context=CONTEXT)
 
     def _tokenizer(self, examples: Sequence[Example], answers: Sequence[str]) -> Any:
-        """Return a tokenizer that knows every word of prompts, answers and written critiques.
+        """Return a tokenizer that knows every word of the prompts, answers and critiques.
 
-        A verdict is one token and follows the quoted word at once, where the word and the truth can be compared.
+        A verdict is one token directly after the quoted word, so the model can compare the word with the truth there.
         """
         task, rng = self.task, self._rng("tokenizer")
-        shown, given = examples[:VOCABULARY_ITEMS], answers[:VOCABULARY_ITEMS]
-        garbled = [" " + task.corruption(example, rng) for example in shown]
-        annotated = annotate(task.critic(), [*shown, *shown], [*given, *garbled])
-        written = [critique_target(one.critique, one.response) for one in annotated]
-        prompts = [example.prompt_text for example in shown]
+        examples, answers = examples[:VOCABULARY_ITEMS], answers[:VOCABULARY_ITEMS]
+        corrupted = [" " + task.corruption(example, rng) for example in examples]
+        annotations = annotate(task.critic(), [*examples, *examples], [*answers, *corrupted])
+        targets = [critique_target(annotation.critique, annotation.response) for annotation in annotations]
+        prompts = [example.prompt_text for example in examples]
         rare = [word for word in task.vocabulary() for word in (word, f" {word}")]
-        judged = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # as it stands within the JSON
-        return word_tokenizer([*prompts, *given, *garbled, *written, *rare], [*SYMBOLS, *judged])
+        verdicts = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # escaped as in the targets
+        return word_tokenizer([*prompts, *answers, *corrupted, *targets, *rare], [*SYMBOLS, *verdicts])
 
     def _sample(self, examples: Sequence[Example], part: str = "") -> list[str]:
-        """Return the fine-tuned policy's answers at temperature 1; a part is told how many of them there are."""
+        """Sample answers of the fine-tuned policy at temperature 1; `part` is the phase for `on_progress`."""
         model, tokenizer = load_policy(str(self.out / "sft")).eval(), load_tokenizer(str(self.out / "sft"))
         prompts = encode_prompts(tokenizer, examples, prompt_format=self.recipe.rollout.prompt_format)
         limit = self.recipe.rollout.max_new_tokens
@@ -193,7 +196,7 @@ class Pipeline:
                 rows_at_once=ROWS_AT_ONCE,
             )
             if part:
-                self.progress(part, len(answers), len(prompts))
+                self.on_progress(part, len(answers), len(prompts))
         return list(tokenizer.batch_decode([list(ids) for ids in answers], skip_special_tokens=True))
 
     def _fine_tune(
@@ -203,21 +206,16 @@ class Pipeline:
         tokenizer: Any,
         examples: Sequence[Example],
         answers: Sequence[str],
-        how: FineTuning,
+        settings: FineTuning,
     ) -> Any:
-        return fine_tune(
-            model, tokenizer, examples, answers, how, on_step=lambda done: self.progress(phase, done, how.steps)
-        )
+        def on_step(done: int) -> None:
+            self.on_progress(phase, done, settings.steps)
 
-    def _how(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
-        return FineTuning(
-            steps=settings.steps,
-            batch_size=settings.batch_size,
-            learning_rate=settings.lr,
-            optimizer=settings.optimizer,
-            max_tokens=CONTEXT,
-            seed=self.recipe.run.seed,
-        )
+        return fine_tune(model, tokenizer, examples, answers, settings, on_step=on_step)
+
+    def _settings(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
+        same = settings.model_dump(include={"steps", "batch_size", "optimizer"})
+        return FineTuning(**same, learning_rate=settings.lr, max_tokens=CONTEXT, seed=self.recipe.run.seed)
 
     def _save(self, path: Path, model: Any, tokenizer: Any) -> None:
         with published(path) as temporary:
@@ -229,12 +227,6 @@ class Pipeline:
 
     def _rng(self, purpose: str) -> Random:
         return Random(f"{purpose} {self.recipe.run.seed}")
-
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._note(phase, round(time.perf_counter() - started, 1))
 
     def _note(self, name: str, value: float) -> None:
         path = self.out / "phases.json"

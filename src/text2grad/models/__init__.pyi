@@ -14,12 +14,15 @@ from .batch import TokenBatch as TokenBatch, collate as collate
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
-    as_it_was as as_it_was,
+    OnStep as OnStep,
+    Row as Row,
     fine_tune as fine_tune,
     optimizers as optimizers,
-    recomputing as recomputing,
+    run_trainer as run_trainer,
     supervised_row as supervised_row,
-    train_quietly as train_quietly,
+    supervised_trainer as supervised_trainer,
+    train_on_rows as train_on_rows,
+    train_with as train_with,
     training_arguments as training_arguments,
 )
 from .policy import (

@@ -1,44 +1,48 @@
-"""Supervised fine-tuning of a policy on demonstrations, by transformers and TRL: what RL starts from."""
+"""Supervised fine-tuning of a causal language model with the trainers of transformers and TRL.
+
+    examples and answers → rows of token ids and labels → trainer → the model, trained in place
+
+The loss is −(1/N) Σ log p(label | ids before it) over the N labelled tokens of a step. The policy starts from such a
+model; the reward models use the same rows, settings and trainers.
+"""
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.prompts import encode_prompts
 from text2grad.types import Example, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
-WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; beyond it TRL's loss in chunks saves memory
+WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it TRL's loss, which never holds all logits, saves memory
+
+Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
+OnStep = Callable[[int], None]  # called with the number of finished steps after each step
 
 
 @dataclass(frozen=True, slots=True)
 class FineTuning:
-    """How a policy is fine-tuned.
+    """Settings of a supervised training."""
 
-    Attributes:
-        steps: optimizer steps.
-        batch_size: examples of a step.
-        learning_rate: the optimizer's peak.
-        max_tokens: longest prompt + answer; the rest is cut.
-        answer_only: put the loss on the answer and its end-of-sequence alone; else on the prompt too, which teaches an
-            untrained model to read.
-        seed: orders the examples.
-        optimizer: AdamW, or Muon for the hidden matrices, which teaches a small model to read several times as fast.
-        prompt_format: "plain" shows the prompt as it stands, "chat" by the tokenizer's chat template.
-    """
-
-    steps: int
-    batch_size: int = 32
-    learning_rate: float = 1e-5
-    max_tokens: int = 1_024
-    answer_only: bool = True
-    seed: int = 0
-    optimizer: Optimizer = "adamw"
-    prompt_format: PromptFormat = "plain"
+    steps: int  # of the optimizer
+    batch_size: int = 32  # rows per step, over all processes and micro-batches
+    learning_rate: float = 1e-5  # peak of the schedule
+    max_tokens: int = 1_024  # longest prompt with its answer; `fine_tune` cuts the rest
+    answer_only: bool = True  # False puts the loss on the prompt too, which teaches an untrained model to read
+    seed: int = 0  # of the order of the rows
+    optimizer: Optimizer = "adamw"  # or Muon for the hidden matrices: a small model learns several times as fast
+    prompt_format: PromptFormat = "plain"  # the prompt as it is; "chat": with the tokenizer's chat template
+    epochs: float | None = None  # passes over the rows; replaces `steps`
+    accumulate: int = 1  # micro-batches per step
+    packing: bool = False  # several examples in each row of `max_tokens`; attention stays within an example
+    bf16: bool = False  # compute in bfloat16, keep the weights in 32 bits
+    gradient_checkpointing: bool = False  # recompute activations in the backward pass, to save memory
 
 
 def fine_tune(
@@ -46,154 +50,168 @@ def fine_tune(
     tokenizer: Any,
     examples: Sequence[Example],
     answers: Sequence[str],
-    how: FineTuning,
+    settings: FineTuning,
     *,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Any:
-    """Train a model to give these answers to these prompts and return it.
-
-    The learning rate decays to zero along a cosine after a rise over 5 % of the steps.
+    """Train a causal language model in place to give these answers to these prompts, and return it.
 
     Args:
-        model: a Hugging Face causal language model, trained in place.
+        model: a Hugging Face causal language model.
         tokenizer: its tokenizer, with an end-of-sequence token.
-        examples: the task instances; their prompts are used as they stand.
-        answers: one demonstration each.
-        how: steps, batch size, learning rate and the rest.
-        on_step: called with the number of steps made, after each.
+        examples: the task instances.
+        answers: one demonstration per example.
+        settings: of the training.
+        on_step: called with the number of finished steps after each step.
 
     Raises:
-        DataError: if there are no demonstrations, not one for each prompt, or all are beyond the length limit.
+        DataError: if there are no demonstrations, not one per prompt, or `max_tokens` leaves no token of any answer.
         ModelError: if the tokenizer has no end-of-sequence token.
     """
-    from datasets import Dataset
-
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
-    if tokenizer.eos_token_id is None:
-        raise ModelError("the tokenizer has no end-of-sequence token, so no answer could be shown to end; give it one")
-    rows = [supervised_row(tokenizer, e.prompt_text, a, how) for e, a in zip(examples, answers, strict=True)]
+    only, limit = settings.answer_only, settings.max_tokens
+    whole = [
+        supervised_row(tokenizer, example.prompt_text, answer, settings.prompt_format, answer_only=only)
+        for example, answer in zip(examples, answers, strict=True)
+    ]
+    rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
-        raise DataError(f"max_tokens = {how.max_tokens} cuts every answer off, so nothing could be learned; raise it")
-    longest = max(len(row["input_ids"]) for row in rows)
-    logits_bytes = 4 * how.batch_size * longest * model.config.get_text_config().vocab_size
-    with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
-        make = _whole_logits_trainer if logits_bytes <= WHOLE_LOGITS_BYTES else _chunked_trainer
-        trainer = make(model, tokenizer, Dataset.from_list(rows), how, scratch)
-        train_quietly(trainer, on_step)
+        raise DataError(f"max_tokens = {limit} cuts every answer off, so nothing could be learned; raise it")
+    return train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
+
+
+def supervised_row(
+    tokenizer: Any, prompt: str, answer: str, prompt_format: PromptFormat = "plain", *, answer_only: bool = True
+) -> Row:
+    """Return the ids of prompt, answer and end of sequence, with labels on the answer and the end, or on all.
+
+    Raises:
+        ModelError: if the tokenizer has no end-of-sequence token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            "the tokenizer has no end-of-sequence token, so the model cannot learn where an answer ends; give it one"
+        )
+    if prompt_format == "plain":
+        prompt_ids = tokenizer(prompt, verbose=False)["input_ids"]
+    else:
+        prompt_ids = encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0]
+    answer_ids = [*tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"], tokenizer.eos_token_id]
+    labels = [NO_LOSS] * len(prompt_ids) if answer_only else list(prompt_ids)
+    return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*labels, *answer_ids]}
+
+
+def train_on_rows(
+    model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None
+) -> Any:
+    """Train a causal language model in place, without logs or checkpoints, and return it in evaluation mode."""
+    return train_with(
+        lambda directory: supervised_trainer(model, tokenizer, rows, settings, directory), model, on_step=on_step
+    )
+
+
+def train_with(make_trainer: Callable[[str], Any], model: Any, *, on_step: OnStep | None = None) -> Any:
+    """Train a model with the trainer that is made for a temporary directory; return the model in evaluation mode.
+
+    The attributes that a trainer sets on a model are removed. One of them is a `forward` that is bound to this model:
+    a deep copy, such as a frozen reference, would call the original and change with it.
+    """
+    before = set(vars(model))
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            run_trainer(make_trainer(directory), on_step)
+    finally:
+        for name in set(vars(model)) - before:
+            delattr(model, name)
     model.zero_grad(set_to_none=True)
     return model.eval()
 
 
-@contextmanager
-def as_it_was(model: Any) -> Iterator[None]:
-    """Take off what a trainer of transformers hangs on a model.
+def supervised_trainer(
+    model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, directory: str, **logged: Any
+) -> Any:
+    """Return a trainer for rows; `logged` are further arguments of a training that is logged and saved.
 
-    The worst of it is a `forward` that is bound to this very model: a copy of the model would go on calling the
-    original, so that a frozen reference, say, would move with its policy.
+    transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
+    SFTTrainer computes the loss in chunks, packs rows and logs the token accuracy, so `logged` selects it too.
     """
-    before = set(vars(model))
-    try:
-        yield
-    finally:
-        for name in set(vars(model)) - before:
-            delattr(model, name)
-
-
-def _whole_logits_trainer(model: Any, tokenizer: Any, data: Any, how: FineTuning, scratch: str) -> Any:
-    """Return transformers' trainer with the model's own loss: of small logits, 1.6 times as fast as in chunks."""
+    from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
-
-    if tokenizer.pad_token is None:
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token  # padding has no loss, so any token will do
-    collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS)
-    return Trainer(
-        model,
-        TrainingArguments(**training_arguments(how, scratch)),
-        train_dataset=data,
-        data_collator=collate,
-        optimizers=optimizers(model, how),
-    )
-
-
-def _chunked_trainer(model: Any, tokenizer: Any, data: Any, how: FineTuning, scratch: str) -> Any:
-    """Return TRL's trainer, which never holds the logits of a whole batch."""
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    settings = SFTConfig(
-        max_length=how.max_tokens,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        bf16=False,
-        **training_arguments(how, scratch),
-        **recomputing(SFTConfig, False),
-    )
-    return SFTTrainer(
-        model, args=settings, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model, how)
-    )
+    if tokenizer.pad_token is None:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token  # padding has no loss, so any token serves
+    longest = max(len(row["input_ids"]) for row in rows)
+    logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size
+    common = {"train_dataset": Dataset.from_list(list(rows)), "optimizers": optimizers(model, settings)}
+    if logits_bytes <= WHOLE_LOGITS_BYTES and not settings.packing and not logged:
+        collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS)
+        return Trainer(
+            model, training_arguments(TrainingArguments, settings, directory), data_collator=collate, **common
+        )
+    logged |= {"max_length": settings.max_tokens, "packing": settings.packing}
+    logged["dataset_kwargs"] = {"skip_prepare_dataset": not settings.packing}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        arguments = training_arguments(SFTConfig, settings, directory, **logged)
+        return SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
 
 
-def optimizers(model: Any, how: FineTuning) -> tuple[Any, None]:
-    """Return the optimizer and no schedule, as a trainer takes them: what is None, it makes itself."""
-    if how.optimizer == "adamw":
-        return None, None
-    from text2grad.models.muon import MuonAdamW
+def training_arguments(config: type, settings: FineTuning, directory: str, **more: Any) -> Any:
+    """Return the arguments of a trainer of transformers or TRL, without logs or checkpoints; `more` replaces some.
 
-    return MuonAdamW(model, how.learning_rate), None
-
-
-def training_arguments(how: FineTuning, scratch: str) -> dict[str, Any]:
-    """Return what every trainer is told; rows of similar length share a batch, so that little is padding."""
+    The learning rate rises over the first 5 % of the steps and falls to zero along a cosine. Rows of similar length
+    share a batch, so that few tokens are padding.
+    """
     import torch
 
-    return {
-        "output_dir": scratch,
-        "max_steps": how.steps,
-        "per_device_train_batch_size": how.batch_size,
-        "learning_rate": how.learning_rate,
+    checkpointing = "activation_checkpointing"  # the newer name; TRL's default is True under either
+    arguments = {
+        "output_dir": directory,
+        "max_steps": -1 if settings.epochs else settings.steps,
+        "num_train_epochs": settings.epochs or 1,
+        "per_device_train_batch_size": settings.batch_size // settings.accumulate,
+        "gradient_accumulation_steps": settings.accumulate,
+        "learning_rate": settings.learning_rate,
         "lr_scheduler_type": "cosine",
-        "warmup_steps": max(1, how.steps // 20),
+        "warmup_steps": 0.05 if settings.epochs else max(1, settings.steps // 20),
         "train_sampling_strategy": "group_by_length",
+        "bf16": settings.bf16,
+        checkpointing if hasattr(config, checkpointing) else "gradient_checkpointing": settings.gradient_checkpointing,
         "save_strategy": "no",
         "report_to": "none",
         "logging_strategy": "no",
         "disable_tqdm": True,
         "dataloader_pin_memory": torch.accelerator.is_available(),
-        "seed": how.seed,
-        "data_seed": how.seed,
+        "seed": settings.seed,
+        "data_seed": settings.seed,
     }
+    return config(**{**arguments, **more})
 
 
-def recomputing(config: type, wanted: bool) -> dict[str, Any]:
-    """Return whether activations are computed again in the backward pass, by the name that this release has for it.
+def optimizers(model: Any, settings: FineTuning) -> tuple[Any, None]:
+    """Return optimizer and schedule as a trainer takes them; None leaves the choice to its arguments."""
+    if settings.optimizer == "adamw":
+        return None, None
+    from text2grad.models.muon import MuonAdamW
 
-    TRL's configs turn it on where they are not told.
-    """
-    name = "activation_checkpointing"
-    return {name if hasattr(config, name) else "gradient_checkpointing": wanted}
+    return MuonAdamW(model, settings.learning_rate), None
 
 
-def train_quietly(trainer: Any, on_step: Callable[[int], None] | None) -> None:
-    """Let a trainer of transformers train; instead of printing, it tells how many steps were made."""
-    from transformers import PrinterCallback, TrainerCallback
-
-    class Progress(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if on_step:
-                on_step(state.global_step)
-
+def run_trainer(trainer: Any, on_step: OnStep | None = None, *, resume_from: str | None = None) -> None:
+    """Run a trainer of transformers, from a checkpoint if one is given, without its output on the terminal."""
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(Progress())
-    trainer.train()
+    trainer.add_callback(_OnStep(on_step))
+    trainer.train(resume_from_checkpoint=resume_from)
 
 
-def supervised_row(tokenizer: Any, prompt: str, answer: str, how: FineTuning) -> dict[str, list[int]]:
-    """Return one example as ids, cut at `how.max_tokens`, and labels."""
-    if how.prompt_format == "plain":
-        asked = tokenizer(prompt, verbose=False)["input_ids"]
-    else:
-        asked = encode_prompts(tokenizer, [Example(prompt)], prompt_format=how.prompt_format)[0]
-    given = [*tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"], tokenizer.eos_token_id]
-    labels = [NO_LOSS] * len(asked) if how.answer_only else list(asked)
-    return {"input_ids": [*asked, *given][: how.max_tokens], "labels": [*labels, *given][: how.max_tokens]}
+class _OnStep(TrainerCallback):
+    def __init__(self, on_step: OnStep | None) -> None:
+        self.on_step = on_step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.on_step:
+            self.on_step(state.global_step)

@@ -1,11 +1,11 @@
-from .agreement import Quality as Quality, compare as compare
+from .agreement import RECORD_KEYS as RECORD_KEYS, Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
 from .generative import GenerativeRewardModel as GenerativeRewardModel
 from .load import LOCAL as LOCAL, critic_from_recipe as critic_from_recipe, shares_base as shares_base
 from .process import train_process_reward_model as train_process_reward_model
 from .refresh import Refresher as Refresher, judge as judge
-from .scalar import train_reward_head as train_reward_head
+from .scalar import train_scalar_reward_model as train_scalar_reward_model
 from .scalar_from_preferences import train_scalar_from_preferences as train_scalar_from_preferences
 from .served import ServerRewardModel as ServerRewardModel
-from .vllm import VLLMRewardModel as VLLMRewardModel
+from .vllm import VLLMRewardModel as VLLMRewardModel, VLLMSettings as VLLMSettings
 from .writing import SYMBOLS as SYMBOLS, critique_target as critique_target

@@ -1,7 +1,8 @@
-"""The generative reward model: a language model that reads a response and writes its critique (section 3.4).
+"""The generative reward model R_φ(z | x, y): a language model that writes critiques of responses (section 3.4).
 
-R_φ(z | x, y) writes words and quotes; the quotes become spans, so in the loop it is a critic like any other. Its
-decoding is constrained: whatever it has learned, its JSON is whole and its quotes stand in the response.
+    prompt x, response y → prompt of the reward model → decoded critique text z → feedback and spans
+
+Constrained decoding guarantees, for any weights, complete JSON whose quotes occur in the response.
 """
 
 import json
@@ -18,14 +19,12 @@ from text2grad.models import context_of, decode_greedily, encode_prompts, load_t
 from text2grad.reward_models.decoding.constrained import (
     ConstrainedCritique,
     ConstrainedProcessor,
-    DrawingProcessor,
     skeleton_of,
 )
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.shared_base import load_writer
-from text2grad.reward_models.word_labels import LABEL_FORMS, critique_from_labels
-from text2grad.reward_models.writing import critique_questions
+from text2grad.reward_models.writing import LABEL_FORMS, critique_from_labels, critique_questions
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
 SETTINGS_FILE = "reward_model.json"
@@ -39,20 +38,20 @@ def critique_prompts(
     prompt_format: PromptFormat,
     form: CritiqueForm = "spans",
 ) -> list[list[int]]:
-    """Return the ids of what a reward model reads about each response."""
-    asked = critique_questions(examples, responses, prompt_format, form)
-    if not asked:
+    """Return the ids of the reward model's prompt for each response."""
+    prompts = critique_questions(examples, responses, prompt_format, form)
+    if not prompts:
         return []
     if prompt_format == "chat":
-        return [list(ids) for ids in encode_prompts(tokenizer, list(map(Example, asked)), prompt_format="chat")]
-    return list(tokenizer(asked)["input_ids"])
+        return [list(ids) for ids in encode_prompts(tokenizer, list(map(Example, prompts)), prompt_format="chat")]
+    return list(tokenizer(prompts)["input_ids"])
 
 
 def read_critiques(texts: Sequence[str], responses: Sequence[str], form: CritiqueForm, match: Match) -> list[Critique]:
-    """Return what the texts of critiques mean, in the form that they were asked for.
+    """Parse the texts of critiques.
 
-    A quote marks one place for each time that it is listed, as in what the model learned from: marking every
-    occurrence would pay a policy for saying a good thing again and again.
+    A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
+    occurrence, a policy would get more reward for each repetition of a good phrase.
     """
     pairs = zip(texts, responses, strict=True)
     if form != "spans":
@@ -61,35 +60,35 @@ def read_critiques(texts: Sequence[str], responses: Sequence[str], form: Critiqu
 
 
 def constrains(constrain: bool | None, form: CritiqueForm) -> bool:
-    """Return whether a reward model's writing is constrained; None is where it can be.
+    """Return whether decoding is constrained; None constrains it if the form allows it.
 
     Raises:
-        ConfigError: if there is no such form, or it is to be, and labels words.
+        ConfigError: if there is no such form, or `constrain` is True for a form with word labels.
     """
     check_known("form", form, get_args(CritiqueForm))
     if constrain and form != "spans":
         raise ConfigError(
-            f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain "
-            "out, in a recipe critic.constrain."
+            f"constrained decoding works with form 'spans' only, and this model writes the form {form!r}. Leave "
+            "constrain out (in a recipe: critic.constrain)."
         )
     return form == "spans" if constrain is None else constrain
 
 
 def check_room(max_new_tokens: int, least: int) -> None:
-    """Refuse a length limit below that of an empty critique, in tokens.
+    """Check that the length limit has room for an empty critique of `least` tokens.
 
     Raises:
-        ModelError: if it is.
+        ModelError: if it has not.
     """
     if max_new_tokens < least:
         raise ModelError(
-            f"max_new_tokens = {max_new_tokens} cannot hold a critique: an empty one has {least} tokens of this "
-            "tokenizer. Raise it, or switch constrained decoding off with constrain = False."
+            f"max_new_tokens = {max_new_tokens} is too short for a critique: an empty critique has {least} tokens with "
+            "this tokenizer. Raise it, or switch constrained decoding off with constrain = False."
         )
 
 
 def saved_settings(directory: str | Path) -> dict[str, Any]:
-    """Return the settings that were saved beside a reward model; where there are none, those of no limits."""
+    """Return the settings in a model's directory under their current names; without a file, no limits of quotes."""
     path = Path(directory) / SETTINGS_FILE
     saved = _current_names(json.loads(path.read_bytes()) if path.exists() else {})
     return {**saved, "limits": QuoteLimits(**_current_names(saved.get("limits", {})))}
@@ -99,24 +98,17 @@ def _current_names(saved: dict[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(key, key): value for key, value in saved.items()}
 
 
-class _Asked(NamedTuple):
-    """What one row of a batch reads, and writes about.
+class _Request(NamedTuple):
+    """One critique to decode."""
 
-    Attributes:
-        ids: of the question.
-        response: that is quoted.
-        group: rows of one begin alike.
-        numbers: by which its critique is drawn; None for the likeliest.
-    """
-
-    ids: list[int]
-    response: str
-    group: str
-    numbers: Random | None = None
+    ids: list[int]  # of the reward model's prompt
+    response: str  # the text that may be quoted
+    group: str  # requests of one group share a prefix
+    rng: Random | None = None  # samples the critique; None decodes greedily
 
 
 class GenerativeRewardModel:
-    """A critic that is a language model: `model(examples, responses)` returns critiques."""
+    """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques."""
 
     def __init__(  # noqa: PLR0913 - each is kept in reward_model.json under its name
         self,
@@ -139,25 +131,25 @@ class GenerativeRewardModel:
 
         Args:
             model: a Hugging Face causal language model.
-            tokenizer: its tokenizer, which need not be the policy's.
+            tokenizer: its tokenizer; the policy may have another one.
             max_new_tokens: length limit of a critique.
-            rows_at_once: critiques decoded together; changes memory, not results.
-            match: how quotes are found in the response; those of constrained decoding are always exact.
-            form: what it writes beside the words: "spans" are quotes; "dense" and "scores" label each word of the
-                response, and are read whole or not at all (`critique_forms`).
-            write_feedback: False where it writes spans alone, and learns so when it is trained again.
-            constrain: write whole JSON with verbatim quotes alone (docs/constrained.md); None does so with quotes, and
-                cannot with labels. Without it, quotes that were cut off are read as far as they go.
-            limits: more that constrained decoding holds quotes to.
-            prompt_format: how it is asked, as when it learned: "chat" by its chat template, "plain" without.
-            votes: how many critiques of a response are drawn and put to the vote; 1 decodes the likeliest.
-            vote_threshold: share of the votes that marks a character (`votes.vote`).
-            seed: of the draws, which follow from it and what is asked alone, not from what is asked beside it.
+            rows_at_once: critiques per batch; changes memory, not results.
+            match: how quotes are located in the response; with constrained decoding always "exact".
+            form: "spans" quotes the response; "dense" and "scores" label each word (`writing`).
+            write_feedback: False if the model was trained on spans without feedback.
+            constrain: allow only complete JSON with verbatim quotes (docs/constrained.md); None does so for the form
+                "spans". Without it, a truncated list of quotes is read up to its last quote.
+            limits: further limits of the quotes in constrained decoding.
+            prompt_format: as in training: "chat" uses the chat template, "plain" does not.
+            votes: critiques sampled per response and combined by `vote`; 1 decodes greedily.
+            vote_threshold: share of the critiques that must mark a character.
+            seed: of sampling; a critique depends on the seed and its own prompt only, not on the batch.
 
         Raises:
-            ConfigError: if there is no such form, `constrain` is True and `form` labels words, or `votes` or
-                `vote_threshold` is none.
-            ModelError: if nothing could end a critique, or the tokenizer or the length has no room for its JSON.
+            ConfigError: if there is no such form, `constrain` is True for a form with word labels, or `votes` or
+                `vote_threshold` is out of range.
+            ModelError: if the model has no end-of-sequence token, or the tokenizer or `max_new_tokens` has no room for
+                the JSON of a critique.
         """
         self.constrain = constrains(constrain, form)
         self.model, self.tokenizer = model.eval(), tokenizer
@@ -181,76 +173,72 @@ class GenerativeRewardModel:
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order."""
         if self.votes > 1:
-            drawn = self.draw(examples, responses)
-            return [vote(*pair, threshold=self.vote_threshold) for pair in zip(drawn, responses, strict=True)]
+            samples = self.draw(examples, responses)
+            return [vote(*pair, threshold=self.vote_threshold) for pair in zip(samples, responses, strict=True)]
         return self._read(self.write(examples, responses), responses)
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
-        """Return `votes` critiques of each response, drawn from the model."""
-        asked = [
-            _Asked(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
+        """Return `votes` sampled critiques of each response."""
+        requests = [
+            _Request(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
             for ids, response in zip(self._prompts(examples, responses), responses, strict=True)
             for number in range(self.votes)
         ]
-        critiques = self._read(self._texts(asked), [one.response for one in asked])
+        critiques = self._read(self._texts(requests), [request.response for request in requests])
         return [critiques[start : start + self.votes] for start in range(0, len(critiques), self.votes)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
 
-        A response that leaves no room for a critique in the model's context, or for a whole one where decoding is
-        constrained, gets the empty text.
+        The text is empty if the model's context has no room for a critique after the prompt.
         """
-        prompts = self._prompts(examples, responses)
-        told = zip(prompts, responses, examples, strict=True)
-        return self._texts([_Asked(ids, response, example.prompt_text) for ids, response, example in told])
+        rows = zip(self._prompts(examples, responses), responses, examples, strict=True)
+        return self._texts([_Request(ids, response, example.prompt_text) for ids, response, example in rows])
 
     def _prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
         return critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
 
-    def _texts(self, asked: Sequence[_Asked]) -> list[str]:
-        """Return what is written, in order: decoded in batches of about one length, in which groups stand together."""
+    def _texts(self, requests: Sequence[_Request]) -> list[str]:
+        """Return the text of each request; a batch holds prompts of similar length, with groups kept together."""
         longest: dict[str, int] = {}
-        for one in asked:
-            longest[one.group] = max(longest.get(one.group, 0), len(one.ids))
+        for request in requests:
+            longest[request.group] = max(longest.get(request.group, 0), len(request.ids))
         place = {group: number for number, group in enumerate(longest)}
-        keys = [(longest[one.group], place[one.group], len(one.ids)) for one in asked]
-        order = sorted(range(len(asked)), key=keys.__getitem__)
-        texts, least = [""] * len(asked), self._least_room
+        keys = [(longest[request.group], place[request.group], len(request.ids)) for request in requests]
+        order = sorted(range(len(requests)), key=keys.__getitem__)
+        texts, least = [""] * len(requests), self._least_room
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
-            rows = [row for row in batch if self._room(asked[row].ids) >= least]
+            rows = [row for row in batch if self._room(requests[row].ids) >= least]
             if rows:
-                for row, text in zip(rows, self._decode([asked[row] for row in rows]), strict=True):
+                for row, text in zip(rows, self._decode([requests[row] for row in rows]), strict=True):
                     texts[row] = text
         return texts
 
     def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
         return read_critiques(texts, responses, self.form, "exact" if self.constrain else self.match)
 
-    def _decode(self, asked: Sequence[_Asked]) -> list[str]:
-        """Return what is written in one batch."""
-        room = min(self._room(one.ids) for one in asked)
-        numbers = [one.numbers for one in asked if one.numbers is not None]
+    def _decode(self, requests: Sequence[_Request]) -> list[str]:
+        """Return the texts of one batch."""
+        room = min(self._room(request.ids) for request in requests)
+        rngs = [request.rng for request in requests if request.rng is not None]
         if self.constrain:
-            critiques = [
-                ConstrainedCritique(self._skeleton, one.response, eos_ids=self.eos_ids, room=room, limits=self.limits)
-                for one in asked
-            ]
-            self._generate(asked, room, ConstrainedProcessor(critiques, numbers))
+            limits: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
+            critiques = [ConstrainedCritique(self._skeleton, request.response, **limits) for request in requests]
+            self._generate(requests, room, ConstrainedProcessor(critiques, rngs))
             return [critique.text for critique in critiques]
-        ids = self._generate(asked, room, *([DrawingProcessor(numbers)] if numbers else ()))
+        ids = self._generate(requests, room, *([ConstrainedProcessor((), rngs)] if rngs else ()))
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
-    def _generate(self, asked: Sequence[_Asked], room: int, *processors: Any) -> list[tuple[int, ...]]:
+    def _generate(self, requests: Sequence[_Request], room: int, *processors: Any) -> list[tuple[int, ...]]:
         return decode_greedily(
             self.model,
-            [one.ids for one in asked],
+            [request.ids for request in requests],
             max_new_tokens=room,
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
             processors=processors,
-            groups=[one.group for one in asked],
+            groups=[request.group for request in requests],
         )
 
     @property
@@ -260,15 +248,15 @@ class GenerativeRewardModel:
 
     @property
     def _least_room(self) -> int:
-        """The fewest tokens that a critique can have."""
+        """Number of tokens of the shortest critique."""
         return int(self._skeleton.cost[START]) if self.constrain else 1
 
     def _room(self, prompt: list[int]) -> int:
-        """Return how many tokens a critique may have beside this prompt."""
+        """Return the most tokens that a critique can have after this prompt."""
         return int(min(self.max_new_tokens, context_of(self.model) - len(prompt)))
 
     def save(self, directory: Path) -> None:
-        """Write the model as an ordinary Hugging Face directory, with its settings beside it."""
+        """Write a Hugging Face directory, and the settings as reward_model.json."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
         settings = {
@@ -289,17 +277,17 @@ class GenerativeRewardModel:
     def load(
         cls, directory: str | Path, *, trust_remote_code: bool = False, model: Any = None, **settings: Any
     ) -> "GenerativeRewardModel":
-        """Load what `save` wrote, or any causal language model that writes critiques, or an adapter on one.
+        """Load a saved reward model, or any causal language model or adapter that writes critiques.
 
         Args:
-            directory: where it is.
-            trust_remote_code: run code that comes with it.
-            model: the model, where it is loaded already; such as an adapter on the policy's base.
-            settings: keyword arguments of the constructor that go before the saved ones.
+            directory: of the model.
+            trust_remote_code: run code that comes with the model.
+            model: the model if it is already loaded, such as an adapter on the policy's base.
+            settings: keyword arguments of the constructor (also by their names in 0.1); they replace the saved settings.
 
         Raises:
-            ModelError: if there is none.
+            ModelError: if there is no such model.
         """
         model = load_writer(directory, trust_remote_code=trust_remote_code) if model is None else model
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
-        return cls(model, tokenizer, **{**saved_settings(directory), **settings})
+        return cls(model, tokenizer, **{**saved_settings(directory), **_current_names(settings)})

@@ -1,21 +1,22 @@
-"""A process reward model: each step of a response is judged where it ends (arXiv 2305.20050).
+"""The process reward model: a label for each step of a response (arXiv 2305.20050).
 
-A token classifier of three labels, read at the last token of each step alone. In the loop it is a critic: each step
-that it finds good or poor becomes a span, so its tokens are rewarded, and what is neither is left alone.
+    annotations → steps with labels → token classifier with three labels → critiques with one span per labelled step
+
+The label of a step is read at its last token. Positive and negative steps become spans; neutral steps do not.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import DataError, ModelError, check_known
 from text2grad.feedback import Annotation
 from text2grad.files import to_json, write_atomically
-from text2grad.models import NO_LOSS, FineTuning, context_of, load_model, load_tokenizer
+from text2grad.models import NO_LOSS, FineTuning, OnStep, context_of, load_model, load_tokenizer
 from text2grad.reward_models.process_steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
-from text2grad.reward_models.scalar import beyond, fit
+from text2grad.reward_models.scalar import fit, logits_of, new_classifier, too_long
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.types import Critique, Example, Span
 
@@ -23,60 +24,51 @@ SETTINGS_FILE = "process_reward_model.json"
 
 
 class ProcessReport(NamedTuple):
-    """What became of the annotations.
+    """Counts of annotations and of their steps."""
 
-    Attributes:
-        learned_from: annotations that it was trained on.
-        steps: of those, how many of each label.
-        without_steps: annotations without a step, or whose critique could not be read.
-        too_long: annotations left out because prompt and response are longer than the limit, or than the context.
-        held_out: steps that it was measured on, how many of each label.
-        right: those of them that it gave their label.
-    """
-
-    learned_from: int
-    steps: dict[str, int]
-    without_steps: int
-    too_long: int
-    held_out: dict[str, int]
-    right: dict[str, int]
+    learned_from: int  # training annotations
+    steps: dict[str, int]  # training steps, by label
+    without_steps: int  # annotations without a step, or whose critique could not be parsed
+    too_long: int  # annotations left out: longer than the limit or than the context
+    held_out: dict[str, int]  # held-out steps, by label
+    right: dict[str, int]  # held-out steps with a correctly predicted label, by label
 
 
 class ProcessRewardModel:
-    """A critic that judges steps: `model(examples, responses)` returns critiques with a span for each good or poor."""
+    """A critic that labels steps: `model(examples, responses)` returns critiques with a span per labelled step."""
 
     def __init__(self, model: Any, tokenizer: Any, *, rule: StepRule = "lines", rows_at_once: int = 64) -> None:
         """Take a token classifier.
 
         Args:
             model: its labels are named negative, neutral and positive.
-            tokenizer: its tokenizer, which must tell where in the text a token stands.
-            rule: what a step is.
-            rows_at_once: responses judged together; changes memory, not results.
+            tokenizer: its tokenizer, with character offsets ("fast").
+            rule: how a response is split into steps.
+            rows_at_once: responses per forward pass; changes memory, not results.
 
         Raises:
             ConfigError: if there is no such rule.
-            ModelError: if the labels are others, or the tokenizer tells no places.
+            ModelError: if the model has other labels, or the tokenizer has no offsets.
         """
         check_known("rule", rule, get_args(StepRule))
         self.labels = [str(model.config.id2label[number]).lower() for number in range(model.config.num_labels)]
         if sorted(self.labels) != sorted(STEP_LABELS):
             raise ModelError(
-                f"a process reward model has the labels {', '.join(STEP_LABELS)}, this one {', '.join(self.labels)}; "
-                "name them in id2label of its config.json"
+                f"a process reward model needs the labels {', '.join(STEP_LABELS)}, and this model has "
+                f"{', '.join(self.labels)}; name the labels in id2label of its config.json"
             )
         if not tokenizer.is_fast:
             raise ModelError(
-                f"{type(tokenizer).__name__} does not tell where a token stands in a text; take the fast tokenizer"
+                f"{type(tokenizer).__name__} has no character offsets of tokens; use the fast tokenizer of this model"
             )
         self.model, self.tokenizer = model.eval(), tokenizer
         self.rule: StepRule = rule
         self.rows_at_once = rows_at_once
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response: its steps with their labels in words, the good and the poor as spans.
+        """Return one critique per response: the labels of its steps as feedback, positive and negative steps as spans.
 
-        What is longer than the model's context is judged by nobody: its critique has failed, and says so.
+        A response that does not fit into the model's context with its prompt gets a failed critique.
         """
         steps = [split_steps(response, self.rule) for response in responses]
         return self.judge(examples, responses, steps)
@@ -84,31 +76,21 @@ class ProcessRewardModel:
     def judge(
         self, examples: Sequence[Example], responses: Sequence[str], steps: Sequence[Sequence[Step]]
     ) -> list[Critique]:
-        """Return one critique per response about the steps that are given."""
-        import torch
-        from transformers import DataCollatorWithPadding
-
+        """Return one critique per response with the labels of the given steps."""
         rows = rows_of(self.tokenizer, examples, responses, steps)
-        context, collate = context_of(self.model), DataCollatorWithPadding(self.tokenizer)
-        fits = [row for row, (ids, _) in enumerate(rows) if len(ids) <= context]
-        critiques = [beyond(ids, context) for ids, _ in rows]
-        with torch.no_grad():
-            for start in range(0, len(fits), self.rows_at_once):
-                chosen = fits[start : start + self.rows_at_once]
-                batch = collate([{"input_ids": rows[row][0]} for row in chosen])
-                logits = self.model(**{name: values.to(self.model.device) for name, values in batch.items()}).logits
-                offsets = [len(batch["input_ids"][0]) - len(rows[row][0]) for row in chosen]
-                for row, one, padding in zip(chosen, logits.float().softmax(-1).cpu(), offsets, strict=True):
-                    left = padding if self.tokenizer.padding_side == "left" else 0
-                    at_ends = one[[left + end for end in rows[row][1]]]
-                    critiques[row] = self._critique(steps[row], at_ends)
+        critiques = [too_long(ids, context_of(self.model)) for ids, _ in rows]
+        for row, logits in logits_of(self.model, self.tokenizer, [ids for ids, _ in rows], self.rows_at_once).items():
+            ids, ends = rows[row]
+            padding = len(logits) - len(ids) if self.tokenizer.padding_side == "left" else 0
+            probabilities = logits.float().softmax(-1).cpu()
+            critiques[row] = self._critique(steps[row], probabilities[[padding + end for end in ends]])
         return critiques
 
     def _critique(self, steps: Sequence[Step], probabilities: Any) -> Critique:
-        """Return the critique of steps by the probabilities of their labels, [steps, labels]."""
+        """Return the critique of some steps from the probabilities of their labels, [steps, labels]."""
         best = probabilities.max(-1)
         labels = [self.labels[number] for number in best.indices.tolist()]
-        said = [
+        lines = [
             f"step {number}: {label} ({share:.2f})"
             for number, (label, share) in enumerate(zip(labels, best.values.tolist(), strict=True), start=1)
         ]
@@ -117,20 +99,20 @@ class ProcessRewardModel:
             for step, label in zip(steps, labels, strict=True)
             if label != "neutral"
         ]
-        return Critique("; ".join(said), tuple(spans))
+        return Critique("; ".join(lines), tuple(spans))
 
     def save(self, directory: Path) -> None:
-        """Write the model as an ordinary Hugging Face directory, with its settings beside it."""
+        """Write a Hugging Face directory, and the settings as process_reward_model.json."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
         write_atomically(directory / SETTINGS_FILE, to_json({"rule": self.rule, "rows_at_once": self.rows_at_once}))
 
     @classmethod
     def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any) -> "ProcessRewardModel":
-        """Load what `save` wrote, or any token classifier with the three labels.
+        """Load a saved process reward model, or any token classifier with the three labels.
 
         Raises:
-            ModelError: if there is none.
+            ModelError: if there is no such model.
         """
         from transformers import AutoModelForTokenClassification
 
@@ -151,11 +133,11 @@ def rows_of(
     texts = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
     encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     rows = []
-    for example, ids, places, some in zip(
+    for example, ids, ranges, some in zip(
         examples, encoded["input_ids"], encoded["offset_mapping"], steps, strict=True
     ):
         before = len(example.prompt_text)
-        starts = [(start, position) for position, (start, end) in enumerate(places) if end > start]
+        starts = [(start, position) for position, (start, end) in enumerate(ranges) if end > start]
         ends = [max(position for start, position in starts if start < before + step.end) for step in some]
         rows.append((list(ids), ends))
     return rows
@@ -165,75 +147,64 @@ def train_process_reward_model(
     start: str | Path,
     tokenizer: Any,
     annotations: Sequence[Annotation],
-    how: FineTuning,
+    settings: FineTuning,
     *,
     rule: StepRule = "lines",
     spans_are_steps: bool = False,
     held_out: Sequence[Annotation] = (),
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> tuple[ProcessRewardModel, ProcessReport]:
     """Train a process reward model on annotations.
 
     Args:
-        start: directory or hub name of the language model whose trunk it starts from; the head is new.
+        start: directory or hub name of the language model whose trunk is the start; the output layer is new.
         tokenizer: its tokenizer.
-        annotations: what is learned from.
-        how: steps, batch size, learning rate; annotations beyond `max_tokens` are left out and counted.
-        rule: what a step is, now and when it judges.
-        spans_are_steps: learn from the critiques' spans as the steps; it still judges by the rule.
-        held_out: what it is measured on.
-        on_step: called with the number of steps made.
+        annotations: training annotations.
+        settings: of the training; annotations longer than `max_tokens` are left out.
+        rule: how a response is split into steps, in training and later.
+        spans_are_steps: train on the critiques' spans as the steps; later responses are still split by the rule.
+        held_out: annotations to measure on.
+        on_step: called with the number of finished optimizer steps after each.
 
     Raises:
-        DataError: if nothing is left to learn from, or all steps have one label.
+        DataError: if no annotation is left, or all steps have the same label.
         ModelError: if there is no model to start from.
     """
-    from transformers import DataCollatorForTokenClassification
+    from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
     chosen: StepRule | Literal["spans"] = "spans" if spans_are_steps else rule
-    model = _classifier_on(start, tokenizer, seed=how.seed)
-    judge = ProcessRewardModel(model, tokenizer, rule=rule)
-    given, steps = _with_steps(annotations, chosen)
-    rows = _rows(tokenizer, given, steps)
-    kept = [row for row, (ids, _) in enumerate(rows) if len(ids) <= min(how.max_tokens, context_of(model))]
-    counts: Counter[str] = Counter(step.label for row in kept for step in steps[row])
-    if len(counts) < 2:
-        raise DataError(
-            f"{len(kept)} of {len(annotations)} annotations have steps that can be learned from, with the labels "
-            f"{dict(counts)}; at least two labels are needed to tell steps apart"
-        )
-    data = {"input_ids": [rows[row][0] for row in kept], "labels": [_labels(*rows[row], steps[row]) for row in kept]}
-    fit(model, data, DataCollatorForTokenClassification(tokenizer), how, on_step)
-    model.eval()
-    right, total = _measure(judge, held_out, chosen)
-    left_out = len(given) - len(kept)
-    report = ProcessReport(len(kept), dict(counts), len(annotations) - len(given), left_out, total, right)
-    return judge, report
-
-
-def _classifier_on(start: str | Path, tokenizer: Any, *, seed: int) -> Any:
-    import torch
-    from transformers import AutoModelForTokenClassification
-
-    torch.manual_seed(seed)
     names = dict(enumerate(STEP_LABELS))
-    model = load_model(
-        AutoModelForTokenClassification,
-        "a model to judge steps with",
+    model = new_classifier(
         start,
+        tokenizer,
+        AutoModelForTokenClassification,
+        seed=settings.seed,
         num_labels=len(names),
         id2label=names,
         label2id={name: number for number, name in names.items()},
-        dtype=torch.float32,
     )
-    model.config.pad_token_id = tokenizer.pad_token_id
-    return model
+    reward_model = ProcessRewardModel(model, tokenizer, rule=rule)
+    given, steps = _with_steps(annotations, chosen)
+    rows = _rows(tokenizer, given, steps)
+    kept = [row for row, (ids, _) in enumerate(rows) if len(ids) <= min(settings.max_tokens, context_of(model))]
+    counts: Counter[str] = Counter(step.label for row in kept for step in steps[row])
+    if len(counts) < 2:
+        raise DataError(
+            f"{len(kept)} of {len(annotations)} annotations have steps to train on, with the labels {dict(counts)}; at "
+            "least two different labels are needed"
+        )
+    data = {"input_ids": [rows[row][0] for row in kept], "labels": [_labels(*rows[row], steps[row]) for row in kept]}
+    fit(model, data, DataCollatorForTokenClassification(tokenizer), settings, on_step)
+    right, total = _measure(reward_model, held_out, chosen)
+    left_out = len(given) - len(kept)
+    report = ProcessReport(len(kept), dict(counts), len(annotations) - len(given), left_out, total, right)
+    return reward_model, report
 
 
 def _with_steps(
     annotations: Sequence[Annotation], rule: StepRule | Literal["spans"]
 ) -> tuple[list[Annotation], list[list[Step]]]:
-    """Return the annotations that have steps, and those."""
+    """Return the annotations that have steps, and their steps."""
     pairs = [(one, labelled_steps(one, rule)) for one in annotations if not one.critique.failed]
     return [one for one, steps in pairs if steps], [steps for _, steps in pairs if steps]
 
@@ -246,7 +217,7 @@ def _rows(
 
 
 def _labels(ids: Sequence[int], ends: Sequence[int], steps: Sequence[Step]) -> list[int]:
-    """Return the label of each token: a step's where it ends, and no loss anywhere else."""
+    """Return the label of each token: the step's label on its last token, no loss on any other."""
     labels = [NO_LOSS] * len(ids)
     for end, step in zip(ends, steps, strict=True):
         labels[end] = STEP_LABELS.index(step.label)
@@ -254,11 +225,11 @@ def _labels(ids: Sequence[int], ends: Sequence[int], steps: Sequence[Step]) -> l
 
 
 def _measure(
-    judge: ProcessRewardModel, annotations: Sequence[Annotation], rule: StepRule | Literal["spans"]
+    reward_model: ProcessRewardModel, annotations: Sequence[Annotation], rule: StepRule | Literal["spans"]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how many steps of each label got it, and how many there are; those beyond the context are passed over."""
+    """Return correctly labelled steps and all steps, by label; responses that do not fit the context are skipped."""
     given, steps = _with_steps(annotations, rule)
-    critiques = judge.judge([Example(one.prompt) for one in given], [one.response for one in given], steps)
+    critiques = reward_model.judge([Example(one.prompt) for one in given], [one.response for one in given], steps)
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for critique, some in zip(critiques, steps, strict=True):

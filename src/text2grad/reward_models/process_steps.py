@@ -1,8 +1,8 @@
-"""A response in steps, and what an annotation says of each: the data of a process reward model.
+"""Response → steps, and annotation → labels of the steps: the training data of a process reward model.
 
-A step is a line or a sentence, without the white space around it. Its label follows from the spans that touch it:
-positive or negative where they agree, neutral where there are none or they contradict each other. Where the spans are
-the steps themselves, as people mark them in a solution, they are taken as they are.
+A step is a line or a sentence without the white space around it. Its label comes from the spans that overlap it:
+positive or negative if all have this label, neutral if there is none or they differ. Where annotators mark the steps
+of a solution themselves, the spans are the steps.
 """
 
 import re
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 def split_steps(response: str, rule: StepRule) -> list[Step]:
-    r"""Return the steps of a response, none of them labelled.
+    r"""Return the steps of a response, all neutral.
 
     Raises:
         ConfigError: if there is no such rule.
@@ -47,13 +47,13 @@ def labelled_steps(annotation: Annotation, rule: StepRule | Literal["spans"]) ->
 
     Args:
         annotation: a response and its critique.
-        rule: "lines" or "sentences"; "spans" takes the critique's spans as the steps.
+        rule: "lines" or "sentences"; or "spans", where the critique's spans are the steps.
     """
     spans = [span for span in annotation.critique.spans if span.end > span.start]
     if rule == "spans":
         return [Step(span.start, span.end, span.label) for span in spans]
     steps = []
     for step in split_steps(annotation.response, rule):
-        said = {span.label for span in spans if span.start < step.end and step.start < span.end}
-        steps.append(step._replace(label=said.pop()) if len(said) == 1 else step)
+        labels = {span.label for span in spans if span.start < step.end and step.start < span.end}
+        steps.append(step._replace(label=labels.pop()) if len(labels) == 1 else step)
     return steps

@@ -1,11 +1,11 @@
-"""Keeping a learned critic honest while the policy learns from it.
+"""Refresh of a generative reward model during RL: audit it, and train it again on the policy's own responses.
 
-A policy finds the mistakes of a reward model that stands still. So some responses of each step are audited by the
-annotator who taught it, and after chosen steps it is trained again on the policy's own last responses, among older
-annotations so that it does not forget.
+A policy exploits the errors of a fixed reward model. So the annotator judges some responses of each step (audit), and
+after chosen steps the reward model is trained on the policy's last responses, mixed with older annotations so that it
+does not forget.
 
-    critic/annotations.jsonl     every answer of the annotator: it is never asked twice
-    critic/step-000010/          the reward model since step 10
+    critic/annotations.jsonl     cache of the annotator's critiques; no response is annotated twice
+    critic/step-000010/          the reward model from step 10 on
 """
 
 import shutil
@@ -16,25 +16,25 @@ from random import Random
 from typing import Any
 
 from text2grad.align import AlignSettings, response_deltas
-from text2grad.config import RefreshConfig
+from text2grad.config import Recipe, RefreshConfig
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
 from text2grad.models import FineTuning, random_states, restore_random_states
-from text2grad.reward_models.agreement import Quality, compare
+from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.shared_base import learning, load_weights
-from text2grad.reward_models.training.examples import train_reward_model
+from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.types import Critique, Example, Rollout
 
 
 class Refresher:
-    """Audits a learned critic, and trains it again when it is time."""
+    """Audits the critic of a run and trains it again when a refresh is due."""
 
     def __init__(
         self,
-        config: RefreshConfig,
+        settings: RefreshConfig,
         critic: Any,
         annotator: Critic | None,
         directory: Path,
@@ -44,68 +44,85 @@ class Refresher:
         seed: int,
         trust_remote_code: bool,
     ) -> None:
-        """Check that there is something to refresh and somebody to ask.
+        """Check that the critic can be trained and that there is an annotator.
 
         Args:
-            config: [refresh], when and how.
-            critic: the critic of the loop; to be refreshed it must be a `GenerativeRewardModel`.
-            annotator: the critic that knows better.
+            settings: when to refresh and how to train.
+            critic: the critic of the run; a refresh needs a `GenerativeRewardModel`.
+            annotator: the critic whose critiques are taken as the truth; None where neither audit nor refresh is set.
             directory: of the run.
-            delta_settings: how spans become δ.
-            match: how quotes of the annotator are found in the response.
+            delta_settings: how spans become δ, for the audit.
+            match: how the annotator's quotes are located in a response.
             seed: of the run.
-            trust_remote_code: run code that comes with the model.
+            trust_remote_code: run code that comes with the reward model's weights.
 
         Raises:
-            ConfigError: if the critic cannot be trained, or there is no annotator, or several processes.
+            ConfigError: if the critic cannot be trained, or there is no annotator.
             DataError: if the old annotations cannot be read.
         """
-        if config.active and not isinstance(critic, GenerativeRewardModel):
+        if settings.active and not isinstance(critic, GenerativeRewardModel):
             raise ConfigError(
-                f"[refresh] trains the critic again, but it is a {type(critic).__name__}, no generative reward model. "
-                "Name one with critic.model, or leave refresh.steps and refresh.drift out."
+                f"[refresh] trains a generative reward model, and the critic is a {type(critic).__name__}. Set "
+                "critic.model to a generative reward model, or remove refresh.steps and refresh.drift."
             )
-        if (config.active or config.audit) and annotator is None:
-            raise ConfigError('[refresh] needs an annotator; name one with refresh.annotator = "module:name"')
-        self.config, self.critic, self.delta_settings, self.seed = config, critic, delta_settings, seed
+        if (settings.active or settings.audit) and annotator is None:
+            raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
+        self.settings, self.critic, self.delta_settings, self.seed = settings, critic, delta_settings, seed
         self.directory = directory / "critic"
         self.match, self.trust_remote_code = match, trust_remote_code
         self.annotator: Critic | None = None
         if annotator is not None:
-            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
-        self.old = read_annotations(config.replay_from) if config.active and config.replay_from else []
-        self.seen: deque[tuple[Example, str]] = deque(maxlen=config.window)
+            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=match)
+        self.old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
+        self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
         self.current, self.last_kl = "", 0.0
 
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, critic: Any, annotator: Critic | None) -> "Refresher | None":
+        """Return the refresher that a recipe asks for, or None if it neither audits nor retrains the critic."""
+        if not recipe.refresh.active and not recipe.refresh.audit:
+            return None
+        reward = recipe.reward
+        return cls(
+            recipe.refresh,
+            critic,
+            annotator,
+            Path(recipe.run.out),
+            delta_settings=AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass),
+            match=recipe.critic.match,
+            seed=recipe.run.seed,
+            trust_remote_code=recipe.model.trust_remote_code,
+        )
+
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
-        """Return how far the critic is from the annotator on the first responses of a step."""
-        n = self.config.audit
+        """Return the critic's agreement with the annotator on the first responses of a step; empty if disabled."""
+        n = self.settings.audit
         if not n or self.annotator is None:
             return {}
-        quality = judge(
+        agreement = judge(
             self.annotator, tokenizer, rollouts[:n], deltas[:n], critiques[:n], self.delta_settings, match=self.match
         )
-        return {f"audit/{name}": value for name, value in quality.metrics().items()}
+        return {f"audit/{name}": value for name, value in agreement.metrics().items()}
 
     def observe(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
-        """Take a step's responses, those of all processes in the order of the batch."""
-        self.seen.extend(zip(examples, responses, strict=True))
+        """Add a step's responses, of all processes in the order of the batch, to the window."""
+        self.window.extend(zip(examples, responses, strict=True))
 
     def refresh_if_due(self, step: int, kl_per_token: float) -> dict[str, float]:
-        """Train the critic on the last responses, or load what a killed run trained at this very step.
+        """Train the critic on the window; or load its weights, if an interrupted run trained it at this step.
 
         Args:
-            step: how many steps are finished.
-            kl_per_token: of the last of them, nats.
+            step: number of finished steps.
+            kl_per_token: of the last step, in nats.
 
         Returns:
-            `critic/refreshed`, 1 when it was; nothing where it never is. It is not where no critique of the annotator
-            could be read.
+            `critic/refreshed`: 1.0 if refreshed now, 0.0 if not due or no critique of the annotator could be parsed.
+            Empty if no refresh is set.
         """
-        if not self.config.active:
+        if not self.settings.active:
             return {}
-        moved = self.config.drift is not None and abs(kl_per_token - self.last_kl) >= self.config.drift
-        if step not in self.config.steps and not moved:
+        moved = self.settings.drift is not None and abs(kl_per_token - self.last_kl) >= self.settings.drift
+        if step not in self.settings.steps and not moved:
             return {"critic/refreshed": 0.0}
         name = f"step-{step:06d}"
         if not (self.directory / name).exists():
@@ -120,57 +137,56 @@ class Refresher:
         return {"critic/refreshed": 1.0}
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: which reward model is in use."""
+        """Return the state for a checkpoint: the name of the current reward model, and the KL at its refresh."""
         return {"current": self.current, "last_kl": self.last_kl}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Undo `state`."""
+        """Restore the state that `state` returned, and load that reward model's weights."""
         self.last_kl = state["last_kl"]
         if state["current"]:
             self._load(state["current"])
 
     def prune(self, needed: set[str]) -> None:
-        """Remove reward models that no checkpoint needs."""
+        """Remove the reward models whose names are not in `needed`, except the current one."""
         for path in self.directory.glob("step-*"):
             if path.name not in {*needed, self.current}:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _train(self, step: int) -> bool:
-        """Train the critic, and tell whether there was anything new to learn from."""
-        examples, responses = zip(*self.seen, strict=True)
-        assert self.annotator is not None  # checked when this was made
-        fresh = [one for one in annotate(self.annotator, examples, responses) if not one.critique.failed]
-        if not fresh:
+        """Train the critic; return False if no critique of the annotator could be parsed."""
+        examples, responses = zip(*self.window, strict=True)
+        assert self.annotator is not None  # checked in the constructor
+        new = [one for one in annotate(self.annotator, examples, responses) if not one.critique.failed]
+        if not new:
             return False
-        fresh = thinned(fresh, self.config.negative_share, Random(f"{self.seed} {step} thinned"))
-        share = self.config.replay
-        count = min(len(self.old), round(len(fresh) * share / (1 - share)))
-        mixed: list[Annotation] = [*fresh, *Random(f"{self.seed} {step}").sample(self.old, count)]
-        how = FineTuning(
-            steps=self.config.train_steps,
-            batch_size=self.config.batch_size,
-            learning_rate=self.config.lr,
-            optimizer=self.config.optimizer,
+        settings, critic = self.settings, self.critic
+        new = rebalanced(new, settings.negative_share, Random(f"{self.seed} {step} thinned"))
+        count = min(len(self.old), round(len(new) * settings.replay / (1 - settings.replay)))
+        annotations: list[Annotation] = [*new, *Random(f"{self.seed} {step}").sample(self.old, count)]
+        training = FineTuning(
+            steps=settings.train_steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.lr,
+            optimizer=settings.optimizer,
             seed=(self.seed + step) % 2**32,
-            prompt_format=self.critic.prompt_format,
+            prompt_format=critic.prompt_format,
         )
-        device = self.critic.model.device  # a trainer of transformers moves the model to its own
-        critic = self.critic
+        device = critic.model.device  # a trainer of transformers moves the model to its own
         with learning(critic.model) as model:
             train_reward_model(
                 model,
                 critic.tokenizer,
-                mixed,
-                how,
+                annotations,
+                training,
                 write_feedback=critic.write_feedback,
                 form=critic.form,
                 constrain=critic.constrain,
             )
-        self.critic.model.to(device)
+        critic.model.to(device)
         return True
 
     def _load(self, name: str) -> None:
-        """Take up saved weights; those just trained are loaded too, so that a resumed run has the same bits."""
+        """Load saved weights, also right after training, so that a resumed run has the same bits."""
         load_weights(self.critic.model, self.directory / name, trust_remote_code=self.trust_remote_code)
         self.current = name
 
@@ -184,17 +200,17 @@ def judge(
     settings: AlignSettings,
     *,
     match: Match,
-) -> Quality:
-    """Return how a critic's δ on some responses compare with an annotator's.
+) -> Agreement:
+    """Return the agreement of a critic's δ with the annotator's δ on some responses.
 
     Args:
-        annotator: the critic that knows better.
+        annotator: its critiques are taken as the truth.
         tokenizer: the policy's.
         rollouts: the responses.
-        deltas: δ of each by the critic.
-        critiques: what the critic wrote.
+        deltas: δ of each response by the critic.
+        critiques: of the critic.
         settings: how spans become δ.
-        match: how quotes of the annotator are found in the response.
+        match: how the annotator's quotes are located in a response.
 
     Raises:
         CriticError: if the annotator fails.
@@ -204,18 +220,18 @@ def judge(
     return compare(deltas, true_deltas, critiques)
 
 
-def thinned(annotations: Sequence[Annotation], share: float, rng: Random) -> list[Annotation]:
-    """Leave out annotations that blame nothing until those that do make up a share, as far as there are any.
+def rebalanced(annotations: Sequence[Annotation], share: float, rng: Random) -> list[Annotation]:
+    """Leave out annotations without a negative span, at random, until the others make up a share.
 
-    A reward model that sees little but praise learns to praise whatever it reads.
+    A reward model that is trained on few negative spans marks most text as positive.
 
     Args:
         annotations: in any order, which is kept.
-        share: of those with a negative span.
-        rng: chooses what stays.
+        share: of annotations with a negative span, in [0, 1]; 0 keeps all.
+        rng: chooses the annotations that stay.
     """
-    blaming = [any(span.label == "negative" for span in one.critique.spans) for one in annotations]
-    others = [row for row, blames in enumerate(blaming) if not blames]
-    room = round(sum(blaming) * (1 - share) / share) if share and any(blaming) else len(others)
+    negative = [any(span.label == "negative" for span in one.critique.spans) for one in annotations]
+    others = [row for row, is_negative in enumerate(negative) if not is_negative]
+    room = round(sum(negative) * (1 - share) / share) if share and any(negative) else len(others)
     kept = set(rng.sample(others, min(room, len(others))))
-    return [one for row, one in enumerate(annotations) if blaming[row] or row in kept]
+    return [one for row, one in enumerate(annotations) if negative[row] or row in kept]

@@ -1,13 +1,13 @@
-"""The baseline without words: a reward model that gives a response one number (scalar PPO's, section 5.1).
+"""The scalar reward model: one number per response, r(x, y) (the baseline of section 5.1).
 
-It learns from the very annotations that the generative reward model learns from: the number is Σ δ_t, what the spans
-of the critique add up to; or from preferences (`preference_training`). In the loop it is a critic whose critiques hold
-an outcome and no spans.
+    annotations and rewards → sequence classifier with one output → critiques with an outcome and no spans
+
+The rewards are Σ_t δ_t of the annotations that the generative reward model is trained on; `scalar_from_preferences`
+trains on preferences instead.
 """
 
 import json
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -17,22 +17,22 @@ from text2grad.feedback import Annotation
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
     FineTuning,
-    as_it_was,
+    OnStep,
     context_of,
     load_model,
     load_tokenizer,
     optimizers,
-    train_quietly,
+    train_with,
     training_arguments,
 )
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.types import Critique, Example, PromptFormat
 
-SETTINGS_FILE = "reward_head.json"
+SETTINGS_FILE = "reward_head.json"  # the name in saved models
 
 
 class ScalarRewardModel:
-    """A critic that gives one number: `model(examples, responses)` returns critiques with an outcome."""
+    """A critic that scores responses: `model(examples, responses)` returns critiques with an outcome."""
 
     def __init__(
         self,
@@ -44,50 +44,44 @@ class ScalarRewardModel:
         rows_at_once: int = 64,
         prompt_format: PromptFormat = "plain",
     ) -> None:
-        """Take a sequence classifier with one output.
+        """Take a sequence classifier with one output: r = mean + deviation · logit.
 
         Args:
             model: its logit is the standardized reward.
             tokenizer: its tokenizer, with a padding token.
-            mean: of the rewards it learned from.
-            deviation: of the rewards it learned from.
-            rows_at_once: responses scored together; changes memory, not results.
-            prompt_format: "plain" reads prompt and response as they stand, "chat" by the tokenizer's chat template.
+            mean: of the rewards that it was trained on.
+            deviation: standard deviation of these rewards.
+            rows_at_once: responses per forward pass; changes memory, not results.
+            prompt_format: "plain" reads prompt and response as they are, "chat" with the tokenizer's chat template.
 
         Raises:
-            ModelError: if the model has not one output.
+            ModelError: if the model does not have exactly one output.
         """
         if model.config.num_labels != 1:
-            raise ModelError(f"a scalar reward model has one output, this one has {model.config.num_labels}")
+            raise ModelError(
+                f"a scalar reward model needs exactly one output, and this model has {model.config.num_labels}; train "
+                "one with `text2grad reward-baseline scalar`"
+            )
         self.model, self.tokenizer = model.eval(), tokenizer
         self.mean, self.deviation, self.rows_at_once = mean, deviation, rows_at_once
         self.prompt_format: PromptFormat = prompt_format
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response: no words, no spans, an outcome.
+        """Return one critique per response: an outcome, no feedback and no spans.
 
-        What is longer than the model's context is scored by nobody: its critique has failed, and says so.
+        A response that does not fit into the model's context with its prompt gets a failed critique.
         """
-        import torch
-        from transformers import DataCollatorWithPadding
-
         rows = scored_ids(self.tokenizer, examples, responses, self.prompt_format)
-        context, collate = context_of(self.model), DataCollatorWithPadding(self.tokenizer)
-        fits = [row for row, ids in enumerate(rows) if len(ids) <= context]
-        scores: dict[int, float] = {}
-        with torch.no_grad():
-            for start in range(0, len(fits), self.rows_at_once):
-                chosen = fits[start : start + self.rows_at_once]
-                batch = collate([{"input_ids": rows[row]} for row in chosen])
-                logits = self.model(**{name: values.to(self.model.device) for name, values in batch.items()}).logits
-                scores |= dict(zip(chosen, logits[:, 0].tolist(), strict=True))
+        logits = logits_of(self.model, self.tokenizer, rows, self.rows_at_once)
         return [
-            Critique("", outcome=self.mean + self.deviation * scores[row]) if row in scores else beyond(ids, context)
+            Critique("", outcome=self.mean + self.deviation * logits[row][0].item())
+            if row in logits
+            else too_long(ids, context_of(self.model))
             for row, ids in enumerate(rows)
         ]
 
     def save(self, directory: Path) -> None:
-        """Write the model as an ordinary Hugging Face directory, with its scale beside it."""
+        """Write a Hugging Face directory, and the settings as reward_head.json."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
         settings = {
@@ -100,10 +94,12 @@ class ScalarRewardModel:
 
     @classmethod
     def load(cls, directory: str | Path, *, trust_remote_code: bool = False) -> "ScalarRewardModel":
-        """Load what `save` wrote, or any sequence classifier with one output, asked by its chat template if it has one.
+        """Load a saved scalar reward model, or any sequence classifier with one output.
+
+        A model without saved settings reads prompts with its chat template, if it has one.
 
         Raises:
-            ModelError: if there is none.
+            ModelError: if there is no such model.
         """
         from transformers import AutoModelForSequenceClassification
 
@@ -116,129 +112,142 @@ class ScalarRewardModel:
 
 
 def format_of(tokenizer: Any) -> PromptFormat:
-    """Return "chat" where a tokenizer has a chat template, else "plain"."""
+    """Return "chat" if a tokenizer has a chat template, else "plain"."""
     return "chat" if getattr(tokenizer, "chat_template", None) else "plain"
 
 
 def scored_ids(
     tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], prompt_format: PromptFormat
 ) -> list[list[int]]:
-    """Return the ids of what a scalar reward model reads: each prompt and its response."""
+    """Return the ids of each prompt with its response, as a scalar reward model reads them."""
     pairs = list(zip(examples, responses, strict=True))
     if not pairs:
         return []
     if prompt_format == "plain":
         return list(tokenizer([critique_prompt(*pair) for pair in pairs], verbose=False)["input_ids"])
-    asked = [[{"role": "user", "content": e.prompt}] if isinstance(e.prompt, str) else list(e.prompt) for e in examples]
+    prompts = [
+        [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else list(example.prompt)
+        for example in examples
+    ]
     chats = [
-        [*chat, {"role": "assistant", "content": response}] for chat, response in zip(asked, responses, strict=True)
+        [*prompt, {"role": "assistant", "content": response}]
+        for prompt, response in zip(prompts, responses, strict=True)
     ]
     texts = tokenizer.apply_chat_template(chats, tokenize=False)
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def beyond(ids: Sequence[int], context: float) -> Critique:
-    """Return the critique of what nobody can read to its end."""
+def too_long(ids: Sequence[int], context: float) -> Critique:
+    """Return the failed critique of a response that does not fit into the reward model's context."""
     return Critique(
         f"prompt and response have {len(ids)} tokens, more than the reward model's context of {context}",
         status="unparsable",
     )
 
 
-def train_reward_head(
+def train_scalar_reward_model(
     start: str | Path,
     tokenizer: Any,
     annotations: Sequence[Annotation],
     rewards: Sequence[float],
-    how: FineTuning,
+    settings: FineTuning,
     *,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> tuple[ScalarRewardModel, int]:
-    """Train a scalar reward model by squared error.
+    """Train a scalar reward model with the squared error to standardized rewards.
 
     Args:
-        start: directory of the causal language model whose trunk it starts from; the head is new.
+        start: directory of the causal language model whose trunk is the start; the output layer is new.
         tokenizer: its tokenizer.
         annotations: prompts and responses.
-        rewards: the number of each.
-        how: steps, batch size, learning rate.
-        on_step: called with the number of steps made.
+        rewards: one number per annotation.
+        settings: of the training.
+        on_step: called with the number of finished steps after each step.
 
     Returns:
-        The reward model, and how many annotations were left out because prompt and response together are longer than
-        `how.max_tokens`, or than the model's context: cut, they would be judged by what they do not say.
+        The reward model, and the number of annotations that are longer than `settings.max_tokens` or than the model's
+        context. They are left out: a cut response would have the reward of the whole one.
 
     Raises:
-        DataError: if there is nothing to learn: no annotations, or all rewards are the same.
+        DataError: if there are no annotations, none is short enough, or all rewards are equal.
         ModelError: if there is no model to start from.
     """
     from transformers import DataCollatorWithPadding
 
     if not annotations or len(annotations) != len(rewards):
         raise DataError(f"got {len(annotations)} annotations and {len(rewards)} rewards; one reward each is needed")
-    asked = [Example(one.prompt) for one in annotations]
-    rows = scored_ids(tokenizer, asked, [one.response for one in annotations], "plain")
-    model = scalar_head_on(start, tokenizer, seed=how.seed)
-    limit = min(how.max_tokens, context_of(model))
+    examples = [Example(annotation.prompt) for annotation in annotations]
+    rows = scored_ids(tokenizer, examples, [annotation.response for annotation in annotations], "plain")
+    model = new_scalar_model(start, tokenizer, seed=settings.seed)
+    limit = min(settings.max_tokens, context_of(model))
     kept = [row for row, ids in enumerate(rows) if len(ids) <= limit]
     if not kept:
         raise DataError(
-            f"all {len(annotations)} annotations are longer than {limit} tokens; raise max_tokens, as far as the "
-            "model's context goes"
+            f"all {len(annotations)} annotations are longer than {limit} tokens; raise max_tokens, at most to "
+            "the model's context"
         )
     mean, deviation = fmean(rewards[row] for row in kept), pstdev([rewards[row] for row in kept])
     if deviation == 0:
-        raise DataError(f"all {len(kept)} rewards are {mean}; there is nothing to tell apart")
+        raise DataError(f"all {len(kept)} rewards are {mean}; at least two different rewards are needed")
     data = {
         "input_ids": [rows[row] for row in kept],
         "labels": [(rewards[row] - mean) / deviation for row in kept],
     }
-    fit(model, data, DataCollatorWithPadding(tokenizer), how, on_step)
+    fit(model, data, DataCollatorWithPadding(tokenizer), settings, on_step)
     return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation), len(annotations) - len(kept)
 
 
-def fit(model: Any, data: dict[str, Any], collate: Any, how: FineTuning, on_step: Callable[[int], None] | None) -> None:
-    """Train a model with a head by its own loss, by transformers' trainer.
-
-    Args:
-        model: trained in place.
-        data: columns, "input_ids" and "labels".
-        collate: makes a batch of rows.
-        how: steps, batch size, learning rate.
-        on_step: called with the number of steps made.
-    """
+def fit(model: Any, data: dict[str, Any], collate: Any, settings: FineTuning, on_step: OnStep | None) -> None:
+    """Train a classifier in place with its own loss, on the columns "input_ids" and "labels"."""
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
-        trainer = Trainer(
+    def make_trainer(directory: str) -> Any:
+        return Trainer(
             model,
-            TrainingArguments(**training_arguments(how, scratch)),
+            training_arguments(TrainingArguments, settings, directory),
             train_dataset=Dataset.from_dict(data),
             data_collator=collate,
-            optimizers=optimizers(model, how),
+            optimizers=optimizers(model, settings),
         )
-        train_quietly(trainer, on_step)
+
+    train_with(make_trainer, model, on_step=on_step)
 
 
-def scalar_head_on(start: str | Path, tokenizer: Any, *, seed: int, trust_remote_code: bool = False) -> Any:
-    """Return a sequence classifier with one output: the trunk of a saved language model, and a new head.
+def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, **config: Any) -> Any:
+    """Return a classifier of a class of transformers: the trunk of a saved language model and a new output layer.
 
     Raises:
         ModelError: if there is no such model.
     """
     import torch
-    from transformers import AutoModelForSequenceClassification
 
     torch.manual_seed(seed)
-    model = load_model(
-        AutoModelForSequenceClassification,
-        "a model to put a reward head on",
-        start,
-        num_labels=1,
-        problem_type="regression",
-        dtype=torch.float32,
-        trust_remote_code=trust_remote_code,
-    )
+    model = load_model(kind, "a model to start a reward model from", start, dtype=torch.float32, **config)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model
+
+
+def new_scalar_model(start: str | Path, tokenizer: Any, *, seed: int, trust_remote_code: bool = False) -> Any:
+    """Return a sequence classifier with one output; see `new_classifier`."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = {"num_labels": 1, "problem_type": "regression", "trust_remote_code": trust_remote_code}
+    return new_classifier(start, tokenizer, AutoModelForSequenceClassification, seed=seed, **config)
+
+
+def logits_of(model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], rows_at_once: int) -> dict[int, Any]:
+    """Return the logits of the rows that fit into the context, by row: [labels], or with padding [tokens, labels]."""
+    import torch
+    from transformers import DataCollatorWithPadding
+
+    context, collate = context_of(model), DataCollatorWithPadding(tokenizer)
+    fits = [row for row, ids in enumerate(rows) if len(ids) <= context]
+    found: dict[int, Any] = {}
+    with torch.no_grad():
+        for start in range(0, len(fits), rows_at_once):
+            chosen = fits[start : start + rows_at_once]
+            batch = collate([{"input_ids": rows[row]} for row in chosen])
+            logits = model(**{name: values.to(model.device) for name, values in batch.items()}).logits
+            found |= dict(zip(chosen, logits, strict=True))
+    return found

@@ -1,161 +1,140 @@
-"""A scalar reward model from preferences: −log σ(r(x, y_chosen) − r(x, y_rejected)), by TRL's RewardTrainer.
+"""A scalar reward model from preferences, with TRL's RewardTrainer: loss −log σ(r(x, y_chosen) − r(x, y_rejected)).
 
-Only differences are learned, so the numbers have no zero and no unit. Afterwards they are given both: over the
-responses that it learned from, chosen and rejected, they have mean 0 and deviation 1, the scale on which
-`reward.outcome` stands.
+The loss fixes only differences. So r is standardized afterwards: mean 0 and standard deviation 1 over chosen and
+rejected training responses, the scale on which `reward.outcome` is a factor.
 """
 
 import copy
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Literal, NamedTuple
 
 from text2grad.errors import DataError, TrainingError
 from text2grad.feedback import Preference
-from text2grad.models import (
-    FineTuning,
-    as_it_was,
-    context_of,
-    optimizers,
-    recomputing,
-    train_quietly,
-    training_arguments,
-)
-from text2grad.reward_models.scalar import ScalarRewardModel, format_of, scalar_head_on, scored_ids
+from text2grad.models import FineTuning, OnStep, context_of, optimizers, train_with, training_arguments
+from text2grad.reward_models.scalar import ScalarRewardModel, format_of, new_scalar_model, scored_ids
 from text2grad.types import Critique, Example
 
-STANDARDIZED_ON = 2_000  # pairs, the first of those that it learned from
+STANDARDIZED_ON = 2_000  # the first training pairs
 
 
 class PreferenceReport(NamedTuple):
-    """What became of the preferences.
+    """Counts of the preferences, and the held-out accuracy."""
 
-    Attributes:
-        learned_from: pairs that it was trained on.
-        alike: pairs whose two responses are the same, which say nothing.
-        too_long: pairs left out because one of the two is longer than the limit, or than the context.
-        held_out: pairs that it was measured on.
-        accuracy: share of those where the chosen response got the higher number; equal numbers count half. None where
-            nothing was held out.
-    """
-
-    learned_from: int
-    alike: int
-    too_long: int
-    held_out: int
-    accuracy: float | None
+    learned_from: int  # training pairs
+    alike: int  # pairs left out: the two responses are equal
+    too_long: int  # pairs left out: a response is longer than the limit or than the context
+    held_out: int  # held-out pairs
+    accuracy: float | None  # share of held-out pairs whose chosen response has the higher reward; ties count half
 
 
 def train_scalar_from_preferences(
     start: str | Path,
     tokenizer: Any,
     preferences: Sequence[Preference],
-    how: FineTuning,
+    settings: FineTuning,
     *,
     held_out: Sequence[Preference] = (),
     prompt_format: Literal["auto", "plain", "chat"] = "auto",
     trust_remote_code: bool = False,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> tuple[ScalarRewardModel, PreferenceReport]:
     """Train a scalar reward model on preferences.
 
     Args:
-        start: directory or hub name of the causal language model whose trunk it starts from; the head is new.
+        start: directory or hub name of the causal language model whose trunk is the start; the output layer is new.
         tokenizer: its tokenizer.
-        preferences: what is learned from.
-        how: steps, pairs of a step, learning rate; pairs with a response beyond `max_tokens` are left out and counted.
-        held_out: what the accuracy is measured on.
-        prompt_format: "chat" by the tokenizer's chat template, "plain" as it stands, "auto" chat where there is one.
+        preferences: training pairs.
+        settings: of the training; `batch_size` counts pairs, and pairs with a response longer than `max_tokens` are
+            left out.
+        held_out: pairs for the accuracy.
+        prompt_format: "chat" uses the tokenizer's chat template, "plain" does not, "auto" does if there is one.
         trust_remote_code: run code that comes with the model.
-        on_step: called with the number of steps made.
+        on_step: called with the number of finished steps after each step.
 
     Raises:
-        DataError: if no pair is left to learn from.
+        DataError: if no training pair is left.
         ModelError: if there is no model to start from.
-        TrainingError: if it learned to give every response the same number.
+        TrainingError: if the trained model gives all responses the same reward.
     """
     if tokenizer.pad_token is None:
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token
-    model = scalar_head_on(start, tokenizer, seed=how.seed, trust_remote_code=trust_remote_code)
-    judge = ScalarRewardModel(
+    model = new_scalar_model(start, tokenizer, seed=settings.seed, trust_remote_code=trust_remote_code)
+    scorer = ScalarRewardModel(
         model, tokenizer, prompt_format=format_of(tokenizer) if prompt_format == "auto" else prompt_format
     )
-    different = [one for one in preferences if one.chosen != one.rejected]
-    rows, kept = _rows(judge, different, how.max_tokens)
+    different = [pair for pair in preferences if pair.chosen != pair.rejected]
+    rows, kept = _rows(scorer, different, settings.max_tokens)
     if not kept:
         raise DataError(
-            f"none of {len(preferences)} preferences can be learned from: {len(preferences) - len(different)} are of "
-            f"two responses that are the same, {len(different)} are longer than max_tokens = {how.max_tokens}"
+            f"no training pair is left of {len(preferences)} preferences: {len(preferences) - len(different)} have two "
+            f"equal responses, {len(different)} are longer than max_tokens = {settings.max_tokens}"
         )
-    _train(model, tokenizer, rows, how, on_step)
-    model.eval()
-    _standardize(judge, kept[:STANDARDIZED_ON])
-    _, measured = _rows(judge, held_out, context_of(model))
+    _train(model, tokenizer, rows, settings, on_step)
+    _standardize(scorer, kept[:STANDARDIZED_ON])
+    _, measured = _rows(scorer, held_out, context_of(model))
     alike, too_long = len(preferences) - len(different), len(different) - len(kept)
-    accuracy = pair_accuracy(judge, measured)
-    return judge, PreferenceReport(len(kept), alike, too_long, len(measured), accuracy)
+    accuracy = pair_accuracy(scorer, measured)
+    return scorer, PreferenceReport(len(kept), alike, too_long, len(measured), accuracy)
 
 
-def pair_accuracy(judge: ScalarRewardModel, preferences: Sequence[Preference]) -> float | None:
-    """Return how often the chosen response gets the higher number, equal ones counting half; None of no pairs."""
-    chosen, rejected = _scores(judge, preferences)
+def pair_accuracy(scorer: ScalarRewardModel, preferences: Sequence[Preference]) -> float | None:
+    """Return the share of pairs whose chosen response has the higher reward, ties count half; None without pairs."""
+    chosen, rejected = _scores(scorer, preferences)
     wins = [(a > b) + 0.5 * (a == b) for a, b in zip(chosen, rejected, strict=True)]
     return fmean(wins) if wins else None
 
 
 def _rows(
-    judge: ScalarRewardModel, preferences: Sequence[Preference], limit: float
+    scorer: ScalarRewardModel, preferences: Sequence[Preference], limit: float
 ) -> tuple[list[dict[str, list[int]]], list[Preference]]:
-    """Return the pairs as ids, and the pairs, those left out of which one response is longer than the limit."""
-    limit = min(limit, context_of(judge.model))
-    asked = [Example(one.prompt) for one in preferences]
-    chosen = scored_ids(judge.tokenizer, asked, [one.chosen for one in preferences], judge.prompt_format)
-    rejected = scored_ids(judge.tokenizer, asked, [one.rejected for one in preferences], judge.prompt_format)
+    """Return ids and preferences of the pairs whose responses both fit the limit and the model's context."""
+    limit = min(limit, context_of(scorer.model))
+    examples = [Example(pair.prompt) for pair in preferences]
+    chosen = scored_ids(scorer.tokenizer, examples, [pair.chosen for pair in preferences], scorer.prompt_format)
+    rejected = scored_ids(scorer.tokenizer, examples, [pair.rejected for pair in preferences], scorer.prompt_format)
     fits = [row for row, pair in enumerate(zip(chosen, rejected, strict=True)) if max(map(len, pair)) <= limit]
     return [{"chosen_ids": chosen[row], "rejected_ids": rejected[row]} for row in fits], [
         preferences[row] for row in fits
     ]
 
 
-def _train(
-    model: Any, tokenizer: Any, rows: list[dict[str, list[int]]], how: FineTuning, on_step: Callable[[int], None] | None
-) -> None:
+def _train(model: Any, tokenizer: Any, rows: list[Any], settings: FineTuning, on_step: OnStep | None) -> None:
     from datasets import Dataset
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
-    with tempfile.TemporaryDirectory() as scratch, as_it_was(model):
-        told = {**training_arguments(how, scratch), "train_sampling_strategy": "random"}  # it knows no length of pairs
-        trainer = RewardTrainer(
+    def make_trainer(directory: str) -> Any:
+        sampling = {"train_sampling_strategy": "random"}  # a pair has no length to sort by
+        return RewardTrainer(
             model,
-            args=RewardConfig(max_length=None, bf16=False, **told, **recomputing(RewardConfig, False)),
+            args=training_arguments(RewardConfig, settings, directory, max_length=None, **sampling),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
-            optimizers=optimizers(model, how),
+            optimizers=optimizers(model, settings),
         )
-        train_quietly(trainer, on_step)
-    model.zero_grad(set_to_none=True)
+
+    train_with(make_trainer, model, on_step=on_step)
 
 
-def _standardize(judge: ScalarRewardModel, preferences: Sequence[Preference]) -> None:
-    """Give the numbers mean 0 and deviation 1 over these responses."""
-    scores = [score for part in _scores(judge, preferences) for score in part]
+def _standardize(scorer: ScalarRewardModel, preferences: Sequence[Preference]) -> None:
+    """Scale the reward to mean 0 and standard deviation 1 over these responses."""
+    scores = [score for part in _scores(scorer, preferences) for score in part]
     mean, deviation = fmean(scores), pstdev(scores)
     if not deviation > 0:
         raise TrainingError(
-            f"the reward model gives all {len(scores)} responses the number {mean:g}; choose another learning rate"
+            f"the reward model gives all {len(scores)} responses the reward {mean:g}; choose another learning rate"
         )
-    judge.mean, judge.deviation = -mean / deviation, 1 / deviation
+    scorer.mean, scorer.deviation = -mean / deviation, 1 / deviation
 
 
-def _scores(judge: ScalarRewardModel, preferences: Sequence[Preference]) -> tuple[list[float], list[float]]:
-    """Return the numbers of the chosen responses and those of the rejected."""
-    asked = [Example(one.prompt) for one in preferences]
-    chosen = judge(asked, [one.chosen for one in preferences])
-    rejected = judge(asked, [one.rejected for one in preferences])
+def _scores(scorer: ScalarRewardModel, preferences: Sequence[Preference]) -> tuple[list[float], list[float]]:
+    """Return the rewards of the chosen and of the rejected responses."""
+    examples = [Example(pair.prompt) for pair in preferences]
+    chosen = scorer(examples, [pair.chosen for pair in preferences])
+    rejected = scorer(examples, [pair.rejected for pair in preferences])
     return _numbers(chosen), _numbers(rejected)
 
 

@@ -1,49 +1,67 @@
-"""A critique as the generative reward model reads and writes it: z = [c; A(y)] after [x; y] (section 3.4).
+"""The text of critiques: the prompts of a reward model, the targets it learns, and its word labels read back.
 
-The prompt holds the task's own prompt first, so that its cache is shared between the responses to it. The target is
-JSON, always valid and always in this order: the words first, since the spans must follow from them.
+A target z = [c; A(y)] follows [x; y] (section 3.4). The prompt begins with the task's prompt, so that its KV cache is
+shared between the responses to it. Each form is JSON with the feedback first, since the spans must follow from it:
 
-    {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...]}
+    spans     {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...]}
+    dense     {"textual_feedback": "...", "word_labels": "0 0 + + 0 -"}
+    scores    {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
 
-`critique_forms` has two forms more, which label words instead of quoting them.
+"spans" is the paper's form; `feedback.critique_from_text` reads it. "dense" is the ablation of Appendix I.1, "scores"
+the published SLF5K format: a label for each word. A word is a run of letters and digits with its accents, or one other
+visible character (a punctuation mark, an emoji, a character of a script without spaces). Labels count words, not
+tokens, because reward model and policy may have different tokenizers (Appendix L).
+
+A word is + (1) where a positive span overlaps it, − (−1) where a negative span does, 0 where none or both do. When
+read, each run of equal labels is one span, from the start of its first word to the end of its last. So these forms
+cannot express two adjacent spans of one label, a span that ends within a word, or two labels on one word.
+
+Word labels are read completely or not at all. A wrong number of labels, a word that is not in the response at this
+place, an invalid label or an incomplete text give the status `unparsable`; the feedback starts with the reason.
+The published code drops invalid entries and matches the rest by similarity; here nothing is guessed.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
 
-from text2grad.reward_models.word_labels import LABEL_FORMS, written_labels
-from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
+from text2grad.align import Range
+from text2grad.feedback import CutObject, Reading, inside_word, is_finite, is_json, printable, read_objects
+from text2grad.types import Critique, CritiqueForm, Example, PromptFormat, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
-"""What JSON puts between the words; a word-level tokenizer gets one token for each."""
+"""The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
+SIGNS = {"+": 1, "-": -1, "0": 0}
 
 
 def critique_prompt(example: Example, response: str) -> str:
-    """Return what a reward model reads, where it has no chat template: the task's prompt and the response."""
+    """Return the prompt of a reward model without chat template: the task's prompt, the response, a line break."""
     return f"{example.prompt_text}{response}\n"
 
 
 def critique_request(example: Example, response: str, form: CritiqueForm = "spans") -> str:
-    """Return what a reward model with a chat template is asked, as the user's message.
+    """Return the user's message to a reward model with a chat template.
 
-    The instruction and the task's prompt come first, so that their cache is shared between the responses to it.
+    The instruction and the task's prompt come first, so that their KV cache is shared between the responses to it.
     """
-    asked = (
+    request = (
         "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     )
     if form != "spans":
-        asked = f"{LABEL_FORMS[form].key} {LABEL_FORMS[form].asked}"
+        request = f"{LABEL_FORMS[form].key} {LABEL_FORMS[form].request}"
     return (
         "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
-        f"{asked}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
+        f"{request}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
     )
 
 
 def critique_questions(
     examples: Sequence[Example], responses: Sequence[str], prompt_format: PromptFormat, form: CritiqueForm = "spans"
 ) -> list[str]:
-    """Return what a reward model is asked about each response, before a chat template is laid around it."""
+    """Return the prompt for each response, without the chat template around it."""
     pairs = zip(examples, responses, strict=True)
     if prompt_format == "chat":
         return [critique_request(*pair, form) for pair in pairs]
@@ -53,13 +71,13 @@ def critique_questions(
 def critique_target(
     critique: Critique, response: str, *, write_feedback: bool = True, form: CritiqueForm = "spans"
 ) -> str:
-    r"""Return what a reward model learns to write about a response.
+    r"""Return the target for a response.
 
     Args:
         critique: the annotation.
-        response: what its spans are offsets into; each is quoted once for each time it is marked.
-        write_feedback: False leaves the critique empty: the ablation without reasoning (section 5.3).
-        form: "spans" quotes; "dense" and "scores" label each word (`critique_forms`).
+        response: the text of its spans; each span is quoted once.
+        write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
+        form: "spans" quotes; "dense" and "scores" label each word.
 
     Example:
         >>> from text2grad.types import Span
@@ -68,8 +86,9 @@ def critique_target(
     """
     feedback = critique.feedback if write_feedback else ""
     if form != "spans":
-        labels = written_labels(LABEL_FORMS[form], response, critique.spans)
-        return json.dumps({"textual_feedback": feedback, **labels}, ensure_ascii=False)
+        words = [response[start:end] for start, end in words_of(response)]
+        labels = LABEL_FORMS[form].write(words, labels_of(response, critique.spans))
+        return json.dumps({"textual_feedback": feedback, LABEL_FORMS[form].key: labels}, ensure_ascii=False)
     spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
     quotes = {
         label: [response[span.start : span.end] for span in spans if span.label == label]
@@ -77,3 +96,170 @@ def critique_target(
     }
     record = {"textual_feedback": feedback, "good_spans": quotes["positive"], "poor_spans": quotes["negative"]}
     return json.dumps(record, ensure_ascii=False)
+
+
+class LabelForm(NamedTuple):
+    """A form with word labels.
+
+    Attributes:
+        key: of the labels in the JSON object.
+        request: the instruction about this key, for a model with a chat template.
+        write: (words, one label −1, 0 or 1 per word) → JSON value.
+        read: (JSON value, words) → labels; raises _UnusableError with the reason if the value does not fit the words.
+    """
+
+    key: str
+    request: str
+    write: Callable[[Sequence[str], Sequence[int]], Any]
+    read: Callable[[Any, Sequence[str]], list[int]]
+
+
+def words_of(response: str) -> list[Range]:
+    """Return the character range of each word of a response.
+
+    Example:
+        >>> words_of("It's 5 €")
+        [(0, 2), (2, 3), (3, 4), (5, 6), (7, 8)]
+    """
+    words: list[Range] = []
+    for place, character in enumerate(response):
+        if inside_word(response, place):
+            words[-1] = (words[-1][0], place + 1)
+        elif not character.isspace():
+            words.append((place, place + 1))
+    return words
+
+
+def labels_of(response: str, spans: Sequence[Span]) -> list[int]:
+    """Return the label of each word: 1, −1 or 0.
+
+    Example:
+        >>> labels_of("in Lyon, today", [Span(3, 7, "positive"), Span(9, 11, "negative")])
+        [0, 1, 0, -1]
+    """
+    words = words_of(response)
+    positive, negative = (
+        {
+            number
+            for span in spans
+            if span.label == label
+            for number, (start, end) in enumerate(words)
+            if max(start, span.start) < min(end, span.end)
+        }
+        for label in ("positive", "negative")
+    )
+    return [(number in positive) - (number in negative) for number in range(len(words))]
+
+
+def spans_of(response: str, labels: Sequence[int]) -> tuple[Span, ...]:
+    """Return the spans of word labels: one for each run of equal labels.
+
+    Example:
+        >>> spans_of("in Lyon, today", [0, 1, 1, -1])
+        (Span(start=3, end=8, label='positive'), Span(start=9, end=14, label='negative'))
+    """
+    spans = []
+    for label, run in groupby(zip(words_of(response), labels, strict=True), key=lambda pair: pair[1]):
+        words = [word for word, _ in run]
+        if label:
+            spans.append(Span(words[0][0], words[-1][1], "positive" if label > 0 else "negative"))
+    return tuple(spans)
+
+
+def critique_from_labels(text: str, response: str, form: LabelForm) -> Critique:
+    """Read a critique with word labels.
+
+    Args:
+        text: of the critique.
+        response: the response.
+        form: the form of the text.
+
+    Returns:
+        The critique. If the labels do not fit the words of the response, its status is `unparsable`, it has no spans,
+        and its feedback is the reason and the text.
+
+    Example:
+        >>> critique_from_labels('{"word_labels": "+ 0"}', "in Lyon, today", LABEL_FORMS["dense"]).feedback
+        '2 labels for 4 words: {"word_labels": "+ 0"}'
+    """
+    text = printable(text)
+    words = [response[start:end] for start, end in words_of(response)]
+    try:
+        reading = _object_with(form.key, text)
+        labels = form.read(reading.value[form.key], words)
+    except _UnusableError as reason:
+        return Critique(f"{reason}: {text.strip()}", status="unparsable")
+    feedback = reading.value.get("textual_feedback")
+    return Critique(
+        feedback if isinstance(feedback, str) and feedback.strip() else "",
+        spans_of(response, labels),
+        status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
+    )
+
+
+class _UnusableError(Exception):
+    """The labels do not fit the words of the response."""
+
+
+def _object_with(key: str, text: str) -> Reading:
+    """Return the first complete JSON object of a text that has a key."""
+    for read in (read_objects, partial(read_objects, lenient_ends=True)):
+        for reading in read(text):
+            if key in reading.value and not isinstance(reading.value, CutObject):
+                return reading
+    raise _UnusableError(f"no whole JSON object with {key}")
+
+
+def _write_labels(words: Sequence[str], labels: Sequence[int]) -> str:
+    signs = {label: sign for sign, label in SIGNS.items()}
+    return " ".join(signs[label] for label in labels)
+
+
+def _read_labels(value: Any, words: Sequence[str]) -> list[int]:
+    if not isinstance(value, str):
+        raise _UnusableError("the labels are no text")
+    signs = value.split()
+    _check_number("labels", signs, words)
+    for number, sign in enumerate(signs, start=1):
+        if sign not in SIGNS:
+            raise _UnusableError(f"label {number} is {sign!r}, none of + - 0")
+    return [SIGNS[sign] for sign in signs]
+
+
+def _write_scores(words: Sequence[str], labels: Sequence[int]) -> list[tuple[str, int]]:
+    return list(zip(words, labels, strict=True))
+
+
+def _read_scores(value: Any, words: Sequence[str]) -> list[int]:
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        raise _UnusableError("the scores are no list of [word, score] pairs")
+    _check_number("scores", value, words)
+    for number, ((listed, score), word) in enumerate(zip(value, words, strict=True), start=1):
+        if listed != word:
+            raise _UnusableError(f"word {number} is {word!r} in the response and {listed!r} in the list")
+        if not is_finite(score) or score not in SIGNS.values():
+            raise _UnusableError(f"the score of word {number} is {score!r}, none of 1 -1 0")
+    return [int(score) for _, score in value]
+
+
+def _check_number(name: str, entries: Sequence[Any], words: Sequence[str]) -> None:
+    if len(entries) != len(words):
+        raise _UnusableError(f"{len(entries)} {name} for {len(words)} words")
+
+
+LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
+    "dense": LabelForm(
+        "word_labels",
+        "one label for each word and each mark of the response, in order and with spaces between: + for a good one, - "
+        "for a poor one, 0 for any other",
+        _write_labels,
+        _read_labels,
+    ),
+    "scores": LabelForm(
+        "word_score_list",
+        "a list of all words and marks of the response, in order, as pairs [word, score]: 1 for a good one, -1 for a "
+        "poor one, 0 for any other",
+        _write_scores,
+        _read_scores,
+    ),
+}

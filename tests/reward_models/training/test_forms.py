@@ -15,8 +15,7 @@ from text2grad.feedback.records import write_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.run import RewardRun
-from text2grad.reward_models.word_labels import labels_of, spans_of
-from text2grad.reward_models.writing import critique_target
+from text2grad.reward_models.writing import critique_target, labels_of, spans_of
 from text2grad.types import Critique, CritiqueForm, Example
 
 LEARNED, HELD_OUT = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
@@ -60,7 +59,7 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     counts = json.loads((run / "results.json").read_bytes())["counts"]
     assert (counts["learned"], counts["target_tokens"]) == (24, 24 * TARGET_TOKENS[form])
     card = (run / "model" / "README.md").read_text("utf-8")
-    assert f"| tokens of what it learned to write, all together | {24 * TARGET_TOKENS[form]} |" in card
+    assert f"| tokens of all critiques trained on | {24 * TARGET_TOKENS[form]} |" in card
     assert ("a label for each word of the response" in card) == (form == "dense")
     assert ("a list of the response's words, each with a score of 1, -1 or 0, which" in card) == (form == "scores")
     assert "constrained" not in card
@@ -84,8 +83,8 @@ def test_in_the_loop_it_is_loaded_with_its_form_and_refuses_to_be_constrained(tr
     with pytest.raises(ConfigError) as caught:
         critic_from_recipe(recipe(run.parent, **settings))
     assert str(caught.value) == (
-        f"constrained decoding knows quotes alone, and this model writes the form {form!r}. Leave constrain out, in a "
-        "recipe critic.constrain."
+        f"constrained decoding works with form 'spans' only, and this model writes the form {form!r}. Leave constrain "
+        "out (in a recipe: critic.constrain)."
     )
 
 
@@ -97,7 +96,7 @@ def test_a_form_that_nobody_knows_is_refused(trained: Any) -> None:
 
 def test_a_run_that_would_constrain_labels_is_refused_before_anything_is_written(trained: Any) -> None:
     form, run = trained
-    with pytest.raises(ConfigError, match="constrained decoding knows quotes alone"):
+    with pytest.raises(ConfigError, match="constrained decoding works with form 'spans' only"):
         RewardRun(recipe(run.parent, "refused", reward_model={"form": form}, critic={"constrain": True}))
     assert not (run.parent / "refused").exists()
 

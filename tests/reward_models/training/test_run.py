@@ -19,15 +19,14 @@ import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
 from small_run import finish
 from text2grad.cli.__main__ import main
-from text2grad.config.reward_model import RewardModelConfig
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
 from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.models.pretrained import load_policy, load_tokenizer
-from text2grad.reward_models.agreement import Quality
+from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.training import run as reward_run, trainer as reward_trainer
-from text2grad.reward_models.training.held_out import HeldOut, read_shares, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet, read_split, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import critique_prompt, critique_request, critique_target
 from text2grad.types import Critique, Example, Span
@@ -87,15 +86,17 @@ def test_a_share_leaves_at_least_one_prompt_on_each_side_where_there_are_two() -
 
 def test_f1_is_that_of_tokens_and_of_both_labels_together() -> None:
     # Praised: 3 right of 4 marked and 6 true, 2·3/10. Blamed: 1 of 1 and 4, 2·1/5. Together 2·4/15.
-    found = span_f1(Quality(praised_both=3, praised=4, praised_true=6, blamed_both=1, blamed=1, blamed_true=4))
+    found = span_f1(
+        Agreement(positive_both=3, positive=4, positive_true=6, negative_both=1, negative=1, negative_true=4)
+    )
     assert found == {"f1": 8 / 15, "f1/positive": 0.6, "f1/negative": 0.4}
-    assert span_f1(Quality(praised_true=2)) == {"f1": 0.0, "f1/positive": 0.0}
-    assert span_f1(Quality()) == {}
+    assert span_f1(Agreement(positive_true=2)) == {"f1": 0.0, "f1/positive": 0.0}
+    assert span_f1(Agreement()) == {}
 
 
 def test_a_critic_is_measured_in_tokens_beside_the_annotators_spans(home: Path) -> None:
     tokenizer = load_tokenizer(str(home / "base"))
-    held_out = HeldOut(tokenizer, ANNOTATIONS)
+    held_out = HeldOutSet(tokenizer, ANNOTATIONS)
 
     def animals_alone(examples: Any, responses: Any) -> list[Critique]:
         # Every response has two tokens; half of all words are animals, and "blamed" is never said.
@@ -103,15 +104,15 @@ def test_a_critic_is_measured_in_tokens_beside_the_annotators_spans(home: Path) 
             Critique("", tuple(span for span in one.critique.spans if span.label == "positive")) for one in ANNOTATIONS
         ]
 
-    quality = held_out.measure(animals_alone)
-    assert span_f1(quality) == {"f1": 2 * 36 / (36 + 72), "f1/positive": 1.0, "f1/negative": 0.0}
-    assert (quality.responses, quality.failed) == (36, 0)
+    agreement = held_out.measure(animals_alone)
+    assert span_f1(agreement) == {"f1": 2 * 36 / (36 + 72), "f1/positive": 1.0, "f1/negative": 0.0}
+    assert (agreement.responses, agreement.failed) == (36, 0)
 
 
 def test_responses_that_the_tokenizer_says_otherwise_are_measured_by_nobody(home: Path) -> None:
     tokenizer, one, silent = load_tokenizer(str(home / "base")), ANNOTATIONS[3], Annotation("a:", "", Critique(""))
     unknown = silent._replace(response=" zebra", critique=Critique("", (Span(1, 6, "negative"),)))
-    held_out = HeldOut(tokenizer, [silent, unknown, one])
+    held_out = HeldOutSet(tokenizer, [silent, unknown, one])
     assert (held_out.annotations, held_out.unaligned) == ([silent, one], 1)
     asked: list[Any] = []
 
@@ -119,30 +120,30 @@ def test_responses_that_the_tokenizer_says_otherwise_are_measured_by_nobody(home
         asked.extend(zip([example.prompt for example in examples], responses, strict=True))
         return [Critique(""), '{"good_spans": ["cat", "CAT"]}']  # as it stands there, or it is no quote
 
-    quality = held_out.measure(critic)
+    agreement = held_out.measure(critic)
     assert asked == [("a:", ""), (one.prompt, one.response)]
-    assert (one.response, quality.unmatched) == (" cat one", 1)
-    assert span_f1(quality) == {"f1": 2 * 1 / (1 + 2), "f1/positive": 1.0, "f1/negative": 0.0}
+    assert (one.response, agreement.unmatched) == (" cat one", 1)
+    assert span_f1(agreement) == {"f1": 2 * 1 / (1 + 2), "f1/positive": 1.0, "f1/negative": 0.0}
     with pytest.raises(DataError) as caught:
-        HeldOut(tokenizer, [silent, unknown])
+        HeldOutSet(tokenizer, [silent, unknown])
     assert str(caught.value) == (
-        "no span of 2 held-out responses can be found in the tokenizer's tokens: it changes the text of 1 of them. "
-        "Take a tokenizer that gives every text back as it was."
+        "no span of 2 held-out responses can be placed on the tokenizer's tokens: decoding changes the text of 1 of "
+        "them. Use a tokenizer that decodes every text unchanged."
     )
 
 
 def test_the_seed_of_a_run_shares_its_annotations_out_and_a_limit_keeps_the_first_to_measure_on(home: Path) -> None:
-    settings = recipe(home, reward_model={"eval_limit": 5}).reward_model
-    shares, others = (read_shares(settings, seed) for seed in (3, 4))
+    files = [str(home / "annotations.jsonl")]
+    split, other = (read_split(files, held_out=0.34, limit=5, seed=seed) for seed in (3, 4))
     train, held_out = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
-    assert (shares.train, shares.held_out) == (train, held_out[:5])
-    assert others.held_out != shares.held_out
-    assert len({shares.digest(), others.digest(), shares._replace(held_out=shares.held_out[1:]).digest()}) == 3
+    assert (split.train, split.held_out) == (train, held_out[:5])
+    assert other.held_out != split.held_out
+    assert len({split.digest(), other.digest(), split._replace(held_out=split.held_out[1:]).digest()}) == 3
 
 
 def test_processes_share_the_held_out_responses(home: Path) -> None:
     tokenizer = load_tokenizer(str(home / "base"))
-    held_out = HeldOut(tokenizer, ANNOTATIONS[:7])
+    held_out = HeldOutSet(tokenizer, ANNOTATIONS[:7])
     seen: list[str] = []
 
     def critic(examples: Any, responses: Any) -> list[Critique]:
@@ -183,11 +184,10 @@ def test_a_held_out_file_takes_its_prompts_out_of_what_is_learned(home: Path, tm
 
 
 def test_responses_can_be_held_out_of_prompts_that_are_learned(home: Path) -> None:
-    settings = RewardModelConfig(annotations=(str(home / "annotations.jsonl"),), held_out=0.25, unseen="responses")
-    shares = read_shares(settings, seed=3)
-    assert (len(shares.train), len(shares.held_out)) == (27, 9)
-    assert {one.prompt for one in shares.held_out} <= {one.prompt for one in shares.train}
-    assert not {(one.prompt, one.response) for one in shares.held_out} & {(o.prompt, o.response) for o in shares.train}
+    split = read_split([str(home / "annotations.jsonl")], held_out=0.25, unseen="responses", seed=3)
+    assert (len(split.train), len(split.held_out)) == (27, 9)
+    assert {one.prompt for one in split.held_out} <= {one.prompt for one in split.train}
+    assert not {(one.prompt, one.response) for one in split.held_out} & {(o.prompt, o.response) for o in split.train}
 
 
 def test_critiques_that_could_not_be_read_teach_and_measure_nothing(home: Path, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_every_step_and_every_measurement_is_written_down_and_the_best_is_kept(c
 def test_what_was_measured_is_what_the_saved_model_does(calm: Path) -> None:
     critic = GenerativeRewardModel.load(calm / "model")
     _, held_out = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
-    found = HeldOut(critic.tokenizer, held_out).measure(critic)
+    found = HeldOutSet(critic.tokenizer, held_out).measure(critic)
     results = json.loads((calm / "results.json").read_bytes())
     assert results["measured"] == span_f1(found) | found.metrics()
     assert (critic.max_new_tokens, critic.write_feedback, critic.prompt_format, critic.constrain) == (
@@ -286,7 +286,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
 def test_without_words_it_learns_the_quotes_alone(home: Path) -> None:
     run = RewardRun(recipe(home, "wordless", reward_model={"write_feedback": False}))
     assert '{"textual_feedback": "", "good_spans"' in run.tokenizer.decode(run.rows[0]["input_ids"])
-    assert not run.critic.write_feedback
+    assert not run.reward_model.write_feedback
 
 
 def test_packed_rows_have_the_loss_of_single_ones(home: Path) -> None:
@@ -294,9 +294,7 @@ def test_packed_rows_have_the_loss_of_single_ones(home: Path) -> None:
 
     def loss(out: str, **settings: Any) -> float:
         first = RewardRun(recipe(home, out, reward_model={"steps": 1, "max_tokens": 96, **settings}))
-        trainer = reward_trainer.reward_trainer(
-            first.model, first.critic, first.rows, first.held_out, first.recipe, first.directory, lambda *_: None
-        )
+        trainer = reward_trainer.evaluated_trainer(first.reward_model, first.rows, first.settings, first.evaluation)
         total, tokens = 0.0, 0
         for batch in trainer.get_train_dataloader():
             count = int((batch["labels"][:, 1:] != -100).sum())
@@ -469,7 +467,7 @@ def test_the_card_says_what_it_is_and_nothing_about_this_machine(adapted: Path) 
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert "library_name: peft" in (adapted / "model" / "README.md").read_text()
     assert f"| f1 | {results['measured']['f1']:.3f} |" in card
-    assert "| learned from | 24 |" in card
+    assert "| trained on | 24 |" in card
     assert "`base`, with LoRA of rank 4 and α = 8" in card
     assert "{" not in card.replace("{'", ""), "every place is filled"
 
@@ -515,35 +513,35 @@ def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"model": {"path": ""}}, ConfigError, "[model] path is not set: name the model to train by --model PATH"),
+        ({"model": {"path": ""}}, ConfigError, "[model] path is not set: name the model to train with --model PATH"),
         (
             {"reward_model": {"merge": True}},
             ConfigError,
-            "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 makes none; leave it out",
+            "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out",
         ),
         (
             {"reward_model": {"annotations": ()}},
             DataError,
-            "there are no annotations to learn from; name files that `text2grad import` or `text2grad annotate` wrote "
-            "by --annotations FILE.jsonl, or in the recipe as reward_model.annotations",
+            "there are no annotations to train on; name files that `text2grad import` or `text2grad annotate` wrote "
+            "with --annotations FILE.jsonl, or in the recipe as reward_model.annotations",
         ),
         (
             {"reward_model": {"prompt_format": "chat"}},
             ModelError,
-            "reward_model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; take 'plain', or "
-            "'auto', which looks for itself",
+            "reward_model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; set 'plain' or "
+            "'auto'",
         ),
         (
             {"reward_model": {"max_new_tokens": 2}},
             ModelError,
-            "max_new_tokens = 2 cannot hold a critique: an empty one has 4 tokens of this tokenizer. Raise it, or "
-            "switch constrained decoding off with constrain = False.",
+            "max_new_tokens = 2 is too short for a critique: an empty critique has 4 tokens with this tokenizer. Raise "
+            "it, or switch constrained decoding off with constrain = False.",
         ),
         (
             {"reward_model": {"batch_size": 4, "accumulate": 3}},
             ConfigError,
-            "reward_model.batch_size = 4 cannot be shared evenly by 1 processes × reward_model.accumulate = 3; choose "
-            "a multiple of 3",
+            "reward_model.batch_size = 4 is not divisible by 1 processes × reward_model.accumulate = 3; choose a "
+            "multiple of 3",
         ),
     ],
 )
@@ -576,18 +574,18 @@ def launched(kind: str, **state: Any) -> Any:
         (launched("DEEPSPEED", deepspeed_plugin=SimpleNamespace(zero_stage=3), whole=False), "DeepSpeed ZeRO 3"),
     ],
 )
-def test_launchers_that_leave_no_whole_weights_are_refused(home: Path, accelerator: Any, message: str | None) -> None:
+def test_launchers_that_leave_no_whole_weights_are_refused(accelerator: Any, message: str | None) -> None:
     if message is None:
-        reward_trainer._refuse_shards(accelerator, recipe(home))
+        reward_trainer._refuse_shards(accelerator, "adamw")
         return
     with pytest.raises(ConfigError, match=f"accelerate was launched with {message}"):
-        reward_trainer._refuse_shards(accelerator, recipe(home))
+        reward_trainer._refuse_shards(accelerator, "adamw")
 
 
-def test_muon_needs_whole_weights(home: Path) -> None:
+def test_muon_needs_whole_weights() -> None:
     sharded = launched("FSDP", fsdp_plugin=SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT"))
-    with pytest.raises(ConfigError, match="optimizer = muon needs whole ones"):
-        reward_trainer._refuse_shards(sharded, recipe(home, reward_model={"optimizer": "muon"}))
+    with pytest.raises(ConfigError, match="optimizer = muon needs whole matrices"):
+        reward_trainer._refuse_shards(sharded, "muon")
 
 
 def test_a_missing_model_or_file_is_refused(home: Path, tmp_path: Path) -> None:
@@ -604,8 +602,8 @@ def test_annotations_without_any_span_are_refused(home: Path, tmp_path: Path) ->
     with pytest.raises(DataError) as caught:
         train(home, "spanless", reward_model={"annotations": (str(path),)})
     assert str(caught.value) == (
-        f"the 24 annotations to learn from hold no span ({path}), so there is nothing to quote; read feedback with "
-        "spans by `text2grad import`, or hold out another share of it with reward_model.held_out"
+        f"the 24 annotations to train on ({path}) have no span, so there is nothing to quote; import feedback with "
+        "spans with `text2grad import`, or change reward_model.held_out"
     )
 
 
@@ -621,7 +619,7 @@ def test_the_command_trains_from_files_and_says_what_it_did(
     )
     arguments = ["reward", str(recipe_file), "--model", str(home / "base"), "--out", str(tmp_path / "run")]
     assert main(arguments) == 2
-    assert "there are no annotations to learn from" in capsys.readouterr().err.replace("\n", " ")
+    assert "there are no annotations to train on" in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "run").exists()
     assert main([*arguments, "--annotations", str(home / "annotations.jsonl")]) == 0
     said = capsys.readouterr().out

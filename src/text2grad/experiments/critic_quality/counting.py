@@ -21,7 +21,7 @@ import numpy as np
 
 from text2grad.experiments.critic_quality.intervals import Ratio
 from text2grad.experiments.critic_quality.units import Marked, Marks
-from text2grad.reward_models import Quality, compare
+from text2grad.reward_models import RECORD_KEYS, Agreement, compare
 from text2grad.types import LABELS, Label, Span
 
 LEAST_OVERLAP = 0.9
@@ -30,8 +30,9 @@ Quartiles = Mapping[Label, Sequence[float]]
 
 
 def token_counts(marked: Marked) -> dict[str, float]:
-    """Return the counts of `quality.compare` for one response."""
-    return compare([marked.predicted.delta], [marked.true.delta], [marked.pair.predicted])._asdict()
+    """Return the counts of `compare` for one response, under their names in files."""
+    agreement = compare([marked.predicted.delta], [marked.true.delta], [marked.pair.predicted])
+    return dict(zip(RECORD_KEYS, agreement, strict=True))
 
 
 def span_counts(marked: Marked) -> Counter[str]:
@@ -104,9 +105,9 @@ def ratios() -> dict[str, Ratio]:
     return found
 
 
-def total(rows: Sequence[Mapping[str, float]]) -> Quality:
+def total(rows: Sequence[Mapping[str, float]]) -> Agreement:
     """Return the token counts of some responses together."""
-    return Quality(*(sum(row[name] for row in rows) for name in Quality._fields))  # type: ignore[arg-type]
+    return Agreement(*(sum(row[name] for row in rows) for name in RECORD_KEYS))  # type: ignore[arg-type]
 
 
 def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:

@@ -1,2 +1,2 @@
-from .examples import train_reward_model as train_reward_model
 from .run import RewardRun as RewardRun
+from .trainer import train_reward_model as train_reward_model

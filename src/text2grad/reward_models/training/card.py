@@ -1,11 +1,13 @@
-"""The model card of a reward model: what it is, what it learned from, how good it is, and how to use it."""
+"""The model card of a generative reward model: training data, settings, held-out measurements, usage."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Recipe
+from text2grad.models import FineTuning
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.training.held_out import Unseen
 
 _CARD = """---
 {base_line}library_name: {library}
@@ -19,8 +21,7 @@ tags:
 # {name}
 
 A generative reward model for [Text2Grad](https://arxiv.org/abs/2505.22338). It reads a prompt and a response and
-writes JSON: {words}{marks}, which become a
-reward on each token of the response.
+writes JSON: {feedback}{marks}, which become a reward on each token of the response.
 
 ```python
 from text2grad import Example, GenerativeRewardModel
@@ -30,80 +31,93 @@ critic = GenerativeRewardModel.load("{load}")
 print(critique.feedback, critique.spans)
 ```
 
-In the loop: `text2grad train RECIPE.toml --set critic.model={load}`. It is asked as it was when it
-learned, by the {prompt_format} form of its prompt; `reward_model.json` says so, and `load` reads it.
+In a training run: `text2grad train RECIPE.toml --set critic.model={load}`. Prompts have the {prompt_format} format of
+the training; `load` reads it from `reward_model.json`.
 
-## What it learned from
+## Training data
 
 | annotations | number |
 |---|---|
 {counts}
 
-The base model is {base}{lora}. The loss stood on what it writes alone; {steps:,} steps of {batch_size} annotations
-at a peak learning rate of {lr:g} ({optimizer}), and the weights are those of step {best_step:,}, the best measured.
+The base model is {base}{lora}. The loss covers the critiques only; {steps:,} steps of {batch_size} annotations
+at a peak learning rate of {lr:g} ({optimizer}). The weights are those of step {best_step:,}, the best on the held-out
+set.
 
-## How good it is
+## Held-out measurements
 
-Critiques {decoded}{constrained} for {responses:,} held-out responses; it never learned
-from {unseen}. Precision, recall and F1 are those of single tokens, beside the annotators' spans.
+Critiques {decoded}{constrained} for {responses:,} held-out responses; the model was not trained on {unseen}.
+Precision, recall and F1 compare single tokens with the annotators' spans.
 
 | held out | |
 |---|---|
 {measured}
 
-A critic that is right about half of what it marks still teaches, but a policy finds its mistakes: measure it on the
-responses of your own policy before you rely on it.
+A critic whose marks are half right still teaches, but a policy exploits its mistakes: measure it on the responses of
+your own policy before you rely on it.
 """
 
 _MARKS = {
-    "spans": "quotes of what is good and of what is poor about the response, word for word",
-    "dense": "a label for each word of the response, good, poor or neither",
+    "spans": "verbatim quotes of the good and of the poor parts of the response",
+    "dense": "a label for each word of the response: good, poor or neither",
     "scores": "a list of the response's words, each with a score of 1, -1 or 0",
 }
 
 _COUNTS = {
-    "learned": "learned from",
-    "target_tokens": "tokens of what it learned to write, all together",
+    "learned": "trained on",
+    "target_tokens": "tokens of all critiques trained on",
     "too_long": "left out, longer than the limit",
-    "unreadable": "left out, without a critique that could be read",
+    "unreadable": "left out, without a critique that could be parsed",
     "shared_prompts": "left out, of a prompt (or, if responses are held out, a response) that is held out",
     "held_out": "held out",
     "unaligned": "held out, but not measured: the tokenizer changes their text",
 }
 
 
-def model_card(recipe: Recipe, results: Mapping[str, Any], *, name: str, adapter: bool) -> str:
-    """Return the card.
+def model_card(
+    results: Mapping[str, Any],
+    reward_model: GenerativeRewardModel,
+    settings: FineTuning,
+    *,
+    name: str,
+    base: str,
+    lora: tuple[int, float] | None,
+    adapter: bool,
+    unseen: Unseen,
+) -> str:
+    """Return the text of the card.
 
     Args:
-        recipe: [model] and [reward_model] of the run.
         results: `counts`, `measured`, `best_step`, `steps` and `prompt_format`, as in results.json.
-        name: OWNER/NAME on the hub, or the directory's.
+        reward_model: its decoding settings are named.
+        settings: of the training.
+        name: OWNER/NAME on the hub, or the directory.
+        base: hub name or directory of the base model; of a directory only the last part appears.
+        lora: rank and α, or None for a full training.
         adapter: True for a LoRA adapter, which needs its base model.
+        unseen: "prompts" or "responses", the kind of split.
     """
-    settings, model = recipe.reward_model, recipe.model
-    constrained = settings.form == "spans" and recipe.critic.constrain is not False
-    votes = recipe.critic.votes or 1
-    base = Path(model.path).name if Path(model.path).exists() else model.path  # where it lay here is nobody's business
+    local, votes = Path(base).exists(), reward_model.votes
+    shown = Path(base).name if local else base
     return _CARD.format(
-        base_line="" if Path(model.path).exists() else f"base_model: {json.dumps(base)}\n",
+        base_line="" if local else f"base_model: {json.dumps(base)}\n",
         library="peft" if adapter else "transformers",
         name=name.rpartition("/")[2],
         load=name,
-        words="a critique in words, then " if settings.write_feedback else "",
-        marks=_MARKS[settings.form],
+        feedback="a critique in words, then " if reward_model.write_feedback else "",
+        marks=_MARKS[reward_model.form],
         prompt_format=results["prompt_format"],
         counts="\n".join(f"| {text} | {results['counts'][key]:,} |" for key, text in _COUNTS.items()),
-        base=f"`{base}`",
-        lora=f", with LoRA of rank {model.lora_r} and α = {model.lora_alpha}" if model.lora_r else ", trained in full",
+        base=f"`{shown}`",
+        lora=f", with LoRA of rank {lora[0]} and α = {lora[1]}" if lora else ", trained in full",
         steps=results["steps"],
         batch_size=settings.batch_size,
-        lr=settings.lr,
+        lr=settings.learning_rate,
         optimizer=settings.optimizer,
         best_step=results["best_step"],
-        decoded=f"drawn, {votes} for each response, and put to the vote," if votes > 1 else "decoded greedily",
-        unseen="their prompts" if settings.unseen == "prompts" else "them, but from others to the same prompts",
-        constrained=" and constrained to whole JSON and verbatim quotes" if constrained else "",
+        decoded=f"sampled, {votes} per response, and combined by vote," if votes > 1 else "decoded greedily",
+        constrained=" and constrained to complete JSON and verbatim quotes" if reward_model.constrain else "",
         responses=results["counts"]["held_out"] - results["counts"]["unaligned"],
+        unseen="their prompts" if unseen == "prompts" else "them, but on other responses to the same prompts",
         measured="\n".join(f"| {metric} | {value:.3f} |" for metric, value in results["measured"].items()),
     )

@@ -1,14 +1,15 @@
-"""`text2grad reward` from beginning to end: annotations → a reward model with its card (section 3.4).
+"""`text2grad reward` from beginning to end: annotations → a reward model with its model card (section 3.4).
 
-run.json · data.json    settings, and what was learned from, by which a resumed run knows itself again
-metrics.jsonl           loss by step, held-out measurements
+run.json, data.json     settings, and a hash of the annotations; a resumed run compares them
+metrics.jsonl           loss of each step, held-out measurements
 checkpoints/            the best and the last
-model/                  the best: a Hugging Face directory or an adapter, reward_model.json, README.md
-merged/                 on request, the adapter merged into its base
-results.json            counts, and what was measured
+model/                  the best checkpoint: a Hugging Face directory or an adapter, reward_model.json, README.md
+merged/                 with reward_model.merge: the adapter merged into its base
+results.json            counts and the measurements of the best checkpoint
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +19,38 @@ from text2grad.config import Recipe, open_run
 from text2grad.errors import CheckpointError, ConfigError, ModelError
 from text2grad.feedback import push_folder
 from text2grad.files import published, to_json, write_atomically
-from text2grad.models import (
-    NO_LOSS,
-    FineTuning,
-    context_of,
-    load_lora,
-    load_policy,
-    load_tokenizer,
-    supervised_row,
-    with_lora,
-)
+from text2grad.models import NO_LOSS, FineTuning, context_of, load_lora, load_policy, load_tokenizer, with_lora
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import limits_of
 from text2grad.reward_models.scalar import format_of
 from text2grad.reward_models.training.card import model_card
-from text2grad.reward_models.training.examples import lessons
-from text2grad.reward_models.training.held_out import HeldOut, Shares, read_shares
-from text2grad.reward_models.training.trainer import METRICS_FILE, Told, checkpoint_path, last_progress, reward_trainer
+from text2grad.reward_models.training.examples import training_rows
+from text2grad.reward_models.training.held_out import HeldOutSet, read_split
+from text2grad.reward_models.training.trainer import (
+    METRICS_FILE,
+    Evaluation,
+    OnMeasured,
+    checkpoint_path,
+    last_progress,
+    train,
+)
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
 
 
 class RewardRun:
-    """One training of a reward model, checked as far as it can be before anything is written."""
+    """One training of a reward model; everything that can be checked is checked before a file is written."""
 
     def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
-        """Read the annotations, load the model, and make or take up the run's directory.
+        """Read the annotations, load the model, and create or open the run's directory.
 
         Args:
-            recipe: [model] names what is trained, [reward_model] how, [critic] how it is to write, [run] the rest.
-            resume: go on with the run in `run.out`.
+            recipe: [model] names the model to train, [reward_model] sets the training, [critic] the decoding.
+            resume: continue the run in `run.out`.
 
         Raises:
-            ConfigError: if the recipe lacks something, constrains a form that cannot be, or the directory holds another
-                run.
+            ConfigError: if a setting is missing, `constrain` does not fit the form, or the directory holds another run.
             DataError: if the annotations cannot be used.
             ModelError: if the model cannot be loaded, or its tokenizer cannot write critiques.
             CheckpointError: if the run was started with other settings or annotations.
@@ -60,52 +58,57 @@ class RewardRun:
         from accelerate import PartialState
 
         if not recipe.model.path:
-            raise ConfigError("[model] path is not set: name the model to train by --model PATH")
+            raise ConfigError("[model] path is not set: name the model to train with --model PATH")
         if recipe.reward_model.merge and not recipe.model.lora_r:
-            raise ConfigError("reward_model.merge merges a LoRA adapter, and model.lora_r = 0 makes none; leave it out")
+            raise ConfigError(
+                "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out"
+            )
         self.recipe, self.directory = recipe, Path(recipe.run.out)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
-        shares = read_shares(recipe.reward_model, recipe.run.seed)
+        data = recipe.reward_model
+        split = read_split(
+            data.annotations,
+            held_out=data.held_out_file or data.held_out,
+            unseen=data.unseen,
+            limit=data.eval_limit,
+            seed=recipe.run.seed,
+        )
         self.tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = _prompt_format(self.tokenizer, recipe)
-        self.model = self._model()
-        self.critic = self._critic(self.model)
-        self.rows, too_long = self._rows(shares)
-        self.held_out = HeldOut(self.tokenizer, shares.held_out)
+        self.reward_model = self._reward_model(self._model())
+        self.settings = self._settings()
+        max_tokens = int(min(self.settings.max_tokens, context_of(self.reward_model.model)))
+        self.rows, too_long = training_rows(self.reward_model, split.train, max_tokens=max_tokens)
+        held_out = HeldOutSet(self.tokenizer, split.held_out)
+        self.evaluation = self._evaluation(held_out)
         self.counts = {
             "learned": len(self.rows),
             "target_tokens": sum(label != NO_LOSS for row in self.rows for label in row["labels"]),
             "too_long": too_long,
-            "unreadable": shares.failed,
-            "shared_prompts": shares.shared_prompts,
-            "held_out": len(shares.held_out),
-            "unaligned": self.held_out.unaligned,
+            "unreadable": split.failed,
+            "shared_prompts": split.shared_prompts,
+            "held_out": len(split.held_out),
+            "unaligned": held_out.unaligned,
         }
         self.state = PartialState(cpu=not torch.accelerator.is_available())
         self.is_main = bool(self.state.is_main_process)
         if self.is_main:
             open_run(self.directory, recipe, resume=resume, processes=self.state.num_processes)
-            _know_again(self.directory / "data.json", {**self.counts, "sha256": shares.digest()})
+            _check_data(self.directory / "data.json", {**self.counts, "sha256": split.digest()})
             last_progress(self.directory)
         self.state.wait_for_everyone()
 
-    def run(self, told: Told = lambda *_: None) -> Path:
-        """Train to the end and return where the reward model is; what is finished already is not done again.
+    def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
+        """Train, publish the best checkpoint, and return its directory; parts that are finished are skipped.
 
         Args:
-            told: called with (step, of how many, measured) after each measurement.
+            on_measured: called with step, number of steps and measurements after each measurement.
         """
         out = self.directory / MODEL
         if not out.exists():
-            trainer = reward_trainer(
-                self.model, self.critic, self.rows, self.held_out, self.recipe, self.directory, told
-            )
-            last = last_progress(self.directory)
-            if last is None:
-                trainer.train()
-            elif not last.finished(self.recipe):
-                trainer.train(resume_from_checkpoint=str(checkpoint_path(self.directory, last.step)))
+            evaluation = replace(self.evaluation, on_measured=on_measured)
+            train(self.reward_model, self.rows, self.settings, evaluation=evaluation)
         self.state.wait_for_everyone()
         if self.is_main:
             self._publish(out)
@@ -113,7 +116,7 @@ class RewardRun:
         return self.directory / MERGED if self.recipe.reward_model.merge else out
 
     def push(self, repository: str, *, private: bool = False) -> str:
-        """Upload the finished reward model to the Hugging Face hub, under a card of that name; return its address.
+        """Upload the finished reward model to the Hugging Face hub, with a card of that name; return its address.
 
         Raises:
             DataError: if the hub refuses or cannot be reached.
@@ -121,13 +124,36 @@ class RewardRun:
         merge = self.recipe.reward_model.merge
         path = self.directory / (MERGED if merge else MODEL)
         results = json.loads((self.directory / RESULTS_FILE).read_bytes())
-        adapter = bool(self.recipe.model.lora_r) and not merge
-        card = model_card(self.recipe, results, name=repository, adapter=adapter)
-        write_atomically(path / "README.md", card.encode())
+        card = self._card(results, repository, adapter=bool(self.recipe.model.lora_r) and not merge)
+        write_atomically(path / "README.md", card)
         return push_folder(path, repository, private=private, kind="model")
 
+    def _settings(self) -> FineTuning:
+        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "packing", "bf16"}
+        return FineTuning(
+            **self.recipe.reward_model.model_dump(include=same),
+            learning_rate=self.recipe.reward_model.lr,
+            seed=self.recipe.run.seed,
+            prompt_format=self.prompt_format,
+            gradient_checkpointing=self.recipe.model.gradient_checkpointing,
+        )
+
+    def _evaluation(self, held_out: HeldOutSet) -> Evaluation:
+        """Return when to measure; without `critic.vote_threshold`, each number of votes is a candidate."""
+        settings, run, votes = self.recipe.reward_model, self.recipe.run, self.reward_model.votes
+        search = votes > 1 and self.recipe.critic.vote_threshold is None
+        return Evaluation(
+            self.directory,
+            held_out,
+            every=settings.eval_every,
+            patience=settings.patience,
+            keep=max(2, run.keep_checkpoints),
+            tracker=run.tracker,
+            thresholds=[number / votes for number in range(1, votes + 1)] if search else (),
+        )
+
     def _model(self) -> Any:
-        """Return the model that is trained: in full in 32 bits, or with a fresh adapter."""
+        """Return the model to train: all weights in 32 bits, or with a new adapter."""
         settings = self.recipe.model
         dtype = "float32" if settings.dtype == "auto" and not settings.lora_r else settings.dtype
         model = load_policy(settings.path, dtype=dtype, trust_remote_code=settings.trust_remote_code)
@@ -137,8 +163,8 @@ class RewardRun:
         targets = settings.lora_targets if isinstance(settings.lora_targets, str) else list(settings.lora_targets)
         return with_lora(model, r=settings.lora_r, alpha=settings.lora_alpha, targets=targets)
 
-    def _critic(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
-        """Return the model as a critic that writes as [critic] says, or with the vote_threshold that was found best."""
+    def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
+        """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
         settings, critic = self.recipe.reward_model, self.recipe.critic
         return GenerativeRewardModel(
             model,
@@ -154,22 +180,11 @@ class RewardRun:
             vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
         )
 
-    def _rows(self, shares: Shares) -> tuple[list[dict[str, list[int]]], int]:
-        """Return the ids and labels of what is learned, and how many annotations are too long for it."""
-        settings = self.recipe.reward_model
-        if self.tokenizer.eos_token_id is None:
-            raise ModelError("the tokenizer has no end-of-sequence token, so no critique could be shown to end")
-        longest = int(min(settings.max_tokens, context_of(self.model)))
-        how = FineTuning(settings.steps, max_tokens=longest, prompt_format=self.prompt_format)
-        asked, targets, too_long = lessons(self.critic, shares.train, max_tokens=longest)
-        pairs = zip(asked, targets, strict=True)
-        return [supervised_row(self.tokenizer, one.prompt_text, target, how) for one, target in pairs], too_long
-
     def _publish(self, out: Path) -> None:
-        """Write the best checkpoint as a reward model, with its card; merged, too, where that is asked for."""
+        """Write the best checkpoint as a reward model with its card, and merged where the recipe asks for it."""
         last = last_progress(self.directory)
         if last is None:
-            raise CheckpointError(f"{self.directory} holds no checkpoint to take the reward model from")
+            raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
         measured = self._measured(last.best_step)
         results = {
             "counts": self.counts,
@@ -184,13 +199,27 @@ class RewardRun:
             if path.exists() or (path == merged and not self.recipe.reward_model.merge):
                 continue
             with published(path) as temporary:
-                self._critic(self._best(best, whole=whole), measured.get("vote_threshold")).save(temporary)
-                card = model_card(self.recipe, results, name=str(path), adapter=not whole)
-                write_atomically(temporary / "README.md", card.encode())
+                self._reward_model(self._best(best, whole=whole), measured.get("vote_threshold")).save(temporary)
+                write_atomically(temporary / "README.md", self._card(results, str(path), adapter=not whole))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
+    def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
+        model, unseen = self.recipe.model, self.recipe.reward_model.unseen
+        lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
+        card = model_card(
+            results,
+            self.reward_model,
+            self.settings,
+            name=name,
+            base=model.path,
+            lora=lora,
+            adapter=adapter,
+            unseen=unseen,
+        )
+        return card.encode()
+
     def _best(self, checkpoint: Path, *, whole: bool) -> Any:
-        """Load a checkpoint's weights, an adapter on its base, or merged into it."""
+        """Load the weights of a checkpoint: all of them, an adapter on its base, or merged into its base."""
         settings = self.recipe.model
         code = settings.trust_remote_code
         if not settings.lora_r:
@@ -200,29 +229,29 @@ class RewardRun:
         return model.merge_and_unload() if whole else model
 
     def _measured(self, step: int) -> dict[str, float]:
-        """Return what was measured at a step."""
+        """Return the last measurements of a step."""
         lines = map(json.loads, (self.directory / METRICS_FILE).read_bytes().splitlines())
         found = [line for line in lines if line["step"] == step and "eval/f1" in line]
         return {name.removeprefix("eval/"): value for name, value in found[-1].items() if name != "step"}
 
 
 def _prompt_format(tokenizer: Any, recipe: Recipe) -> PromptFormat:
-    """Return how the model is asked, with "auto" decided."""
+    """Return the prompt format, with "auto" decided by the tokenizer."""
     wanted, own = recipe.reward_model.prompt_format, format_of(tokenizer)
     if wanted == "chat" and own == "plain":
         raise ModelError(
             f"reward_model.prompt_format = 'chat', but the tokenizer of {recipe.model.path!r} has no chat template; "
-            "take 'plain', or 'auto', which looks for itself"
+            "set 'plain' or 'auto'"
         )
     return "plain" if wanted == "plain" else own
 
 
-def _know_again(path: Path, data: dict[str, Any]) -> None:
-    """Write down what is learned from, or refuse to go on with something else."""
+def _check_data(path: Path, data: dict[str, Any]) -> None:
+    """Write the description of the annotations, or refuse to resume on other annotations."""
     if path.exists() and (before := json.loads(path.read_bytes())) != data:
         changed = ", ".join(f"{key}: {before.get(key)} → {data[key]}" for key in data if before.get(key) != data[key])
         raise CheckpointError(
-            f"{path.parent} holds a run on other annotations ({changed}). Resume with the files it was started with, "
-            "or choose another directory with --out DIR."
+            f"{path.parent} holds a run on other annotations ({changed}). Resume it with the files that it was started "
+            "with, or choose another directory with --out DIR."
         )
     write_atomically(path, to_json(data))
