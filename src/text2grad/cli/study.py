@@ -91,14 +91,14 @@ def run_import(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file is no sheet of this study, or all sheets are empty.
     """
-    from text2grad.experiments.critic_quality import QUESTIONS, agreement, read_sheets
+    from text2grad.experiments.critic_quality import QUESTIONS, measure_agreement, read_sheets
     from text2grad.experiments.reports import as_text, plain
     from text2grad.files import write_atomically
 
     sheets = read_sheets(args.sheets)
     order = list(sheets[0].answers)
     found = {
-        question: agreement([[sheet.answers[item][question] for item in order] for sheet in sheets])
+        question: measure_agreement([[sheet.answers[item][question] for item in order] for sheet in sheets])
         for question in QUESTIONS
     }
     if not any(one.ratings for one in found.values()):

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from nltk.metrics.agreement import AnnotationTask
 
 from text2grad.cli.__main__ import main
-from text2grad.experiments.critic_quality.agreement import agreement, fleiss_kappa
+from text2grad.experiments.critic_quality.agreement import fleiss_kappa, measure_agreement
 from text2grad.experiments.critic_quality.study import CUT, MAX_CELL, cell, draw
 from text2grad.feedback.records import CritiqueRecord
 from text2grad.types import Critique
@@ -137,18 +137,18 @@ def test_three_raters_come_to_what_is_made_by_hand(tmp_path: Path, capsys: pytes
 
 
 def test_where_nothing_can_be_told_from_chance_there_is_no_kappa_and_no_alpha() -> None:
-    alike = agreement([[True, True], [True, True]])
+    alike = measure_agreement([[True, True], [True, True]])
     assert (alike.agreement, alike.kappa, alike.alpha) == (1.0, None, None)
-    alone = agreement([[True, False]])
+    alone = measure_agreement([[True, False]])
     assert (alone.agreement, alone.kappa, alone.alpha) == (None, None, None)
-    nobody = agreement([[None], [None]])
+    nobody = measure_agreement([[None], [None]])
     assert (nobody.correct, nobody.majority, nobody.ratings) == (None, None, 0)
-    tie = agreement([[True], [False]])
+    tie = measure_agreement([[True], [False]])
     assert tie.majority == 0.0
 
 
 def test_kappa_is_of_the_items_that_every_rater_rated() -> None:
-    found = agreement([[True, False, True], [True, False, False], [False, False, None]])
+    found = measure_agreement([[True, False, True], [True, False, False], [False, False, None]])
     # the first two items: P = (1/3 + 1) / 2 = 2/3, two ratings of six are yes: P_e = 1/9 + 4/9; (6/9 - 5/9) / (4/9)
     assert found.kappa == pytest.approx(1 / 4)
     assert found.agreement == pytest.approx((1 / 3 + 1 + 0) / 3)
@@ -167,7 +167,7 @@ def test_alpha_is_that_of_two_other_tools(items: list[list[bool | None]]) -> Non
     if len({one for item in items for one in item if one is not None}) < 2:
         return
     triples = [(rater, n, one) for n, item in enumerate(items) for rater, one in enumerate(item) if one is not None]
-    found = agreement(ratings).alpha
+    found = measure_agreement(ratings).alpha
     assert found == pytest.approx(AnnotationTask(data=triples).alpha())
     counts = np.array([[item.count(True), item.count(False)] for item in items])
     assert found == pytest.approx(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))

@@ -1,4 +1,4 @@
-from .agreement import agreement as agreement
+from .agreement import measure_agreement as measure_agreement
 from .evaluation import (
     NAMED as NAMED,
     Evaluation as Evaluation,

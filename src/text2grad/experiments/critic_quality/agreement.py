@@ -38,7 +38,7 @@ class Agreement(NamedTuple):
         return {**self._asdict(), "correct": self.correct._asdict() if self.correct else None}
 
 
-def agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
+def measure_agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
     """Measure the agreement between raters.
 
     Args:
