@@ -88,7 +88,9 @@ def test_imports_from_another_package_go_through_what_it_exports() -> None:
     wrong = [
         found
         for _, imported, found in across_packages()
-        if imported not in architecture.GROUND and found.name not in exported(found.module)
+        if imported not in architecture.GROUND
+        and found.name not in exported(found.module)
+        and found.module  # `from text2grad import models` gives the package, whose attributes are its exported names
     ]
     assert not wrong
 

@@ -110,8 +110,8 @@ def test_a_killed_evaluation_asks_only_for_what_is_not_known(here: Path, capsys:
 def test_a_directory_belongs_to_one_critic(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(here)) == 0
     said = refused(capsys, *command(here, critic="never"))
-    assert "out holds answers of another critic:" in said
-    assert "Choose another --out, or remove that directory to ask again" in said
+    assert "out holds critiques of another critic:" in said
+    assert "Choose another --out, or remove the directory to run the critic again" in said
 
 
 def test_predictions_of_a_file_give_what_their_critic_gave(here: Path) -> None:
@@ -138,10 +138,11 @@ def test_predictions_that_do_not_fit_are_refused_with_the_way_out(
         )
 
     assert (
-        "said.jsonl has no prediction of 2 of 6 annotated responses, the first of them truth.jsonl:5: 'I live in Lyon "
-        "on Friday .'. Predictions are matched by prompt and response, character by character"
+        "said.jsonl has no prediction for 2 of 6 annotated responses; the first is truth.jsonl:5: 'I live in Lyon "
+        "on Friday .'. Prompt and response must be equal, character by character. Add predictions for these responses, "
+        "or evaluate only annotations with a prediction"
     ) in says(truth[:4])
-    assert "said.jsonl holds 1 predictions of responses that are not annotated, the first of them said.jsonl:7" in says(
+    assert "said.jsonl holds 1 predictions for responses without annotation; the first is said.jsonl:7" in says(
         [*truth, truth[0]._replace(prompt="Other?")]
     )
     assert not (here / "out").exists()
@@ -180,15 +181,19 @@ def test_bad_input_is_refused_before_the_critic_is_asked(here: Path, capsys: pyt
     assert "cannot load a model for perplexity from nowhere" in refused(capsys, *never, "--perplexity", "nowhere")
     assert "--limit is at least 1, got 0" in refused(capsys, *never, "--limit", "0")
     for about_models in (["--no-constrain"], ["--votes", "4"], ["--agreement", "0.5"]):
-        assert "are about a --model; leave them out" in refused(capsys, *never, *about_models)
+        assert "and --vote-threshold need --model. Leave them out, or add it" in refused(capsys, *never, *about_models)
     assert "--votes is at least 1, got 0" in refused(capsys, *never, "--votes", "0")
-    assert "is about a --bertscore model" in refused(capsys, *never, "--bertscore-layer", "3")
+    assert "--bertscore-layer needs --bertscore. Name its model, or leave the layer out" in refused(
+        capsys, *never, "--bertscore-layer", "3"
+    )
     model = ["evaluate-reward", "truth.jsonl", "--model", "nowhere", "--out", "out"]
     assert "--model nowhere: no such directory" in refused(capsys, *model)
     (here / "truth.jsonl").write_text("\n")
     assert "truth.jsonl has no records" in refused(capsys, *never)
     write_annotations(here / "truth.jsonl", [Annotation("p", TEXT, Critique("", status="unparsable"))])
-    assert 'truth.jsonl:1: the annotation has status "unparsable"' in refused(capsys, *never)
+    assert 'truth.jsonl:1: the annotation has status "unparsable" and cannot be compared with a prediction' in refused(
+        capsys, *never
+    )
     assert not (here / "out" / "answers.jsonl").exists()
 
 
@@ -222,7 +227,9 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     whose = json.loads((here / "voted" / "critic.json").read_bytes())
     assert (whose["votes"], whose["agreement"]) == (3, 0.4)
     assert '"votes": 3' in refused(capsys, *args, "--out", "voted")
-    assert "agreement above 0" in refused(capsys, *args, "--out", "never", "--votes", "3", "--agreement", "2")
+    assert "votes = 3, vote_threshold = 2.0: take at least one vote, and a threshold in (0, 1]" in refused(
+        capsys, *args, "--out", "never", "--votes", "3", "--vote-threshold", "2"
+    )
     (here / "model" / "reward_model.json").write_text('{"max_new_tokens": 25}')
     assert '"files": ' in refused(capsys, *args, "--out", "out")  # another model since
 

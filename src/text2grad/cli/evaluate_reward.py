@@ -1,4 +1,4 @@
-"""`text2grad evaluate-reward`: a critic beside annotations: precision, recall, spans, quotes and words."""
+"""`text2grad evaluate-reward`: measure a critic against annotations: precision, recall, spans, quotes and words."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.png", "evaluation.html")
 
 DESCRIPTION = """\
-Measure a critic against annotations, which are taken as the truth: of the tokens it praises or blames, how many do the
-annotators too; which spans and quotes it hits; how its words compare; and what it loses on the way.
+Measure a critic against annotations, which are the truth: precision and recall of its positive and negative tokens, its
+spans and quotes, its feedback in words, and the critiques and quotes that cannot be used.
 
-ANNOTATIONS is a file that `text2grad import` or `text2grad annotate` wrote. The critic sees prompt and response alone.
-Its answers are on disk before they are used: an evaluation that was killed goes on, and does not ask again."""
+ANNOTATIONS is a file that `text2grad import` or `text2grad annotate` wrote. The critic gets prompt and response only.
+Each critique is written to disk before it is used: an evaluation that was killed continues without repeated calls."""
 
 EPILOG = """\
 examples:
@@ -29,73 +29,92 @@ examples:
   text2grad evaluate-reward held_out.jsonl --predictions theirs.jsonl --tokenizer words --no-words --out runs/theirs
 
 written to DIR:
-  evaluation.json     every rate with its 95 % interval, and the counts it is made of
-  predictions.jsonl   what the critic said; --predictions reads it
+  evaluation.json     every rate with its 95 % interval, and the counts behind it
+  predictions.jsonl   the critic's critiques; --predictions reads this file
   tables.txt          tables 1, 6, 7, 8, 15, 18 and 19 of the paper, as printed
   evaluation.png      the main rates as bars with intervals
-  evaluation.html     the same, and responses with coloured spans: prediction beside truth
-  answers.jsonl       the critic's answers as they came; critic.json says whose they are
+  evaluation.html     picture, tables, and responses with coloured spans: prediction beside truth
+  answers.jsonl       the critic's critiques as they were received; critic.json identifies the critic
 
-docs/evaluate.md says what each number is."""
+docs/evaluate.md defines each number."""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "evaluate-reward",
-        help="a critic beside annotations: precision, recall, spans, words",
+        help="measure a critic against annotations: precision, recall, spans, words",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("annotations", metavar="ANNOTATIONS", type=Path, help="the truth: JSONL of annotations")
+    add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--model", metavar="PATH", help="directory of a generative reward model, or of any language model")
     who.add_argument("--critic", metavar="MODULE:NAME", help="a critic in Python")
-    who.add_argument("--predictions", metavar="FILE", type=Path, help="JSONL of critiques of the same responses")
-    add("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    who.add_argument(
+        "--predictions", metavar="FILE", type=Path, help="JSONL of critiques of the same responses, instead of a critic"
+    )
+    add("--out", type=Path, required=True, metavar="DIR", help="directory of the results")
     add(
         "--tokenizer",
         metavar="PATH",
-        help="whose tokens are counted: the directory of a model, or `words` or `characters` "
-        "(default: the model's own; words for a critic without one)",
+        help="count the tokens of this model, or `words` or `characters` (default: tokens of --model, else words)",
     )
-    add("--limit", type=int, metavar="N", help="only the first N annotations")
-    add("--match", choices=("exact", "normalized"), default="exact", help="how quotes are found (default: %(default)s)")
-    add("--batch-size", type=int, default=16, metavar="N", help="responses asked about at a time (default: 16)")
-    add("--seed", type=int, default=0, help="of the resamples of the intervals")
-    add("--draws", type=int, default=2000, metavar="N", help="how many resamples (default: 2000)")
+    add("--limit", type=int, metavar="N", help="use only the first N annotations")
+    add(
+        "--match",
+        choices=("exact", "normalized"),
+        default="exact",
+        help="how quotes are located (default: %(default)s)",
+    )
+    add("--batch-size", type=int, default=16, metavar="N", help="responses per call of the critic (default: 16)")
+    add("--seed", type=int, default=0, help="of the bootstrap resamples")
+    add("--draws", type=int, default=2000, metavar="N", help="number of bootstrap resamples (default: 2000)")
     model = parser.add_argument_group("for --model")
-    model.add_argument("--no-constrain", action="store_true", help="let it write as it likes (docs/constrained.md)")
-    model.add_argument("--max-new-tokens", type=int, metavar="N", help="longest critique (default: as it was saved)")
-    model.add_argument("--votes", type=int, metavar="N", help="critiques drawn of each response (default: as saved)")
-    model.add_argument("--agreement", type=float, metavar="A", help="share of the votes that marks (default: as saved)")
+    model.add_argument("--no-constrain", action="store_true", help="decode without constraints (docs/constrained.md)")
+    model.add_argument("--max-new-tokens", type=int, metavar="N", help="longest critique (default: as saved)")
+    model.add_argument("--votes", type=int, metavar="N", help="sampled critiques per response (default: as saved)")
+    model.add_argument(
+        "--vote-threshold",
+        "--agreement",  # its name in version 0.1
+        type=float,
+        metavar="A",
+        help="share of the votes that marks a character (default: as saved)",
+    )
     words = parser.add_argument_group("words of critiques")
-    words.add_argument("--no-words", action="store_true", help="measure no ROUGE and BLEU")
-    words.add_argument("--bertscore", metavar="PATH", help="encoder for BERTScore, such as roberta-large's directory")
-    words.add_argument("--bertscore-layer", type=int, metavar="N", help="whose states are compared (default: the last)")
+    words.add_argument("--no-words", action="store_true", help="leave out ROUGE and BLEU")
+    words.add_argument(
+        "--bertscore", metavar="PATH", help="encoder for BERTScore, such as the directory of roberta-large"
+    )
+    words.add_argument(
+        "--bertscore-layer", type=int, metavar="N", help="layer whose states are compared (default: the last)"
+    )
     words.add_argument("--perplexity", metavar="PATH", help="causal language model for perplexity")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, ask the critic, measure, write.
+    """Check the arguments, run the critic, measure, and write the results.
 
     Raises:
-        Text2GradError: if a file, a model or a setting cannot be used; the critic is asked nothing then.
+        Text2GradError: if a file, a model or a setting cannot be used; files and settings are checked before the
+            critic runs.
     """
     from text2grad.experiments.critic_quality import evaluate, read_truth
 
     for name in ("limit", "batch_size", "draws", "max_new_tokens", "votes"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is at least 1, got {getattr(args, name)}")
-    if args.model is None and any((args.no_constrain, args.max_new_tokens, args.votes, args.agreement is not None)):
+    if args.model is None and any(
+        (args.no_constrain, args.max_new_tokens, args.votes, args.vote_threshold is not None)
+    ):
         raise ConfigError(
-            "--no-constrain, --max-new-tokens, --votes and --agreement are about a --model; leave them out"
+            "--no-constrain, --max-new-tokens, --votes and --vote-threshold need --model. Leave them out, or add it"
         )
     if args.bertscore is None and args.bertscore_layer is not None:
-        raise ConfigError("--bertscore-layer is about a --bertscore model; name one, or leave the layer out")
+        raise ConfigError("--bertscore-layer needs --bertscore. Name its model, or leave the layer out")
     console = Console()
     truth = read_truth(args.annotations, limit=args.limit)
     measures = _measures(args)
@@ -103,8 +122,8 @@ def run(args: argparse.Namespace) -> int:
     found = evaluate(pairs, units, measures)
     if not found.marked:
         raise DataError(
-            f"no response of {args.annotations} is the same text in {units.name}; choose another --tokenizer, "
-            "or --tokenizer words"
+            f"{units.name}: no response of {args.annotations} decodes to its own text. Choose another --tokenizer, "
+            "such as --tokenizer words"
         )
     _write(args, found, pairs, {"critic": critic, "constrained": constrained})
     _print(console, args, found)
@@ -112,20 +131,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measures(args: argparse.Namespace) -> "Measures":
-    """Return what is measured beside the spans; models are loaded before the critic is asked."""
-    from text2grad.experiments.critic_quality import Measures, wording
+    """Return the measurements besides spans; their models are loaded before the critic runs."""
+    from text2grad.experiments.critic_quality import Measures, check_words, load_encoder, load_reader
 
     if not args.no_words:
-        wording.check_words()
-    encoder = wording.load_encoder(args.bertscore, args.bertscore_layer) if args.bertscore else None
-    reader = wording.load_reader(args.perplexity) if args.perplexity else None
+        check_words()
+    encoder = load_encoder(args.bertscore, args.bertscore_layer) if args.bertscore else None
+    reader = load_reader(args.perplexity) if args.perplexity else None
     return Measures(words=not args.no_words, encoder=encoder, reader=reader, draws=args.draws, seed=args.seed)
 
 
 def _pairs(
     args: argparse.Namespace, truth: Sequence[Any], console: Console
 ) -> tuple[list["Pair"], "Units", str, bool | None]:
-    """Return the critic's critiques beside the truth, their units, its name, and whether a model was constrained."""
+    """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
     from text2grad.experiments.critic_quality import check_identity, fingerprint, paired, predictions, read_predictions
     from text2grad.feedback import load_critic
 
@@ -138,11 +157,10 @@ def _pairs(
     units = _units(args, critic.tokenizer if args.model is not None else None)
     identity = {"model": args.model, "critic": args.critic, "match": args.match}
     if args.model is not None:
-        names = ("constrain", "max_new_tokens", "votes", "agreement")
-        directory = Path(args.model)
         identity |= {
-            **{name: getattr(critic, name) for name in names},
-            "files": fingerprint(directory) if directory.is_dir() else None,
+            **{name: getattr(critic, name) for name in ("constrain", "max_new_tokens", "votes")},
+            "agreement": critic.vote_threshold,  # its name in version 0.1, whose directories are still read
+            "files": fingerprint(Path(args.model)),
         }
     check_identity(args.out, identity)
     answers = predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
@@ -156,16 +174,16 @@ def _model(args: argparse.Namespace) -> Any:
     from text2grad.reward_models import GenerativeRewardModel
 
     if not Path(args.model).is_dir():
-        raise ModelError(f"--model {args.model}: no such directory. Name the one that a reward model was saved to")
+        raise ModelError(f"--model {args.model}: no such directory. Name the directory of a saved reward model")
     settings = {"constrain": False} if args.no_constrain else {}
-    for name in ("max_new_tokens", "votes", "agreement"):
+    for name in ("max_new_tokens", "votes", "vote_threshold"):
         if (value := getattr(args, name)) is not None:
             settings[name] = value
     return GenerativeRewardModel.load(args.model, **settings)
 
 
 def _units(args: argparse.Namespace, own: Any) -> "Units":
-    """Return what precision and recall are counted in."""
+    """Return the unit that precision and recall count."""
     from text2grad.cli.align import load_tokenizer
     from text2grad.experiments.critic_quality import PATTERNS, Units
 
@@ -179,11 +197,11 @@ def _units(args: argparse.Namespace, own: Any) -> "Units":
 def _tracked(console: Console, answers: Any, total: int) -> Any:
     from rich.progress import track
 
-    return track(answers, "asking the critic", total, console=console, transient=True)
+    return track(answers, "running the critic", total, console=console, transient=True)
 
 
 def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
-    """Write the five files, each whole or not at all."""
+    """Write the five files, each complete or not at all."""
     import json
 
     from text2grad.experiments.critic_quality import evaluation_page, evaluation_png, tables
@@ -211,14 +229,14 @@ def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"
 
 
 def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> None:
-    """Print the tables, and what was left out."""
+    """Print the tables and the responses that were left out."""
     from text2grad.experiments.critic_quality import NAMED, tables
     from text2grad.experiments.reports import as_text, plain
 
-    console.print(plain(f"counted in {found.unit}; [low, high]: 95 % bootstrap intervals over responses\n"))
+    console.print(plain(f"unit: {found.unit}; [low, high]: 95 % bootstrap intervals over responses\n"))
     console.print(plain(as_text(tables(found)).rstrip()), soft_wrap=True)
     if found.left_out:
         named = ", ".join(found.left_out[:NAMED]) + (", …" if len(found.left_out) > NAMED else "")
-        said = f"\nleft out, since their tokens say another text: {len(found.left_out):,} ({named})"
-        console.print(plain(said, style="yellow"), soft_wrap=True)
+        line = f"\nleft out, since their tokens decode to another text: {len(found.left_out):,} ({named})"
+        console.print(plain(line, style="yellow"), soft_wrap=True)
     console.print(plain(f"\nwritten: {args.out}/{', '.join(FILES)}"), soft_wrap=True)

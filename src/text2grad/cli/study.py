@@ -1,4 +1,4 @@
-"""`text2grad study export|import`: a rating sheet for people, and how far the raters agree (appendix M)."""
+"""`text2grad study export|import`: rating sheets for people, and the agreement between raters (appendix M)."""
 
 import argparse
 import json
@@ -10,26 +10,25 @@ from rich.console import Console
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
-Have people rate critiques, as the paper did with 100 critiques and three raters: is each critique right about its
-response, and are its spans the right pieces?
+People rate critiques (100 critiques, three raters in the paper): is the critique correct, and are its spans correct?
 
   export   N critiques drawn at random -> sheet.csv for a spreadsheet, sheet.html to read, study.json
-  import   the sheets as the raters filled them -> percent correct, agreement, Fleiss' kappa, Krippendorff's alpha"""
+  import   filled sheets -> percent correct, agreement, Fleiss' kappa, Krippendorff's alpha"""
 
 EPILOG = """\
 examples:
   text2grad study export runs/evaluation/predictions.jsonl --items 100 --out runs/study
   text2grad study import ann.csv ben.csv cleo.csv --out runs/study/agreement.json
 
-Each rater gets a copy of sheet.csv and answers yes or no (or 1 or 0) in its last columns; an empty cell is no answer.
-Text that a spreadsheet would take for a formula has an apostrophe before it. docs/evaluate.md explains the numbers."""
+Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer. A text that
+a spreadsheet would read as a formula has an apostrophe before it. docs/evaluate.md defines the numbers."""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "study",
-        help="have people rate critiques, and measure how far they agree",
+        help="rating sheets for people, and the agreement between raters",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -37,13 +36,15 @@ def add_parser(commands: Any) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="export|import")
     export = verbs.add_parser("export", help="draw critiques for a rating sheet")
     export.add_argument("critiques", metavar="CRITIQUES", type=Path, help="JSONL of responses with their critiques")
-    export.add_argument("--items", type=int, default=100, metavar="N", help="how many (default: %(default)s)")
+    export.add_argument(
+        "--items", type=int, default=100, metavar="N", help="number of critiques (default: %(default)s)"
+    )
     export.add_argument("--seed", type=int, default=0, help="of the draw")
-    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the sheet")
     export.set_defaults(run=run_export)
-    read = verbs.add_parser("import", help="read filled sheets, and say how far the raters agree")
-    read.add_argument("sheets", metavar="SHEET", type=Path, nargs="+", help="a filled sheet of each rater")
-    read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write; without it, only print")
+    read = verbs.add_parser("import", help="read filled sheets and measure the agreement")
+    read.add_argument("sheets", metavar="SHEET", type=Path, nargs="+", help="the filled sheet of each rater")
+    read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
     read.set_defaults(run=run_import)
 
 
@@ -51,7 +52,7 @@ def run_export(args: argparse.Namespace) -> int:
     """Draw critiques and write the sheet.
 
     Raises:
-        Text2GradError: if there is nothing to rate, or a directory holds a sheet that may be filled already.
+        Text2GradError: if there is nothing to rate, or the directory already holds a sheet.
     """
     from text2grad.experiments.critic_quality import draw, sheet_csv, sheet_html
     from text2grad.experiments.reports import plain
@@ -63,9 +64,9 @@ def run_export(args: argparse.Namespace) -> int:
     judged = list(read_critique_records(args.critiques))
     items = draw(judged, args.items, seed=args.seed)
     if not items:
-        raise DataError(f"{args.critiques} has no critique that could be read; there is nothing to rate")
+        raise DataError(f"{args.critiques} has no readable critique to rate. Give a file with critiques")
     if (args.out / "sheet.csv").exists():
-        raise ConfigError(f"{args.out}/sheet.csv exists, and may be filled already; choose another --out, or remove it")
+        raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
     study = {"critiques": str(args.critiques), "seed": args.seed, "of": len(judged)}
     named = {"items": {item.id: item.judged.number for item in items}}
     files = {
@@ -79,29 +80,29 @@ def run_export(args: argparse.Namespace) -> int:
             write_atomically(args.out / name, data)
     except OSError as error:
         raise DataError(f"cannot write to {args.out}: {error.strerror}") from error
-    said = f"{len(items):,} of {len(judged):,} critiques\n\nwritten: {args.out}/{', '.join(files)}"
-    Console().print(plain(said), soft_wrap=True)
+    summary = f"{len(items):,} of {len(judged):,} critiques\n\nwritten: {args.out}/{', '.join(files)}"
+    Console().print(plain(summary), soft_wrap=True)
     return 0
 
 
 def run_import(args: argparse.Namespace) -> int:
-    """Read filled sheets and print, and write, how far the raters agree.
+    """Read filled sheets, and print and write the agreement between raters.
 
     Raises:
-        Text2GradError: if a file is no sheet of this study, or nobody has answered anything.
+        Text2GradError: if a file is no sheet of this study, or all sheets are empty.
     """
-    from text2grad.experiments.critic_quality import QUESTIONS, agreement, read_sheets
+    from text2grad.experiments.critic_quality import QUESTIONS, measure_agreement, read_sheets
     from text2grad.experiments.reports import as_text, plain
     from text2grad.files import write_atomically
 
     sheets = read_sheets(args.sheets)
     order = list(sheets[0].answers)
     found = {
-        question: agreement([[sheet.answers[item][question] for item in order] for sheet in sheets])
+        question: measure_agreement([[sheet.answers[item][question] for item in order] for sheet in sheets])
         for question in QUESTIONS
     }
     if not any(one.ratings for one in found.values()):
-        raise DataError(f"nobody has answered anything in {', '.join(map(str, args.sheets))}: fill in yes or no first")
+        raise DataError(f"there is no rating in {', '.join(map(str, args.sheets))}. Fill in yes or no first")
     Console().print(plain(as_text([_table(found, len(sheets))]).rstrip()), soft_wrap=True)
     if args.out is not None:
         record = {"sheets": [str(path) for path in args.sheets]}
@@ -126,4 +127,4 @@ def _table(found: Any, raters: int) -> Any:
         shares = ("–" if x is None else f"{x:.1%}" for x in (one.majority, one.agreement))
         chances = ("–" if x is None else f"{x:.3f}" for x in (one.kappa, one.alpha))
         rows.append((question, f"{one.items:,}", f"{one.ratings:,}", correct, *shares, *chances))
-    return Table(f"What {raters} raters say (table 16); [low, high]: 95 % intervals over items", columns, rows)
+    return Table(f"Ratings of {raters} raters (table 16); [low, high]: 95 % intervals over items", columns, rows)

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from nltk.metrics.agreement import AnnotationTask
 
 from text2grad.cli.__main__ import main
-from text2grad.experiments.critic_quality.agreement import agreement, fleiss_kappa
+from text2grad.experiments.critic_quality.agreement import fleiss_kappa, measure_agreement
 from text2grad.experiments.critic_quality.study import CUT, MAX_CELL, cell, draw
 from text2grad.feedback.records import CritiqueRecord
 from text2grad.types import Critique
@@ -79,7 +79,9 @@ def test_a_seed_draws_the_same_items_and_a_filled_sheet_is_never_overwritten(
 ) -> None:
     first = exported(tmp_path, "--items", "3")
     assert main(["study", "export", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "study")]) == 2
-    assert "exists, and may be filled already" in " ".join(capsys.readouterr().err.split())
+    assert "study/sheet.csv exists and may hold ratings. Choose another --out, or remove the file" in " ".join(
+        capsys.readouterr().err.split()
+    )
     (tmp_path / "study" / "sheet.csv").unlink()
     assert exported(tmp_path, "--items", "3") == first
     (tmp_path / "study" / "sheet.csv").unlink()
@@ -135,18 +137,18 @@ def test_three_raters_come_to_what_is_made_by_hand(tmp_path: Path, capsys: pytes
 
 
 def test_where_nothing_can_be_told_from_chance_there_is_no_kappa_and_no_alpha() -> None:
-    alike = agreement([[True, True], [True, True]])
+    alike = measure_agreement([[True, True], [True, True]])
     assert (alike.agreement, alike.kappa, alike.alpha) == (1.0, None, None)
-    alone = agreement([[True, False]])
+    alone = measure_agreement([[True, False]])
     assert (alone.agreement, alone.kappa, alone.alpha) == (None, None, None)
-    nobody = agreement([[None], [None]])
+    nobody = measure_agreement([[None], [None]])
     assert (nobody.correct, nobody.majority, nobody.ratings) == (None, None, 0)
-    tie = agreement([[True], [False]])
+    tie = measure_agreement([[True], [False]])
     assert tie.majority == 0.0
 
 
 def test_kappa_is_of_the_items_that_every_rater_rated() -> None:
-    found = agreement([[True, False, True], [True, False, False], [False, False, None]])
+    found = measure_agreement([[True, False, True], [True, False, False], [False, False, None]])
     # the first two items: P = (1/3 + 1) / 2 = 2/3, two ratings of six are yes: P_e = 1/9 + 4/9; (6/9 - 5/9) / (4/9)
     assert found.kappa == pytest.approx(1 / 4)
     assert found.agreement == pytest.approx((1 / 3 + 1 + 0) / 3)
@@ -165,7 +167,7 @@ def test_alpha_is_that_of_two_other_tools(items: list[list[bool | None]]) -> Non
     if len({one for item in items for one in item if one is not None}) < 2:
         return
     triples = [(rater, n, one) for n, item in enumerate(items) for rater, one in enumerate(item) if one is not None]
-    found = agreement(ratings).alpha
+    found = measure_agreement(ratings).alpha
     assert found == pytest.approx(AnnotationTask(data=triples).alpha())
     counts = np.array([[item.count(True), item.count(False)] for item in items])
     assert found == pytest.approx(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
@@ -181,18 +183,18 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
         assert main(["study", "import", *sheets]) == 2
         return " ".join(capsys.readouterr().err.split())
 
-    assert "row 3, spans_correct: the answer is yes or no, or empty for none, got 'maybe'" in refused(
+    assert "row 3, spans_correct: expected yes, no or an empty cell, got 'maybe'. Correct the cell" in refused(
         filled(tmp_path, "unsure", [("yes", "yes"), ("no", "maybe")])
     )
-    assert "nobody has answered anything" in refused(filled(tmp_path, "blank", [("", ""), ("", "")]))
+    assert "blank.csv. Fill in yes or no first" in refused(filled(tmp_path, "blank", [("", ""), ("", "")]))
     lines = Path(good).read_text().splitlines()
     (tmp_path / "short.csv").write_text("\n".join(lines[:-2]) + "\n")
-    assert "has other items than" in refused(good, str(tmp_path / "short.csv"))
-    assert "has other items than" in refused(str(tmp_path / "short.csv"), good)
+    for sheets in ((good, str(tmp_path / "short.csv")), (str(tmp_path / "short.csv"), good)):
+        assert f"{sheets[1]} and {sheets[0]} have different items, such as 2-" in refused(*sheets)
     (tmp_path / "twice.csv").write_text("\n".join([*lines[:-1], lines[1]]) + "\n")
-    assert "for the second time" in refused(str(tmp_path / "twice.csv"))
+    assert "row 4 repeats item 1-" in refused(str(tmp_path / "twice.csv"))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    assert "it has no column 'item'" in refused(str(tmp_path / "other.csv"))
+    assert "it has no column 'item'. Give a filled sheet.csv of `study export`" in refused(str(tmp_path / "other.csv"))
     (tmp_path / "latin.csv").write_bytes(b"item,\xe9\n")
     assert 'is not UTF-8; save the sheet as "CSV UTF-8"' in refused(str(tmp_path / "latin.csv"))
     assert "cannot read" in refused(str(tmp_path / "none.csv"))

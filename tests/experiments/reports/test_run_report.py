@@ -86,7 +86,7 @@ def test_a_directory_without_a_step_is_refused(tmp_path: Path, content: str | No
         (tmp_path / "metrics.jsonl").write_text(content)
     with pytest.raises(DataError) as caught:
         read_run(tmp_path)
-    assert str(caught.value) == f"{tmp_path} holds no run that has made a step: there is nothing in metrics.jsonl"
+    assert str(caught.value) == f"{tmp_path} holds no run with a finished step: metrics.jsonl is missing or empty"
 
 
 def test_a_line_torn_by_a_kill_is_named_with_the_way_out(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_line_torn_by_a_kill_is_named_with_the_way_out(tmp_path: Path) -> None
     with pytest.raises(DataError) as caught:
         read_run(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / 'metrics.jsonl'} is damaged (Unterminated string starting at: line 1 column 13 (char 12)); go on "
-        "with the run by --resume, which mends it"
+        f"{tmp_path / 'metrics.jsonl'} is damaged (Unterminated string starting at: line 1 column 13 (char 12)). "
+        "Resume the run with --resume, which repairs the file"
     )
 
 

@@ -1,4 +1,4 @@
-from .agreement import agreement as agreement
+from .agreement import measure_agreement as measure_agreement
 from .evaluation import (
     NAMED as NAMED,
     Evaluation as Evaluation,
@@ -18,3 +18,4 @@ from .study import (
     sheet_html as sheet_html,
 )
 from .units import PATTERNS as PATTERNS, Units as Units
+from .wording import check_words as check_words, load_encoder as load_encoder, load_reader as load_reader

@@ -1,12 +1,12 @@
-"""What several raters say of the same items -> how often they call them right, and how far they agree (table 16).
+"""Ratings of the same items by several raters → share of correct items, and agreement between raters (table 16).
 
-correct      share of all ratings that say "correct", with a bootstrap interval over items
-majority     share of items that more than half of their raters call correct
-agreement    mean over items of the share of pairs of raters who say the same
+correct      share of all ratings that are "correct", with a bootstrap interval over items
+majority     share of items that more than half of their raters rated correct
+agreement    mean over items of the share of pairs of raters with equal ratings
 kappa        Fleiss' kappa (1971) over the items that every rater rated
 alpha        Krippendorff's alpha for categories, over all ratings, by the package `krippendorff`
 
-Kappa and alpha are None where nothing could be told from chance: all ratings alike, or no item rated twice.
+Kappa and alpha are None if chance agreement cannot be estimated: all ratings are equal, or no item was rated twice.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from text2grad.errors import ConfigError
 from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate
 
 Ratings = Sequence[Sequence[bool | None]]
-"""Of each rater one rating per item; None where there is none."""
+"""For each rater one rating per item; None if the rater left it out."""
 
 
 class Agreement(NamedTuple):
-    """The numbers of the module's docstring, and what they are of."""
+    """The numbers that the docstring of the module defines, with the counts behind them."""
 
     items: int
     raters: int
@@ -34,16 +34,16 @@ class Agreement(NamedTuple):
     alpha: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return them ready for JSON."""
+        """Return the numbers as JSON data."""
         return {**self._asdict(), "correct": self.correct._asdict() if self.correct else None}
 
 
-def agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
-    """Return what some raters come to.
+def measure_agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
+    """Measure the agreement between raters.
 
     Args:
-        ratings: of each rater a rating per item, in the same order.
-        seed: of the interval.
+        ratings: [raters][items].
+        seed: of the bootstrap resamples.
 
     Raises:
         ConfigError: if `krippendorff` is not installed.
@@ -68,7 +68,7 @@ def fleiss_kappa(counts: Any) -> float | None:
     """Return Fleiss' kappa, (P − P_e) / (1 − P_e), or None where P_e is 1 or there is no item.
 
     Args:
-        counts: how many raters chose each category of each item [items, categories]; as many raters for every item.
+        counts: how many raters chose each category [items, categories]; every item has the same number of raters.
 
     Example:
         >>> fleiss_kappa(np.array([[2.0, 0.0], [1.0, 1.0]]))  # P = (1 + 0) / 2, P_e = (3/4)² + (1/4)² = 5/8
@@ -82,7 +82,7 @@ def fleiss_kappa(counts: Any) -> float | None:
 
 
 def _pairs_alike(counts: Any) -> Any:
-    """Return of each item the share of pairs of raters who agree [items]."""
+    """Return for each item the share of pairs of raters with equal ratings, [items]."""
     raters = counts.sum(1)
     return (counts * (counts - 1)).sum(1) / (raters * (raters - 1))
 

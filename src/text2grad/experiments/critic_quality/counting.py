@@ -1,14 +1,16 @@
-"""One marked response -> counts, and the rates that are made of them.
+"""One response with the marks of critic and annotator → counts, and the rates that are quotients of counts.
 
-precision, recall, f1     of units, by label (table 1); a rate of nothing is left out
-exact, partial            true spans that a span of the same label marks unit by unit; that only overlap one (table 6)
-oui                       overlap unit index: over the true spans that are overlapped at all, the mean of their best
-                          |A ∩ B| / |A ∪ B| in units. The paper names the index and gives no formula; this is what its
-                          published code computes as mean IoU
-quote_exact               of the critic's quotes, those that are an annotated piece of the same label, character by
-                          character; quote_overlap_90: that share 90 % of the longer one's visible characters (table 7)
-failure, unmatched        critiques that could not be read; quotes that are not in the response (table 15)
-accuracy                  of the critic's spans, those of whose units at least half bear the same label in truth, by
+precision, recall, f1     over units, by label (table 1); a rate with denominator zero is left out
+exact                     share of true spans with exactly the units of a predicted span of the same label (table 6)
+partial                   share of true spans that overlap a predicted span of the same label, but equal none (table 6)
+oui                       overlap unit index: mean over the true spans with any overlap of the best |A ∩ B| / |A ∪ B|
+                          in units. The paper gives no formula; its published code computes this as mean IoU (table 6)
+quote_exact               share of the critic's quotes with the same characters and label as an annotated span (table 7)
+quote_overlap_90          share of the critic's quotes that share at least 90 % of the visible characters of the longer
+                          span with an annotated span of the same label (table 7)
+failure_rate              share of critiques that could not be parsed (table 15)
+unmatched_rate            share of quotes that do not occur in the response (table 15)
+accuracy                  share of predicted spans of which at least half of the units have the same label in truth, by
                           quartile of span length (table 19)
 """
 
@@ -34,7 +36,7 @@ def token_counts(marked: Marked) -> dict[str, float]:
 
 
 def span_counts(marked: Marked) -> Counter[str]:
-    """Return how the true spans are hit, by label; spans that mark no unit are left out."""
+    """Return how well the true spans are found, by label; spans without units are left out."""
     counts: Counter[str] = Counter()
     for label in LABELS:
         true, predicted = (_unit_sets(marks, label) for marks in (marked.true, marked.predicted))
@@ -48,7 +50,7 @@ def span_counts(marked: Marked) -> Counter[str]:
 
 
 def quote_counts(marked: Marked) -> Counter[str]:
-    """Return how many of the critic's quotes are pieces that the annotator marks, in characters."""
+    """Return how many of the critic's quotes are spans of the annotator, compared by characters."""
     counts: Counter[str] = Counter(quotes_lost=len(marked.pair.predicted.unmatched))
     for span in marked.predicted.spans:
         true = [one for one in marked.true.spans if one.label == span.label]
@@ -60,7 +62,7 @@ def quote_counts(marked: Marked) -> Counter[str]:
 
 
 def length_counts(marked: Marked, quartiles: Quartiles) -> Counter[str]:
-    """Return the critic's spans and how many of them are right, by quartile of length."""
+    """Return the number of the critic's spans, and of the correct spans, by quartile of length."""
     counts: Counter[str] = Counter()
     signs = {"positive": 1.0, "negative": -1.0}
     for span, units in zip(marked.predicted.spans, marked.predicted.units, strict=True):
@@ -73,12 +75,12 @@ def length_counts(marked: Marked, quartiles: Quartiles) -> Counter[str]:
 
 
 def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
-    """Return how many units the spans have, by label."""
+    """Return the number of units of each span, by label."""
     return {label: [len(units) for one in marks for units in _unit_sets(one, label)] for label in LABELS}
 
 
 def ratios() -> dict[str, Ratio]:
-    """Return the rates that are made of the counts, by name."""
+    """Return the rates by name: which counts each divides by which."""
     found: dict[str, Ratio] = {}
     for label, mark in (("positive", "praised"), ("negative", "blamed")):
         both = f"{mark}_both"
@@ -114,7 +116,7 @@ def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:
 
 
 def _overlap(one: Span, other: Span, text: str) -> float:
-    """Return how many visible characters two spans share, as a share of the longer one's."""
+    """Return the shared visible characters of two spans, as a share of those of the longer span."""
     start, end = max(one.start, other.start), min(one.end, other.end)
     longer = max(_visible(text[one.start : one.end]), _visible(text[other.start : other.end]))
     return _visible(text[start:end]) / longer if longer else 0.0

@@ -1,4 +1,4 @@
-"""Pairs -> everything that is measured of a critic, as JSON and as the tables of the paper."""
+"""Pairs of predicted and true critiques → all measurements of a critic, as JSON and as the tables of the paper."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ from text2grad.types import LABELS, Status
 
 NONE = "–"
 NAMED = 20
-"""So many responses that could not be cut into units are named."""
+"""How many responses that could not be split into units are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is measured beside the spans.
+    """Measurements besides spans, and settings of the intervals.
 
     Attributes:
-        words: ROUGE and BLEU.
-        encoder: the model of BERTScore, if any.
-        reader: the model of perplexity, if any.
-        draws: resamples of the intervals.
+        words: measure ROUGE and BLEU.
+        encoder: the model of BERTScore; None leaves it out.
+        reader: the model of perplexity; None leaves it out.
+        draws: number of bootstrap resamples.
         seed: of the resamples.
     """
 
@@ -39,18 +39,18 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What was measured.
+    """The measurements of one critic.
 
     Attributes:
-        unit: what tokens are here.
+        unit: the unit that precision and recall count.
         marked: the responses.
-        left_out: where the responses stand whose tokens say another text; they are in none of the numbers.
-        metrics: rates with intervals, by the names that `counting` and `wording` explain.
-        counts: the sums that the rates are made of.
-        bleu: over all critiques; None where it was not measured.
-        span_units: quartiles of the units per span, of "predicted" and "true", by label (table 18).
-        statuses: critiques by how they were read, of "predicted" and "true".
-        worded: responses whose annotator has words.
+        left_out: file and line of the responses whose tokens decode to another text; no number includes them.
+        metrics: rates with intervals; `counting` and `wording` define the names.
+        counts: sums over responses; the rates are their quotients.
+        bleu: over all critiques; None if it was not measured.
+        span_units: quartiles of the units per span, for "predicted" and "true", by label (table 18).
+        statuses: number of critiques by status, for "predicted" and "true".
+        worded: number of responses whose annotation has feedback in words.
         settings: draws, level and seed of the intervals.
     """
 
@@ -66,7 +66,7 @@ class Evaluation:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything but the responses, ready for JSON."""
+        """Return everything except the responses, as JSON data."""
         return {
             "unit": self.unit,
             "responses": len(self.marked),
@@ -83,14 +83,14 @@ class Evaluation:
 
 
 def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = None) -> Evaluation:
-    """Return what is measured of a critic.
+    """Measure a critic.
 
     Args:
-        pairs: its critiques beside the annotator's.
-        units: what precision and recall are counted in.
-        measures: what else, and how.
+        pairs: critiques of the critic and of the annotator.
+        units: the unit that precision and recall count.
+        measures: further measurements; None takes the defaults.
     """
-    how = measures or Measures()
+    measures = measures or Measures()
     cut = [(pair, mark(pair, units)) for pair in pairs]
     marked = [one for _, one in cut if one is not None]
     sizes = {who: counting.lengths([getattr(one, who) for one in marked]) for who in ("predicted", "true")}
@@ -105,7 +105,7 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
         for one in marked
     ]
     kept = [one.pair for one in marked]
-    for extra in _word_rows(kept, how):
+    for extra in _word_rows(kept, measures):
         for row, counts in zip(rows, extra, strict=True):
             row.update(counts)
     sums: Counter[str] = Counter()
@@ -115,30 +115,30 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
         unit=units.name,
         marked=marked,
         left_out=[pair.where for pair, one in cut if one is None],
-        metrics=estimate(rows, _ratios(how), draws=how.draws, seed=how.seed),
+        metrics=estimate(rows, _ratios(measures), draws=measures.draws, seed=measures.seed),
         counts=dict(sums),
-        bleu=wording.bleu(kept) if how.words else None,
+        bleu=wording.bleu(kept) if measures.words else None,
         span_units={who: {label: quartiles(by[label]) for label in LABELS} for who, by in sizes.items()},
         statuses={who: _statuses(kept, who) for who in ("predicted", "true")},
         worded=len(wording.with_words(kept)),
-        settings={"draws": how.draws, "level": LEVEL, "seed": how.seed},
+        settings={"draws": measures.draws, "level": LEVEL, "seed": measures.seed},
     )
 
 
-def _ratios(how: Measures) -> dict[str, Ratio]:
-    words = wording.word_ratios(words=how.words, bert=how.encoder is not None, perplexity=how.reader is not None)
-    return counting.ratios() | words
+def _ratios(measures: Measures) -> dict[str, Ratio]:
+    bert, perplexity = measures.encoder is not None, measures.reader is not None
+    return counting.ratios() | wording.word_ratios(words=measures.words, bert=bert, perplexity=perplexity)
 
 
-def _word_rows(pairs: Sequence[Pair], how: Measures) -> list[list[dict[str, float]]]:
-    """Return the counts of words, each kind with one row per response."""
-    found = [wording.word_counts(pairs)] if how.words else []
-    if how.encoder is not None:
-        found.append(wording.bertscore_counts(pairs, how.encoder))
-    if how.reader is not None:
+def _word_rows(pairs: Sequence[Pair], measures: Measures) -> list[list[dict[str, float]]]:
+    """Return the counts for the rates of words: for each measurement one row per response."""
+    found = [wording.word_counts(pairs)] if measures.words else []
+    if measures.encoder is not None:
+        found.append(wording.bertscore_counts(pairs, measures.encoder))
+    if measures.reader is not None:
         for who in ("predicted", "true"):
             texts = [getattr(pair, who).feedback for pair in pairs]
-            found.append(wording.perplexity_counts(texts, how.reader, who))
+            found.append(wording.perplexity_counts(texts, measures.reader, who))
     return found
 
 
@@ -148,7 +148,7 @@ def _statuses(pairs: Sequence[Pair], who: str) -> dict[str, int]:
 
 
 def tables(found: Evaluation) -> list[Table]:
-    """Return the tables of the paper; an interval stands in brackets after each rate."""
+    """Return the tables of the paper, each rate with its interval in brackets."""
     shown = [_token_table(found), _span_table(found), _quote_table(found), _fidelity_table(found)]
     return [*shown, _length_table(found), *_word_tables(found)]
 
@@ -218,7 +218,7 @@ def _length_table(found: Evaluation) -> Table:
 
 
 def _word_tables(found: Evaluation) -> list[Table]:
-    """Return the table of words, where something was measured of them."""
+    """Return the table of words, or no table if nothing was measured."""
     names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bertscore": "BERTScore"}
     names |= {"perplexity/predicted": "perplexity", "perplexity/true": "perplexity of truth"}
     cells = {title: _rate(found, name) for name, title in names.items() if name in found.metrics}
@@ -229,7 +229,7 @@ def _word_tables(found: Evaluation) -> list[Table]:
 
 
 def _rate(found: Evaluation, name: str) -> str:
-    """Return a rate with its interval; a dash of nothing."""
+    """Return a rate with its interval; a dash if its denominator is zero."""
     if name not in found.metrics:
         return NONE
     value, low, high = found.metrics[name]

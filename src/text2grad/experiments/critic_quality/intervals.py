@@ -1,7 +1,7 @@
-"""Counts per response -> rates, each with a bootstrap interval over responses.
+"""Counts per response → rates, each with a bootstrap interval over responses.
 
-A rate is a sum of counts over a sum of counts, so that a resample only weighs the responses anew. Tokens of one
-response are not independent of each other; responses are what is drawn.
+A rate is a sum of counts divided by a sum of counts. A resample draws responses, because the tokens of one response are
+not independent; it only changes the weight of each response in both sums.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ _AT_ONCE = 100  # resamples held in memory together
 
 
 class Ratio(NamedTuple):
-    """A rate: counts summed above, over counts summed below. A name that stands twice counts twice.
+    """A rate: sum of the counts in `top` / sum of the counts in `bottom`. A name that occurs twice counts twice.
 
     Attributes:
         top: names of counts.
-        bottom: likewise.
-        exp: True raises e to the quotient, as perplexity does with nats per token.
+        bottom: names of counts.
+        exp: True gives e to the power of the quotient, as in perplexity.
     """
 
     top: tuple[str, ...]
@@ -28,7 +28,7 @@ class Ratio(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A rate over all responses, and the ends of its interval."""
+    """A rate over all responses, and the bounds of its interval."""
 
     value: float
     low: float
@@ -38,13 +38,13 @@ class Estimate(NamedTuple):
 def estimate(
     rows: Sequence[Mapping[str, float]], ratios: Mapping[str, Ratio], *, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return rates with percentile-bootstrap intervals of 95 %; a rate of nothing is left out.
+    """Return rates with percentile-bootstrap intervals of 95 %; a rate with denominator zero is left out.
 
     Args:
-        rows: the counts of each response; a count that is missing is 0.
-        ratios: what to make of them.
-        draws: resamples. One in which a rate is of nothing says nothing of that rate; where all are, its
-            interval is the value.
+        rows: the counts of each response; a missing count is 0.
+        ratios: the rates by name.
+        draws: number of resamples. Resamples in which the denominator of a rate is zero are left out for this rate; if
+            all are, both bounds are the value.
         seed: of the resamples.
 
     Example:
@@ -71,8 +71,8 @@ def estimate(
     generator, uniform = np.random.default_rng(seed), np.full(len(counts), 1 / len(counts))
     sizes = [min(_AT_ONCE, draws - start) for start in range(0, draws, _AT_ONCE)]
     drawn = np.concatenate([rates(generator.multinomial(len(counts), uniform, size=size)) for size in sizes])
-    silent = np.isnan(drawn).all(axis=0)
-    drawn[:, silent] = values[silent]
+    undefined = np.isnan(drawn).all(axis=0)
+    drawn[:, undefined] = values[undefined]
     low, high = np.full((2, len(values)), np.nan)
     tail = (1 - LEVEL) / 2
     low[known], high[known] = np.nanquantile(drawn[:, known], [tail, 1 - tail], axis=0)

@@ -1,4 +1,4 @@
-"""An evaluation as bars with intervals, and as one page that needs nothing else: prediction beside truth."""
+"""An evaluation → a PNG of bars with intervals, and a self-contained HTML page with prediction beside truth."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from text2grad.feedback import critique_to_json
 from text2grad.types import LABELS, Critique
 
 WORST, FIRST = 10, 20
-"""So many responses are shown: those that differ most, then the first ones."""
+"""How many responses the page shows: with the largest differences, then the first others."""
 
 _COLOURS = {"positive": COLOURS[0], "negative": COLOURS[2]}
 
@@ -21,13 +21,13 @@ Bars = Sequence[tuple[str, Estimate | None]]
 
 
 def evaluation_png(found: Evaluation) -> bytes:
-    """Return rates by label with their intervals as a PNG file; a rate of nothing has no bar."""
+    """Return rates by label with their intervals as a PNG file; a rate with denominator zero has no bar."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     panels = {
-        f"{found.unit.split()[0]}: found, and right": ("precision", "recall", "f1"),
-        "true spans, and quotes": ("exact", "partial", "oui", "quote_exact", "quote_overlap_90"),
+        f"{found.unit.split()[0]}: precision and recall": ("precision", "recall", "f1"),
+        "spans and quotes": ("exact", "partial", "oui", "quote_exact", "quote_overlap_90"),
         "accuracy by span length": tuple(f"accuracy/{{}}/{bucket}" for bucket in BUCKETS),
     }
     words = [name for name in ("rouge1", "rouge2", "rougeL", "bertscore") if name in found.metrics]
@@ -59,7 +59,7 @@ def _of(name: str, label: str) -> str:
 
 
 def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
-    """Draw bars with intervals, one colour for each group."""
+    """Draw bars with intervals, one colour per group."""
     width = 0.8 / len(groups)
     for k, (label, bars) in enumerate(groups.items()):
         for place, (_, one) in enumerate(bars):
@@ -84,25 +84,25 @@ def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
 
 
 def evaluation_page(found: Evaluation, critic: str, annotations: str, picture: bytes) -> str:
-    """Return the page.
+    """Return the HTML page.
 
     Args:
-        found: what was measured.
-        critic: its name.
-        annotations: the name of the file of the truth.
+        found: the measurements.
+        critic: the name of the critic.
+        annotations: the name of the file of annotations.
         picture: from `evaluation_png`.
     """
     order = sorted(found.marked, key=_disagreement, reverse=True)
     worst = [one for one in order[:WORST] if _disagreement(one)]
     rest = [one for one in found.marked if one not in worst][:FIRST]
     noun = found.unit.split()[0].removesuffix("s")  # token, word, character
-    groups = {"Where they differ most": worst, "Others, in the order of the file": rest}
+    groups = {"Largest differences": worst, "Other responses, in the order of the file": rest}
     intro = (
-        f"What {critic} says of {len(found.marked):,} responses, beside the annotations of {annotations}. "
-        f"Counted in {found.unit}. In brackets: 95 % bootstrap intervals over responses."
+        f"Critiques of {len(found.marked):,} responses by {critic}, compared with the annotations in {annotations}. "
+        f"Unit: {found.unit}. In brackets: 95 % bootstrap intervals over responses."
     )
     return rollouts_page(
-        "A critic beside its annotators",
+        "A critic compared with annotations",
         intro=intro,
         summary=_summary(found),
         groups=[(name, [_record(one, critic, noun) for one in some]) for name, some in groups.items() if some],
@@ -122,11 +122,11 @@ def _summary(found: Evaluation) -> list[tuple[str, str]]:
         "recall/positive": "recall, positive",
         "precision/negative": "precision, negative",
         "recall/negative": "recall, negative",
-        "failure_rate": "critiques not read",
+        "failure_rate": "unreadable critiques",
         "unmatched_rate": "quotes not found",
     }
     rows = [(title, found.metrics.get(name)) for name, title in names.items()]
-    left_out = [("left out, other text", f"{len(found.left_out):,}")] if found.left_out else []
+    left_out = [("responses left out", f"{len(found.left_out):,}")] if found.left_out else []
     return [
         *((title, f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})" if one else NONE) for title, one in rows),
         *left_out,
@@ -134,7 +134,7 @@ def _summary(found: Evaluation) -> list[tuple[str, str]]:
 
 
 def _record(one: Marked, critic: str, noun: str) -> dict[str, Any]:
-    """Return a response as the page has it, the annotator's marks beside the critic's."""
+    """Return a record of the page: the critic's marks, and the annotator's beside them."""
     return {
         **{"prompt": one.pair.prompt, "record": one.pair.where},
         **_side(one, one.predicted, one.pair.predicted, critic, noun),

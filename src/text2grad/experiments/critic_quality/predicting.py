@@ -1,7 +1,7 @@
-"""A critic -> its critiques of annotated responses; each is on disk before anything uses it.
+"""A critic → its critiques of annotated responses; each is written to disk before it is used.
 
-answers.jsonl   what the critic answered (`remembered.CachedCritic`)
-critic.json     whose answers they are: an evaluation of another critic in the same directory is refused
+answers.jsonl   the critiques, the cache of `CachedCritic`
+critic.json     the critic that wrote them; another critic is refused in the same directory
 """
 
 import json
@@ -20,14 +20,14 @@ ANSWERS, IDENTITY = "answers.jsonl", "critic.json"
 
 
 def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
-    """Make the directory of an evaluation, or refuse one that belongs to another critic.
+    """Create the directory of an evaluation, or check that an existing directory belongs to the same critic.
 
     Args:
         out: the directory.
-        identity: who the critic is, ready for JSON.
+        identity: settings that identify the critic, as JSON data.
 
     Raises:
-        ConfigError: if the directory holds answers of another critic, or cannot be written.
+        ConfigError: if the directory holds critiques of another critic, or cannot be written.
     """
     path = out / IDENTITY
     try:
@@ -39,15 +39,15 @@ def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
         raise ConfigError(f"cannot use {path}: {error}. Choose another --out") from error
     differing = [key for key in {**found, **identity} if found.get(key) != identity.get(key)]
     if differing:
-        was, is_ = ({key: one.get(key) for key in differing} for one in (found, identity))
+        was, now = ({key: one.get(key) for key in differing} for one in (found, identity))
         raise ConfigError(
-            f"{out} holds answers of another critic: {json.dumps(was)}, and now it is {json.dumps(is_)}. Choose "
-            "another --out, or remove that directory to ask again"
+            f"{out} holds critiques of another critic: {json.dumps(was)}, now {json.dumps(now)}. Choose another --out, "
+            "or remove the directory to run the critic again"
         )
 
 
 def fingerprint(directory: Path) -> str:
-    """Return a hash of the names, sizes and times of a directory's files: another after the model was trained again."""
+    """Return a hash of names, sizes and times of the files in a directory; it changes when a model is trained again."""
     files = sorted(path for path in directory.iterdir() if path.is_file())
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return sha256(to_json(stats)).hexdigest()[:16]
@@ -56,19 +56,19 @@ def fingerprint(directory: Path) -> str:
 def predictions(
     critic: Critic, truth: Sequence[CritiqueRecord], out: Path, *, batch_size: int = 16, match: Match = "exact"
 ) -> Iterator[Critique]:
-    """Yield a critic's critiques of the annotated responses, in order; those of an earlier run are not asked for.
+    """Yield the critic's critiques of the annotated responses, in order; critiques of an earlier run are reused.
 
     Args:
-        critic: who is asked.
-        truth: the annotated responses. The critic sees prompt and response, and nothing of the annotation.
-        out: directory of the answers.
-        batch_size: responses asked about together; a killed evaluation asks again about so many at most.
-        match: how quotes are found in the response.
+        critic: the critic.
+        truth: the annotated responses. The critic gets prompt and response, not the annotation.
+        out: directory of the cached critiques.
+        batch_size: responses per call of the critic; a killed evaluation repeats at most one batch.
+        match: how quotes are located in the response.
 
     Raises:
         CriticError: if the critic fails.
     """
-    remembering = CachedCritic(critic, out / ANSWERS, match=match)
+    cached = CachedCritic(critic, out / ANSWERS, match=match)
     for start in range(0, len(truth), batch_size):
         batch = truth[start : start + batch_size]
-        yield from remembering([Example(one.prompt) for one in batch], [one.response for one in batch])
+        yield from cached([Example(one.prompt) for one in batch], [one.response for one in batch])

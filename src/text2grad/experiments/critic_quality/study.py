@@ -1,8 +1,8 @@
-"""Critiques -> a sheet that people rate, and sheets -> their ratings: the human study of appendix M.
+"""Critiques → a rating sheet for people; filled sheets → ratings: the human study of appendix M.
 
-A sheet is a CSV file for any spreadsheet, an item a row, with two questions to answer by yes or no: is the critique
-right about the response, and are its spans the right pieces? What models wrote cannot act as a formula: a cell that
-begins like one gets an apostrophe before it. Beside the sheet is a page to read, with coloured spans.
+A sheet is a CSV file for any spreadsheet. Each row is one item with two yes-or-no questions: is the critique correct,
+and are its spans correct? A cell that a spreadsheet would read as a formula gets an apostrophe before it. An HTML page
+shows the same items with coloured spans.
 """
 
 import csv
@@ -20,8 +20,8 @@ from text2grad.feedback import CritiqueRecord, critique_to_json
 from text2grad.types import LABELS
 
 QUESTIONS = {
-    "critique_correct": "Do the words rightly say what is strong and what is weak about the response?",
-    "spans_correct": "Are the quoted pieces rightly chosen, good and poor, and borne out by the words?",
+    "critique_correct": "Does the critique correctly name the strengths and weaknesses of the response?",
+    "spans_correct": "Are the positive and negative quotes correct, and does the critique support them?",
 }
 TEXTS = ("prompt", "response", "critique", "positive_quotes", "negative_quotes")
 COLUMNS = ("item", *TEXTS, *QUESTIONS, "notes")
@@ -32,25 +32,35 @@ _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 
 class Item(NamedTuple):
-    """What is rated: a response and a critique of it, under a name that no other has."""
+    """A response and its critique, to be rated.
+
+    Attributes:
+        id: unique name.
+        judged: the response and its critique.
+    """
 
     id: str
     judged: CritiqueRecord
 
 
 class Sheet(NamedTuple):
-    """What one rater said: of each item, by its name, an answer to each question; None where there is none."""
+    """The ratings of one rater.
+
+    Attributes:
+        rater: name of the file.
+        answers: item → question → yes (True), no (False) or no answer (None).
+    """
 
     rater: str
     answers: dict[str, dict[str, bool | None]]
 
 
 def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
-    """Return critiques drawn at random, in random order; those that could not be read are never drawn.
+    """Return critiques drawn at random, in random order; critiques with a failed status are not drawn.
 
     Args:
         judged: responses with their critiques.
-        number: how many at most.
+        number: the maximum.
         seed: of the draw.
     """
     able = [one for one in judged if not one.critique.failed]
@@ -65,7 +75,7 @@ def _hash(judged: CritiqueRecord) -> str:
 
 
 def sheet_csv(items: Sequence[Item]) -> bytes:
-    """Return the sheet: UTF-8 with the mark by which spreadsheets know it."""
+    """Return the sheet as CSV, in UTF-8 with a byte order mark, which spreadsheets need."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, quoting=csv.QUOTE_ALL)
     writer.writeheader()
@@ -82,7 +92,7 @@ def sheet_csv(items: Sequence[Item]) -> bytes:
 
 
 def cell(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula, and none cuts.
+    """Return a text that a spreadsheet neither reads as a formula nor cuts off.
 
     Example:
         >>> cell("=HYPERLINK(1)"), cell("1 + 1"), cell("  -2")
@@ -94,17 +104,17 @@ def cell(text: str) -> str:
 
 
 def sheet_html(items: Sequence[Item], name: str) -> str:
-    """Return the page to read beside the sheet.
+    """Return the HTML page with the items of the sheet.
 
     Args:
-        items: what is rated.
-        name: where the critiques are from.
+        items: the items.
+        name: the file of the critiques.
     """
     questions = "\n\n".join(f"{key}: {question}" for key, question in QUESTIONS.items())
     return rollouts_page(
         "Rating sheet",
         [_record(item) for item in items],
-        intro=f"{len(items):,} critiques from {name}. Read each one here, and answer yes or no in the sheet, "
+        intro=f"{len(items):,} critiques from {name}. Read each critique here, and answer yes or no in "
         f"sheet.csv.\n\n{questions}",
     )
 
@@ -124,18 +134,18 @@ def _record(item: Item) -> dict[str, Any]:
 
 
 def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
-    """Return what raters said, in files of the same items.
+    """Return the ratings in filled sheets of one study.
 
     Raises:
-        DataError: if a file is no sheet, holds an answer that is neither yes nor no, or has other items than the first.
+        DataError: if a file is no sheet, an answer is neither yes nor no, or the sheets have different items.
     """
     sheets = [_read_sheet(path) for path in paths]
     for path, sheet in zip(paths, sheets, strict=True):
         differing = sheets[0].answers.keys() ^ sheet.answers.keys()
         if differing:
             raise DataError(
-                f"{path} has other items than {paths[0]}, {min(differing)} among them: they are sheets of two studies, "
-                "or rows are missing. Import sheets of one study together, each with all its rows"
+                f"{path} and {paths[0]} have different items, such as {min(differing)}. Import the sheets of one study "
+                "together, each with all its rows"
             )
     return sheets
 
@@ -148,25 +158,27 @@ def _read_sheet(path: Path) -> Sheet:
     except UnicodeDecodeError as error:
         raise DataError(f'{path} is not UTF-8; save the sheet as "CSV UTF-8" from the spreadsheet') from error
     header = text.partition("\n")[0]
-    delimiter = max(",;\t", key=header.count)  # spreadsheets write what their language is used to
+    delimiter = max(",;\t", key=header.count)  # spreadsheets choose the delimiter by language
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     missing = [name for name in ("item", *QUESTIONS) if name not in (rows.fieldnames or ())]
     if missing:
-        raise DataError(f"{path} is no rating sheet: it has no column {missing[0]!r}. Give what `study export` wrote")
+        raise DataError(
+            f"{path} is no rating sheet: it has no column {missing[0]!r}. Give a filled sheet.csv of `study export`"
+        )
     answers: dict[str, dict[str, bool | None]] = {}
     for number, row in enumerate(rows, start=2):
         item = (row["item"] or "").strip()
-        if item:  # spreadsheets save empty rows, too
+        if item:  # spreadsheets also save empty rows
             if item in answers:
-                raise DataError(f"{path}: row {number} is item {item} for the second time. Keep one of the two rows")
+                raise DataError(f"{path}: row {number} repeats item {item}. Keep one of the two rows")
             answers[item] = {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
     if not answers:
-        raise DataError(f"{path} has no items; give a sheet with rows")
+        raise DataError(f"{path} has no items. Give a sheet with rows")
     return Sheet(path.stem, answers)
 
 
 def _answer(text: str | None, where: str) -> bool | None:
     word = (text or "").strip().casefold()
     if word and word not in YES | NO:
-        raise DataError(f"{where}: the answer is yes or no, or empty for none, got {word[:40]!r}. Mend the cell")
+        raise DataError(f"{where}: expected yes, no or an empty cell, got {word[:40]!r}. Correct the cell")
     return word in YES if word else None

@@ -1,10 +1,10 @@
-r"""A response -> units, and the units that critic and annotator mark: what precision and recall are counted in.
+r"""A response → units, and the units that critic and annotator mark; precision and recall count units.
 
-tokens       of a tokenizer: the policy's, whose tokens are what is rewarded (table 1 of the paper)
-words        runs of letters and digits, and single marks; each with the white space before it
+tokens       of a tokenizer, such as the policy's, whose tokens get the rewards (table 1 of the paper)
+words        runs of letters and digits, and single punctuation marks; each with the white space before it
 characters   every character
 
-A unit that a span touches is marked by it, as in `text2grad align`; one that both labels mark counts as unmarked.
+A span marks every unit that it overlaps, as in `text2grad align`. A unit with marks of both labels counts as unmarked.
 """
 
 import re
@@ -21,10 +21,10 @@ PATTERNS = {"words": re.compile(r"\s*(?:\w+|[^\w\s]|\Z)"), "characters": re.comp
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """What responses are cut into.
+    """The unit that responses are split into.
 
     Attributes:
-        name: as it is reported: "tokens of models/policy", "words" or "characters".
+        name: for reports: "tokens of models/policy", "words" or "characters".
         tokenizer: a Hugging Face tokenizer; None for words and characters.
     """
 
@@ -32,7 +32,7 @@ class Units:
     tokenizer: Any = None
 
     def cut(self, response: str) -> tuple[str, list[Range]]:
-        """Return the text that the units say, and where each of them stands in it."""
+        """Return the text of all units, and the characters of each unit in it."""
         if self.tokenizer is None:
             matches = PATTERNS[self.name].finditer(response)
             return response, [match.span() for match in matches if match[0]]
@@ -43,12 +43,12 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What one critique marks.
+    """The marks of one critique.
 
     Attributes:
-        spans: its spans, in characters of the units' text.
-        units: the units of each.
-        delta: +1 in a positive span, −1 in a negative one, else 0, for each unit.
+        spans: its spans, in characters of the text of all units.
+        units: the units of each span.
+        delta: for each unit +1 in a positive span, −1 in a negative span, else 0.
     """
 
     spans: tuple[Span, ...]
@@ -58,7 +58,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A response in units, with the marks of critic and annotator."""
+    """A response split into units, with the marks of critic and annotator."""
 
     pair: Pair
     text: str
@@ -68,9 +68,9 @@ class Marked:
 
 
 def mark(pair: Pair, units: Units) -> Marked | None:
-    """Return a pair in units, or None where the tokens do not say the response's text.
+    """Split a pair into units; None if the tokens decode to another text than the response.
 
-    A critique that could not be read marks nothing.
+    A critique with a failed status marks nothing.
     """
     text, offsets = units.cut(pair.response)
     found = [_marks(critique, pair.response, text, offsets) for critique in (pair.predicted, pair.true)]

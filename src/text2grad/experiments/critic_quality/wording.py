@@ -1,13 +1,13 @@
-"""The words of critiques beside the annotator's: ROUGE, BLEU, BERTScore, perplexity (table 8 of the paper).
+"""Feedback of critic and annotator → ROUGE, BLEU, BERTScore, perplexity (table 8 of the paper).
 
-rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over responses; its words are of a to z and 0 to 9
-bleu                   of `sacrebleu` over all critiques together, in [0, 1]; no interval, since it is no mean
-bertscore              F1 (arXiv 1904.09675) without weights by rarity and without rescaling, as `bert-score` gives it.
-                       That package fails on empty texts with transformers 5, so the sums are ours; a test compares them
-perplexity             e to the mean negative log-likelihood per token under a causal language model, nats over tokens
+rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over responses; it only counts a to z and 0 to 9
+bleu                   of `sacrebleu` over all critiques together, in [0, 1]; not a mean, so without interval
+bertscore              F1 (arXiv 1904.09675) without idf weights and without rescaling. `bert-score` fails on empty
+                       texts with transformers 5, so it is computed here; a test compares the results
+perplexity             e^(nats / tokens) under a causal language model
 
-Responses whose annotator said nothing in words are left out. A critic that said nothing scores 0 there, and has no
-tokens that could be perplexing.
+Responses whose annotation has no feedback are left out. Empty feedback of the critic scores 0, and has no tokens for
+perplexity.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ MISSING = 'ROUGE and BLEU need the packages rouge-score and sacrebleu: pip insta
 
 
 class Encoder(NamedTuple):
-    """A model that reads texts for BERTScore.
+    """The model of BERTScore.
 
     Attributes:
         model: a Hugging Face encoder.
         tokenizer: its tokenizer.
-        layer: whose hidden states are compared; 0 is the embeddings.
+        layer: the layer whose hidden states are compared; 0 is the embeddings.
     """
 
     model: Any
@@ -38,17 +38,17 @@ class Encoder(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A causal language model that says how likely texts are, and its tokenizer."""
+    """The model of perplexity: a causal language model and its tokenizer."""
 
     model: Any
     tokenizer: Any
 
 
 def check_words() -> None:
-    """Refuse to go on without the packages.
+    """Check that the packages for ROUGE and BLEU are installed.
 
     Raises:
-        ConfigError: if one is missing.
+        ConfigError: if a package is missing.
     """
     try:
         import rouge_score
@@ -59,12 +59,12 @@ def check_words() -> None:
 
 
 def with_words(pairs: Sequence[Pair]) -> list[int]:
-    """Return the rows whose annotator said something in words."""
+    """Return the rows whose annotation has feedback in words."""
     return [row for row, pair in enumerate(pairs) if pair.true.feedback.strip()]
 
 
 def word_counts(pairs: Sequence[Pair]) -> list[dict[str, float]]:
-    """Return ROUGE of each response, with a count of 1 to divide by; nothing where the annotator has no words."""
+    """Return ROUGE of each response with a count of 1 as denominator; no counts if the annotation has no feedback."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(list(ROUGE), use_stemmer=True)
@@ -76,7 +76,7 @@ def word_counts(pairs: Sequence[Pair]) -> list[dict[str, float]]:
 
 
 def bleu(pairs: Sequence[Pair]) -> float | None:
-    """Return BLEU of all critiques together, in [0, 1]; None where no annotator has words."""
+    """Return BLEU of all critiques together, in [0, 1]; None if no annotation has feedback."""
     from sacrebleu import corpus_bleu
 
     rows = with_words(pairs)
@@ -87,7 +87,7 @@ def bleu(pairs: Sequence[Pair]) -> float | None:
 
 
 def bertscore_counts(pairs: Sequence[Pair], encoder: Encoder) -> list[dict[str, float]]:
-    """Return BERTScore F1 of each response whose annotator has words."""
+    """Return BERTScore F1 of each response whose annotation has feedback."""
     counts: list[dict[str, float]] = [{} for _ in pairs]
     for row in with_words(pairs):
         score = bertscore(encoder, pairs[row].predicted.feedback, pairs[row].true.feedback)
@@ -96,9 +96,9 @@ def bertscore_counts(pairs: Sequence[Pair], encoder: Encoder) -> list[dict[str, 
 
 
 def bertscore(encoder: Encoder, candidate: str, reference: str) -> float:
-    """Return F1 of greedy matching by cosine; 0 where one of the two texts has no token.
+    """Return F1 of greedy matching by cosine similarity; 0 if one of the two texts has no token.
 
-    Every token, special ones included, may be a match; means are taken over those that are not special.
+    Special tokens can be matched, but the means leave them out.
     """
     (here, own), (there, other) = _embedded(encoder, candidate), _embedded(encoder, reference)
     if not own.any() or not other.any():
@@ -110,7 +110,7 @@ def bertscore(encoder: Encoder, candidate: str, reference: str) -> float:
 
 
 def _embedded(encoder: Encoder, text: str) -> tuple[Any, Any]:
-    """Return unit vectors [T, H] of a text's tokens, cut at the model's longest, and which are not special [T]."""
+    """Return unit vectors of the tokens [T, H], cut at the model's maximum, and a mask of ordinary tokens [T]."""
     import torch
 
     longest = min(encoder.tokenizer.model_max_length, encoder.model.config.max_position_embeddings)
@@ -124,16 +124,16 @@ def _embedded(encoder: Encoder, text: str) -> tuple[Any, Any]:
 
 
 def perplexity_counts(texts: Sequence[str], reader: Reader, name: str) -> list[dict[str, float]]:
-    """Return the nats and the tokens of each text, under "nats/NAME" and "tokens/NAME"."""
+    """Return the negative log-likelihood and the token count of each text, as "nats/NAME" and "tokens/NAME"."""
     found = [text_nats(reader, text) for text in texts]
     return [{f"nats/{name}": nats, f"tokens/{name}": float(tokens)} for nats, tokens in found]
 
 
 def text_nats(reader: Reader, text: str) -> tuple[float, int]:
-    """Return the negative log-likelihood of a text in nats, and how many tokens it is of.
+    """Return the negative log-likelihood of a text in nats, and the number of its tokens.
 
-    The first token is counted where the tokenizer has a beginning of text to stand before it. A text longer than the
-    model's context is read in pieces of that length.
+    The first token counts if the tokenizer has a beginning-of-text token to put before it. A text longer than the
+    model's context is scored in pieces of that length.
     """
     import torch
 
@@ -151,7 +151,7 @@ def text_nats(reader: Reader, text: str) -> tuple[float, int]:
 
 
 def word_ratios(*, words: bool, bert: bool, perplexity: bool) -> dict[str, Ratio]:
-    """Return the rates of words, by name."""
+    """Return the rates of feedback by name."""
     found = {name: Ratio((name,), ("worded",)) for name in ROUGE} if words else {}
     if bert:
         found["bertscore"] = Ratio(("bertscore",), ("bert_worded",))
@@ -166,11 +166,11 @@ def load_encoder(path: str, layer: int | None) -> Encoder:
 
     Args:
         path: the model.
-        layer: whose hidden states are compared; None takes the last. The authors of BERTScore take 17 of
-            roberta-large's 24.
+        layer: the layer whose hidden states are compared; None takes the last. The authors of BERTScore take layer
+            17 of the 24 of roberta-large.
 
     Raises:
-        ModelError: if there is no such model or layer.
+        ModelError: if the model cannot be loaded or has no such layer.
     """
     from transformers import AutoModel
 
@@ -185,7 +185,7 @@ def load_reader(path: str) -> Reader:
     """Load a causal language model for perplexity, from a directory or from Hugging Face's local cache.
 
     Raises:
-        ModelError: if there is none.
+        ModelError: if the model cannot be loaded.
     """
     from transformers import AutoModelForCausalLM
 

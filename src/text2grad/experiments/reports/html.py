@@ -1,11 +1,11 @@
-"""Responses with their tokens coloured by reward -> one HTML file that needs nothing else.
+"""Responses with tokens coloured by reward → one self-contained HTML file.
 
-In: the records that a run writes (`metrics.response_records`), or that `text2grad align` makes. Out: a page for desktop
-and phone, light and dark, without network: the style, the script and the pictures are inside. Everything that a model,
-a critic or a person wrote is escaped, and a content security policy lets no other style or script run.
+In: the records of a run (`rl.response_records`) or of `text2grad align`. Out: a page for desktop and phone, light and
+dark mode, that needs no network: it contains style, script and pictures. Texts of models, critics and people are
+escaped, and a content security policy blocks every other style and script.
 
-A token's colour is its δ: positive teal with a straight underline, negative vermilion with a wavy one, in four
-strengths. Its numbers show where the pointer, a finger or the arrow keys are.
+The colour of a token is its δ: teal with a straight underline if positive, vermilion with a wavy underline if negative,
+in four strengths. Pointing at a token, tapping it or moving to it with the arrow keys shows its numbers.
 """
 
 import math
@@ -21,21 +21,21 @@ Record = Mapping[str, Any]
 Groups = Sequence[tuple[str, Sequence[Record]]]
 
 COLUMNS = {"delta": "δ", "reward": "reward", "kl": "KL", "value": "value", "advantage": "advantage"}
-"""Numbers per token that a record may have, and what the page calls them."""
+"""Numbers per token that a record may have → their names on the page."""
 
 GLOSSARY = {
-    "delta": "what the critic's words say of the token",
-    "reward": "δ in the recipe's scale, and the outcome on the last token",
-    "kl": "distance from the start model, nats",
-    "value": "what the value function expected from here on",
-    "advantage": "how much better than expected: what moves the policy",
+    "delta": "pseudo-reward of the token: positive or negative span, or none",
+    "reward": "δ scaled by the recipe, plus the outcome on the last token",
+    "kl": "KL divergence from the reference model, nats",
+    "value": "value function: expected discounted reward from this token on",
+    "advantage": "reward compared with the value function; the policy update follows it",
 }
-_UNSAYABLE = re.compile("[\0\ud800-\udfff]")
+_NOT_IN_HTML = re.compile("[\0\ud800-\udfff]")
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
 class Table(NamedTuple):
-    """A table of the page: its caption, the names of its columns, and its rows."""
+    """A table of the page: caption, column names, rows."""
 
     caption: str
     columns: Sequence[str]
@@ -55,13 +55,13 @@ def rollouts_page(
     """Return a page of responses with coloured tokens.
 
     Args:
-        title: the page's name.
-        records: responses shown without a heading. A record has "prompt", "response", "critique" and "offsets", and
-            the numbers per token of `COLUMNS`; of these only "response" is needed. "beside" is another record of
-            the same response, shown in a second column; "by" says whose marks a record has, "unit" what its pieces are.
-        intro: a paragraph under the title; blank lines begin a new one.
-        summary: figures of the whole page, as (name, value); brackets at a value's end are set small.
-        groups: further responses, as (heading, records): before and after, say.
+        title: of the page.
+        records: responses shown without a heading. Only "response" is required. Optional are "prompt",
+            "critique", "offsets" and the numbers per token of `COLUMNS`; "beside", another record of the same
+            response for a second column; "by", the author of the marks; "unit", the name of a token.
+        intro: text under the title; a blank line starts a new paragraph.
+        summary: figures of the whole page, as (name, value); brackets at the end of a value are shown small.
+        groups: further responses, as (heading, records), such as before and after training.
         images: PNG files, as (caption, bytes).
         tables: as (caption, names of columns, rows); see `Table`.
 
@@ -84,12 +84,12 @@ def rollouts_page(
 
 
 def response_html(record: Record, columns: Sequence[str]) -> str:
-    """Return a response as HTML whose text is the response, each character once, with one element per token.
+    """Return the response as HTML with one element per token; the text content of the HTML equals the response.
 
-    A token without characters of its own (an end-of-sequence, the later bytes of an emoji) is an empty element.
+    A token without characters of its own (end-of-sequence, later bytes of an emoji) is an empty element.
 
     Args:
-        record: with "response", "offsets" and numbers per token; without offsets there are no tokens.
+        record: with "response", "offsets" and numbers per token; without offsets it has no tokens.
         columns: the numbers to attach to each token.
     """
     text, offsets = record["response"], record.get("offsets", ())
@@ -106,7 +106,7 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
 
 
 def _kind(own: str, *, shares: bool) -> str:
-    """Return the style class of a token that shows nothing by itself: a line break, a part of a character, no text."""
+    """Return the style class of a token without visible text: a line break, part of a character, or no text."""
     if own:
         return "" if own.strip("\r\n") else " newline"
     return " shared" if shares else " none"
@@ -124,11 +124,11 @@ def strength(delta: float) -> str:
 
 
 def escape(text: str) -> str:
-    """Return text that HTML shows as it is, between tags and in attributes.
+    """Return text escaped for HTML, between tags and in attributes.
 
-    Carriage returns survive; NUL, which HTML has no way to say, becomes U+FFFD, and so does half a surrogate pair.
+    Carriage returns are kept. NUL and lone surrogates, which HTML cannot represent, become U+FFFD.
     """
-    return escape_html(_UNSAYABLE.sub("\ufffd", text), quote=True).replace("\r", "&#13;")
+    return escape_html(_NOT_IN_HTML.sub("\ufffd", text), quote=True).replace("\r", "&#13;")
 
 
 def _document(title: str, body: str) -> str:
@@ -150,12 +150,12 @@ def _document(title: str, body: str) -> str:
 
 
 def _hash(content: str) -> str:
-    """Return how a content security policy names an inline style or script."""
+    """Return the hash by which a content security policy allows an inline style or script."""
     return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
 
 
 def _header(title: str, intro: str, summary: Sequence[tuple[str, str]], named: Sequence[tuple[str, str]]) -> str:
-    """Return the title, the introduction and the figures of the whole page."""
+    """Return title, introduction and figures of the page."""
     paragraphs = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in intro.split("\n\n") if paragraph.strip())
     tiles = "".join(_tile(name, value) for name, value in summary)
     figures = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
@@ -168,14 +168,14 @@ def _header(title: str, intro: str, summary: Sequence[tuple[str, str]], named: S
 
 
 def _tile(name: str, value: str) -> str:
-    """Return one figure; what its value says in brackets is set small."""
+    """Return one figure; the part of its value in brackets is shown small."""
     number, _, detail = value.removesuffix(")").partition(" (")
     small = f"<small>{escape(detail)}</small>" if detail else ""
     return f"<div><dt>{escape(name)}</dt><dd>{escape(number)}{small}</dd></div>"
 
 
 def _legend(columns: Sequence[str]) -> str:
-    """Return the key to the colours, and the choice of the number that they show."""
+    """Return the legend of the colours, with buttons that choose the number to colour by."""
     if not columns:
         return ""
     buttons = "".join(
@@ -196,7 +196,7 @@ def _legend(columns: Sequence[str]) -> str:
 
 
 def _links(named: Sequence[tuple[str, str]]) -> str:
-    """Return links to the groups, where there are several."""
+    """Return links to the groups if there are several."""
     links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named)
     return f'<nav aria-label="Groups">{links}</nav>' if len(named) > 1 else ""
 
@@ -233,7 +233,7 @@ def _group(heading: str, records: Sequence[Record], columns: Sequence[str], numb
 
 
 def _card(record: Record, columns: Sequence[str]) -> str:
-    """Return one response with its prompt and its critique; what stands "beside" it goes into a second column."""
+    """Return one response with its prompt and critique; the record "beside" it goes into a second column."""
     beside = record.get("beside")
     if beside is None:
         return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div></article>\n'
@@ -253,7 +253,7 @@ def _answer(record: Record, columns: Sequence[str]) -> str:
 
 
 def _prompt(record: Record) -> str:
-    """Return where the response comes from, and its prompt, folded where it is long."""
+    """Return the origin of the response and its prompt; a long prompt is folded."""
     prompt = record.get("prompt", "")
     where = [f"{name} {record[name]}" for name in ("step", "record", "item") if name in record]
     place = f'<p class="where">{escape(" · ".join([*where, "prompt"] if prompt else where))}</p>'
@@ -263,7 +263,7 @@ def _prompt(record: Record) -> str:
 
 
 def _facts(record: Record) -> str:
-    """Return what the tokens of a response add up to."""
+    """Return counts and sums over the tokens of a response."""
     delta = record.get("delta", ())
     facts = [
         _count(len(delta), record.get("unit", "token")),
@@ -276,7 +276,7 @@ def _facts(record: Record) -> str:
 
 
 def _critique(record: Record) -> str:
-    """Return the critique in words, how it was read, and the quotes that were not found."""
+    """Return the critique: feedback, status, outcome, and the quotes that do not occur in the response."""
     critique = record.get("critique")
     if not critique:
         return ""
@@ -290,5 +290,5 @@ def _critique(record: Record) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    """Return a number of things in words."""
+    """Return a number with its noun, in singular or plural."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Curves of runs as PNG: the task's metric on held-out examples, reward, faults and KL over the steps."""
+"""Metrics of runs → PNG curves over the steps: held-out metric of the task, reward, negative tokens, KL."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ INK, GRID = "#24292f", "#e3e6ea"
 PANELS = (
     ("reward/per_response", "reward per response"),
     ("delta/negative_share", "share of tokens in negative spans"),
-    ("kl/per_token", "KL from the start, nats per token"),
+    ("kl/per_token", "KL from the reference, nats per token"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RunCurves:
-    """What is drawn of one run.
+    """The data of one run that is drawn.
 
     Attributes:
-        name: its label.
+        name: the label.
         metrics: one mapping per training step.
         evaluations: (step, value of the task's metric) on held-out examples.
     """
@@ -34,8 +34,8 @@ def curves_png(runs: Sequence[RunCurves], *, metric: str = "") -> bytes:
     """Return the curves of some runs side by side as a PNG file.
 
     Args:
-        runs: at most five.
-        metric: name of the task's metric; without evaluations its panel is left out.
+        runs: at most seven.
+        metric: name of the task's metric; its panel needs evaluations.
     """
     from matplotlib.figure import Figure
 
@@ -73,8 +73,8 @@ def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
     """Return the held-out metric of each task over the steps, one panel each, as a PNG file.
 
     Args:
-        tasks: as in results.json: of each task its metric, and of each method a curve per seed.
-        names: label of each method that is drawn.
+        tasks: as in results.json: for each task its metric, and for each method a curve per seed.
+        names: method → label, for the methods to draw.
     """
     from matplotlib.figure import Figure
 

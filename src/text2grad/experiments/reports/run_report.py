@@ -1,8 +1,8 @@
-"""Finished runs become a table, a picture, a page and a file of numbers.
+"""Finished runs → a table, a picture, a page and a JSON file.
 
 results.json    {"runs": {name: {"before": {...}, "after": {...}, "steps": n, "seconds": {...}, "out": dir}}}
-curves.png      held-out metric, reward, faults and KL over the steps
-report.html     responses to held-out prompts before and after, with the critic's words and every token's δ
+curves.png      held-out metric, reward, negative tokens and KL over the steps
+report.html     responses to held-out prompts before and after training, with critiques and δ per token
 """
 
 import json
@@ -22,7 +22,7 @@ SHOWN_ROLLOUTS = 6  # of the first and of the last step
 
 
 class Run(NamedTuple):
-    """A run read back from its directory."""
+    """The metrics and evaluations of a run."""
 
     name: str
     directory: Path
@@ -34,16 +34,16 @@ def read_run(directory: Path, name: str = "") -> Run:
     """Read a run's metrics and evaluations.
 
     Raises:
-        DataError: if the directory holds no run that has made a step, or one that was killed while it wrote.
+        DataError: if the run has not finished a step, or its metrics are damaged.
     """
     path = directory / "metrics.jsonl"
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     try:
         metrics = [json.loads(line) for line in lines]
     except json.JSONDecodeError as error:
-        raise DataError(f"{path} is damaged ({error}); go on with the run by --resume, which mends it") from error
+        raise DataError(f"{path} is damaged ({error}). Resume the run with --resume, which repairs the file") from error
     if not metrics:
-        raise DataError(f"{directory} holds no run that has made a step: there is nothing in {path.name}")
+        raise DataError(f"{directory} holds no run with a finished step: {path.name} is missing or empty")
     evaluations = [json.loads(file.read_bytes()) for file in sorted((directory / "evaluations").glob("*.json"))]
     return Run(name or directory.name, directory, metrics, evaluations)
 
@@ -52,11 +52,11 @@ def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str
     """Write results.json, curves.png and report.html, and return the results.
 
     Args:
-        runs: at least one; the first is the one whose responses are shown.
+        runs: at least one run; the page shows responses of the first.
         out: directory of the three files.
-        metric: the task's main metric, drawn first.
+        metric: the main metric of the task, drawn first.
         title: of the page.
-        intro: a paragraph in plain words, made from the numbers.
+        intro: text under the title.
     """
     results = {"runs": {run.name: _results(run) for run in runs}}
     picture = curves_png([_curves(run, metric) for run in runs], metric=metric)
@@ -65,7 +65,7 @@ def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str
         title,
         intro=intro,
         groups=groups(runs[0]),
-        images=[("Each step's mean over its rollouts; thick lines are smoothed.", picture)],
+        images=[("Mean over the rollouts of each step; thick lines are smoothed.", picture)],
         tables=[("Held-out examples, sampled at the training temperature", columns, rows)] if rows else [],
     )
     out.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str
 
 
 def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of before/after numbers: one row for the start, one for the end of each run."""
+    """Return columns and rows of the held-out metrics: a row before training, and a row for the end of each run."""
     runs = {name: run for name, run in results["runs"].items() if run["after"]}
     if not runs:
         return [], []
@@ -88,7 +88,7 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def print_table(console: Console, results: Mapping[str, Any], title: str) -> None:
-    """Print the before/after table to a terminal."""
+    """Print the table of held-out metrics before and after training."""
     columns, rows = table(results)
     if not rows:
         return
@@ -117,7 +117,7 @@ def _curves(run: Run, metric: str) -> RunCurves:
 
 
 def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return what is shown: held-out prompts before and after, then rollouts of the run with all their numbers."""
+    """Return the groups of the page: held-out prompts before and after training, then rollouts with all numbers."""
     found = []
     if len(run.evaluations) > 1:
         first, last = run.evaluations[0], run.evaluations[-1]

@@ -1,8 +1,8 @@
-"""A critique and its spans in the terminal: the words, the response with coloured spans, what was not found.
+"""Print a critique to the terminal: the response with coloured spans, the feedback, quotes that were not found.
 
-Positive spans are green and underlined, negative ones red and reversed, places in both magenta; below the response
-each span is listed with its sign, for terminals and files without colour. What models and critics wrote is never read
-as markup, and its control characters are shown instead of sent.
+Positive spans are green and underlined, negative spans red and reversed, characters in both magenta. The spans are also
+listed with a sign, for output without colour. Texts of models and critics are not interpreted as markup, and their
+control characters are replaced by visible signs.
 """
 
 import re
@@ -21,12 +21,12 @@ _LISTED_CHARS = 100
 
 
 def print_critique(console: Console, response: str, critique: Critique, *, title: str = "") -> None:
-    """Print a response with coloured spans, and the critique it got.
+    """Print a response with coloured spans, and its critique.
 
     Args:
-        console: where to print.
-        response: the text that the critique is about.
-        critique: with spans of that text.
+        console: the terminal.
+        response: the response.
+        critique: of this response.
         title: printed above the response.
     """
     if title:
@@ -66,7 +66,7 @@ def coloured(response: str, critique: Critique) -> Text:
 
 
 def plain(text: str, *, style: str = "") -> Text:
-    r"""Return text that no terminal obeys: control characters become signs, one for one; \n and \t stay.
+    r"""Return text that is safe to print: each control character becomes one visible sign; \n and \t stay.
 
     Example:
         >>> plain("[red]\x1b[2J").plain

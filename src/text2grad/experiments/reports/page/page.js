@@ -83,7 +83,7 @@
   });
 
   const colour = column => {
-    const sign = names[column] === "KL" ? -1 : 1; // distance from the start costs
+    const sign = names[column] === "KL" ? -1 : 1; // KL is a cost
     const tokens = [...document.querySelectorAll(".text .t")];
     const sizes = tokens.map(token => Math.abs(numbers(token)[column] || 0)).sort((a, b) => a - b);
     const top = column === 0 ? 1 : sizes[Math.floor(0.98 * (sizes.length - 1))] || 1;
