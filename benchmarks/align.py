@@ -1,15 +1,15 @@
-"""Tokens per second from sampled ids and spans to δ, on one thread, beside the ways others do it.
+"""Tokens per second from sampled ids and spans to δ, on one thread, compared with other methods.
 
-Ways, each from the same ids, response text and spans to one number per token:
+Methods, each from the same ids, response text and spans to one number per token:
     text2grad    `pseudo_rewards(tokenizer, ids, spans)`: decodes, checks and aligns from ids each time
-    given        the same with `offsets=` given, as a report does that aligns one response several times
-    re-encoding  the usual way: decode, `tokenizer(text, return_offsets_mapping=True)`, an interval test per token
-    reference    the published code, from a checkout named by --reference: decode token by token and match
+    given        the same with known `offsets=`, as in a report that aligns one response several times
+    re-encoding  the usual method: decode, `tokenizer(text, return_offsets_mapping=True)`, an interval test per token
+    reference    the published code, from the checkout of --reference: decode token by token and match
     matcher      the same without the decoding
 
-Responses are made here: English, emoji and code, 100 to 200 tokens and 4 to 8 spans each, 32 of each kind.
-Tokenizers are trained here too (GPT-2's and Llama 3's byte-level BPE, SentencePiece with byte fallback). Times
-are of the processor, on one thread, so that other work on the machine changes them less.
+The benchmark composes the responses: English, emoji and code, 100 to 200 tokens and 4 to 8 spans each, 32 of each kind.
+It also trains the tokenizers (byte-level BPE as in GPT-2 and Llama 3, SentencePiece with byte fallback). Times are
+processor time of one thread, so that other work on the machine changes them less.
 
 Run: python benchmarks/align.py [--json PATH] [--reference CHECKOUT] [--repeats N]
 """
@@ -59,7 +59,7 @@ LABELS: tuple[Label, ...] = ("positive", "negative")
 
 
 class Sample(NamedTuple):
-    """One response as a training loop holds it."""
+    """One response: sampled ids, decoded text and spans."""
 
     ids: list[int]
     text: str
@@ -67,7 +67,7 @@ class Sample(NamedTuple):
 
 
 def build_tokenizers() -> dict[str, PreTrainedTokenizerFast]:
-    """Train one tokenizer per way of spelling text on the benchmark's own words."""
+    """Train one tokenizer of each kind on the texts of the benchmark."""
     texts = [compose(kind, random.Random(seed), 40)[0] for kind in PHRASES for seed in range(40)]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     split = pre_tokenizers.Sequence(
@@ -83,7 +83,7 @@ def build_tokenizers() -> dict[str, PreTrainedTokenizerFast]:
 
 
 def _trained(texts: list[str], size: int, **parts: Any) -> PreTrainedTokenizerFast:
-    """Train a BPE that splits words into about as many tokens as a large vocabulary does rare ones."""
+    """Train a BPE so small that it splits common words into as many tokens as a large vocabulary splits rare words."""
     core = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     for name, part in parts.items():
         setattr(core, name, part)
@@ -105,7 +105,7 @@ def _trained(texts: list[str], size: int, **parts: Any) -> PreTrainedTokenizerFa
 
 
 def compose(kind: str, draw: random.Random, phrases: int) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text of so many phrases and where each phrase lies."""
+    """Return a text of `phrases` phrases and the characters [start, end) of each."""
     text, places = "", []
     known = PHRASES[kind].split(" | ")
     for _ in range(phrases):
@@ -123,7 +123,7 @@ def make_samples(tokenizer: PreTrainedTokenizerFast, kind: str, count: int = 32)
         text, places = compose(kind, draw, draw.randint(5, 25))
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         if tokenizer.decode(ids, skip_special_tokens=True) != text:
-            raise SystemExit(f"the benchmark's {kind} text does not survive its tokenizer")
+            raise SystemExit(f"encoding and decoding changes a {kind} text of the benchmark")
         if 100 <= len(ids) <= 200:
             chosen = sorted(draw.sample(places, min(len(places), draw.randint(4, 8))))
             samples.append(Sample(ids, text, [Span(*place, draw.choice(LABELS)) for place in chosen]))
@@ -145,7 +145,7 @@ def re_encoded(tokenizer: PreTrainedTokenizerFast, sample: Sample) -> list[float
 
 
 def load_reference(checkout: Path) -> Callable[[list[str], Sample], Any]:
-    """Take the published matcher's functions out of a checkout, without running anything else in it."""
+    """Load the functions of the published matcher from a checkout, without running its other code."""
     home = checkout / "nl_gradiant_policy_optimization" / "kodcode"
     names = {"re": re, "difflib": difflib, "torch": torch}
     wanted = {
@@ -177,7 +177,7 @@ def _reference(names: dict[str, Any], tokens: list[str], sample: Sample) -> Any:
 
 
 def tokens_per_second(way: Callable[[int], Any], samples: list[Sample], repeats: int) -> float:
-    """Return the median over repeats of tokens per second, all samples once per repeat."""
+    """Return the median over repeats of tokens per second; each repeat processes all samples once."""
     tokens = sum(len(sample.ids) for sample in samples)
     rates = []
     for _ in range(repeats):
@@ -202,7 +202,7 @@ def measure(
         tokens = [decode_one_by_one(tokenizer, sample) for sample in samples]
         ways["reference"] = lambda k: reference(decode_one_by_one(tokenizer, samples[k]), samples[k])
         ways["matcher"] = lambda k: reference(tokens[k], samples[k])
-    with contextlib.redirect_stdout(io.StringIO()):  # the published code prints as it goes
+    with contextlib.redirect_stdout(io.StringIO()):  # the published code prints
         rates = {name: tokens_per_second(way, samples, repeats) for name, way in ways.items()}
     return {name: round(rate) for name, rate in rates.items()}
 

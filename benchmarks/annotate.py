@@ -1,9 +1,9 @@
-"""Critiques per second against a server that takes 200 ms for each and allows 64 at once: 320 a second at best.
+"""Critiques per second with a server that needs 200 ms for each and accepts 64 at once: at best 320 per second.
 
-`text2grad annotate` runs as one process, from its start to its last file; the server is another, on loopback, and
-refuses the 65th request with status 429. Two rates are given: over the whole life of the process, and over the time in
-which the server had requests. The peak of the process's memory is that of the kernel. What else runs on the machine
-changes the rates: the load of the last minute is given with them.
+`text2grad annotate` runs as one process, from its start to its last file. The server is another process, on loopback,
+and refuses the 65th concurrent request with status 429. Two rates are measured: over the whole run of the process, and
+over the time in which the server had requests. Peak memory is the value of the kernel. Other load on the machine
+changes the rates, so the load average of the last minute is part of the result.
 
 Run: python benchmarks/annotate.py [--json PATH] [--requests N] [--concurrency N] [--delay-s S]
 """
@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from fault_server import Running, running
 
@@ -27,7 +27,7 @@ PROMPT = "Summarize: " + "the fair was moved from Lyon to Nice, and nobody told 
 
 
 def annotate(directory: Path, server: Running, requests: int, concurrency: int) -> tuple[float, int]:
-    """Run the command on so many responses; return its seconds and its exit status."""
+    """Run the command on `requests` responses; return its seconds and its exit status."""
     records = [
         {"prompt": f"{PROMPT} ({row})", "response": f"The fair is in Lyon, says {row}."} for row in range(requests)
     ]

@@ -1,15 +1,15 @@
-"""What each form of a critique costs on the same annotations: tokens to write, and what of the spans it can say.
+"""Compare the forms of a critique on the same annotations: tokens to write, and spans that survive the round trip.
 
     text2grad import mqm ../shared/data/mqm_ted_ende/segments.jsonl --out mqm.jsonl
     python benchmarks/critique_forms.py mqm.jsonl
     python benchmarks/critique_forms.py mqm.jsonl --tokenizer meta-llama/Llama-3.1-8B-Instruct --json forms.json
 
-    words + marks    tokens of the whole target, the critique in words before the marks, mean per annotation
-    marks alone      of the target without words (`words = false`)
-    ratio            of the marks alone, to those of the first form
-    exact            share of the annotations whose spans are read back as they were, to the character
+    words + marks    tokens of the whole target, feedback before the marks, mean per annotation
+    marks alone      tokens of the target without feedback (`reward_model.write_feedback = false`)
+    ratio            marks alone / marks alone of the first form
+    exact            share of the annotations whose spans are read back unchanged, to the character
 
-Without --tokenizer a byte-level BPE of 16,384 tokens is made of the annotations, of the targets of every form alike.
+Without --tokenizer, a byte-level BPE of 16,384 tokens is trained on the annotations and on the targets of all forms.
 """
 
 import argparse
@@ -31,19 +31,19 @@ FORMS: tuple[CritiqueForm, ...] = get_args(CritiqueForm)
 
 
 def target(one: Annotation, form: CritiqueForm, *, write_feedback: bool) -> str:
-    """Return what is learned of an annotation."""
+    """Return the training target of an annotation."""
     return critique_target(one.critique, one.response, write_feedback=write_feedback, form=form)
 
 
 def read(text: str, response: str, form: CritiqueForm) -> Critique:
-    """Read it as a learned critic does."""
+    """Read a target back as a reward model does."""
     if form == "spans":
         return critique_from_text(text, response, occurrences="first")
     return critique_from_labels(text, response, LABEL_FORMS[form])
 
 
 def own_tokenizer(annotations: Sequence[Annotation]) -> Any:
-    """Return a byte-level BPE that has seen all forms, and has a token made for none."""
+    """Return a byte-level BPE trained on all forms, without special tokens for any form."""
     texts = [critique_prompt(Example(one.prompt), one.response) for one in annotations]
     for write_feedback in (True, False):
         texts += [target(one, form, write_feedback=write_feedback) for one in annotations for form in FORMS]
@@ -57,7 +57,7 @@ def own_tokenizer(annotations: Sequence[Annotation]) -> Any:
 
 
 def cost(annotations: Sequence[Annotation], form: CritiqueForm, tokenizer: Any) -> dict[str, float]:
-    """Return what a form costs, means over annotations, each target with its end-of-sequence."""
+    """Return tokens and exactness of a form, means over annotations; a target includes its end-of-sequence token."""
 
     def tokens(*, write_feedback: bool) -> float:
         ids = tokenizer(
@@ -80,8 +80,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("annotations", type=Path)
-    parser.add_argument("--tokenizer", help="the directory or name of a model (default: a BPE of the annotations)")
-    parser.add_argument("--json", type=Path, help="write the numbers there, too")
+    parser.add_argument("--tokenizer", help="directory or name of a model (default: a BPE trained on the annotations)")
+    parser.add_argument("--json", type=Path, help="write the result here as well")
     options = parser.parse_args()
     annotations = [one for one in read_annotations(options.annotations) if not one.critique.failed]
     tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer else own_tokenizer(annotations)

@@ -3,14 +3,16 @@
     python benchmarks/reward_decode.py                             # three models, batch 16 and 64, JSON to stdout
     python benchmarks/reward_decode.py --size 32k --batch 16 --json reward_decode.json
 
-Models of random weights: "tiny" is that of the quickstart (width 64, 2 layers, 512 ids), "32k" and "128k" are Llamas of
-hidden size 512 with 8 layers and that many ids (about 40 and 90 million parameters). What they write is decided in two
-ways. "trained": a bonus on the logits makes each row write a critique with quotes from its response, as a trained
-model would, in the plain runs as well. "untrained": nothing does, and nearly no likeliest token may stand where it is.
-The runs are interleaved; ratios are of the medians. All times are processor time of the one thread, so that other work
+Models with random weights: "tiny" is the model of the quickstart (width 64, 2 layers, 512 ids); "32k" and "128k" are
+Llamas of hidden size 512 with 8 layers and that number of ids (about 40 and 90 million parameters). Two kinds of runs.
+"trained": a bonus on the logits makes each row write a critique with quotes from its response, as a trained model
+would, also without the constraint. "untrained": no bonus; almost no argmax token is allowed.
+
+The runs are interleaved; ratios are ratios of medians. All times are processor time of one thread, so that other work
 on the machine does not count. `overhead_share` is the time within the constraint over the time of the constrained run;
-`prepare_seconds` is what the first critique of a tokenizer waits for. `votes` are eight critiques of each question, of
-384 tokens: tokens per second where every row is read whole, where each question is read once, and the ratio.
+`prepare_seconds` is the delay before the first critique of a tokenizer. `votes`: eight critiques of each question of
+384 tokens; tokens per second with a prefix for every row ("whole"), with one shared prefix per question ("once"), and
+the ratio.
 
 With `--peer`, llguidance compiles the grammar of each response, if it is installed (`pip install llguidance`).
 """
@@ -32,7 +34,7 @@ SIZES = {"tiny": (512, 64, 2), "32k": (32_000, 512, 8), "128k": (128_256, 512, 8
 
 
 def build_tokenizer(size: int) -> Any:
-    """Return a byte-level tokenizer of bytes, JSON's marks, and the commonest words of a dictionary."""
+    """Return a byte-level tokenizer of bytes, the marks of JSON, and the most frequent words of a dictionary."""
     from spellchecker import SpellChecker
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
@@ -51,7 +53,7 @@ def build_tokenizer(size: int) -> Any:
 
 
 def build_model(size: int, width: int, layers: int) -> Any:
-    """Return a Llama of random weights."""
+    """Return a Llama with random weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -71,7 +73,7 @@ def build_model(size: int, width: int, layers: int) -> Any:
 
 
 def encode(vocabulary: Any, text: str) -> list[int]:
-    """Return the ids of a text, always the longest token that fits."""
+    """Return the ids of a text; at each place the longest token that fits."""
     data, ids = text.encode(), []
     while data:
         end = max(end for end in range(1, min(len(data), 32) + 1) if data[:end] in vocabulary.spelled)
@@ -81,7 +83,7 @@ def encode(vocabulary: Any, text: str) -> list[int]:
 
 
 def make_rows(vocabulary: Any, batch: int) -> tuple[list[str], list[list[int]]]:
-    """Return responses, and for each the ids of a critique that quotes it, of `NEW_TOKENS` ids or a little less."""
+    """Return responses, and for each the ids of a critique that quotes it, at most `NEW_TOKENS` − 1."""
     from text2grad.reward_models.writing import critique_target
     from text2grad.types import Critique, Span
 
@@ -92,11 +94,11 @@ def make_rows(vocabulary: Any, batch: int) -> tuple[list[str], list[list[int]]]:
         response = "".join(generator.choices(words, k=80))
         script: list[int] = []
         for length in range(1, 40):
-            said = "".join(generator.choices(words, k=length)).strip()
+            feedback = "".join(generator.choices(words, k=length)).strip()
             cuts = sorted(generator.sample(range(1, 80), 4))
             places = [len(" ".join(response.split(" ")[: cut + 1])) for cut in cuts]
             spans = (Span(places[0], places[1], "positive"), Span(places[2], places[3], "negative"))
-            ids = encode(vocabulary, critique_target(Critique(said, spans), response))
+            ids = encode(vocabulary, critique_target(Critique(feedback, spans), response))
             if len(script) < len(ids) < NEW_TOKENS:
                 script = ids
         responses.append(response)
@@ -105,10 +107,10 @@ def make_rows(vocabulary: Any, batch: int) -> tuple[list[str], list[list[int]]]:
 
 
 class Script:
-    """Makes a model write what is given to it, by a bonus on the logits."""
+    """Logits processor that makes a model write given ids, by a bonus on the logits."""
 
     def __init__(self, scripts: list[list[int]], eos: int) -> None:
-        """Take the ids of each row; the end follows."""
+        """Store the ids of each row, filled up with the end-of-sequence id."""
         import torch
 
         ended = [ids + [eos] * (NEW_TOKENS - len(ids)) for ids in scripts]
@@ -124,11 +126,11 @@ class Timed:
     """A logits processor and the seconds spent in it."""
 
     def __init__(self, processor: Any) -> None:
-        """Wrap it."""
+        """Wrap a processor."""
         self.processor, self.seconds = processor, 0.0
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Call it."""
+        """Call the processor and add its time."""
         start = time.process_time()
         result = self.processor(input_ids, scores)
         self.seconds += time.process_time() - start
@@ -139,7 +141,7 @@ class Bench:
     """One model, one batch size."""
 
     def __init__(self, size: str, batch: int) -> None:
-        """Make everything but what is measured."""
+        """Make model, tokenizer, responses and prompts, and measure the preparation."""
         from text2grad.reward_models.decoding.constrained import skeleton_of
 
         ids, width, layers = SIZES[size]
@@ -152,7 +154,7 @@ class Bench:
         self.prompts = [[generator.randrange(1, ids) for _ in range(PROMPT)] for _ in range(batch)]
 
     def plain(self, script: list[Any]) -> float:
-        """Return seconds per step of transformers' own greedy decoding."""
+        """Return seconds per step of greedy decoding with `generate` of transformers."""
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
 
@@ -168,7 +170,7 @@ class Bench:
         return (time.process_time() - start) / (output.shape[1] - PROMPT)
 
     def ours(self, script: list[Any], *, constrain: bool) -> tuple[float, float]:
-        """Return seconds per step of the reward model's decoding, and the share that the constraint took."""
+        """Return seconds per step of the reward model's decoding, and the share of the constraint."""
         from text2grad.feedback.spans import critique_from_text
         from text2grad.models.sampling import decode_greedily
         from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor
@@ -193,32 +195,32 @@ class Bench:
         return seconds / max(map(len, ids)), (begun + timed.seconds) / seconds
 
     def measure(self, repeats: int) -> dict[str, Any]:
-        """Return tokens per second of all runs, and their ratios."""
+        """Return tokens per second of all runs, ratios to plain decoding, and the share of the constraint."""
         runs: dict[str, list[float]] = {}
         shares: dict[str, list[float]] = {}
         for number in range(repeats + 1):
-            for writer, script in (("trained", [Script(self.scripts, 0)]), ("untrained", [])):
+            for kind, script in (("trained", [Script(self.scripts, 0)]), ("untrained", [])):
                 plain = self.plain(script)
                 free, _ = self.ours(script, constrain=False)
                 constrained, share = self.ours(script, constrain=True)
                 if number:  # the first round warms up
                     for name, value in (("plain", plain), ("ours", free), ("constrained", constrained)):
-                        runs.setdefault(f"{writer} {name}", []).append(value)
-                    shares.setdefault(writer, []).append(share)
+                        runs.setdefault(f"{kind} {name}", []).append(value)
+                    shares.setdefault(kind, []).append(share)
         median = {name: statistics.median(values) for name, values in runs.items()}
         batch = len(self.prompts)
         return {
             "tokens_per_second": {name: batch / value for name, value in median.items()},
             "ratio": {
-                f"{writer} {who}": median[f"{writer} plain"] / median[f"{writer} {who}"]
-                for writer in ("trained", "untrained")
-                for who in ("ours", "constrained")
+                f"{kind} {run}": median[f"{kind} plain"] / median[f"{kind} {run}"]
+                for kind in ("trained", "untrained")
+                for run in ("ours", "constrained")
             },
-            "overhead_share": {writer: statistics.median(values) for writer, values in shares.items()},
+            "overhead_share": {kind: statistics.median(values) for kind, values in shares.items()},
         }
 
     def votes(self, repeats: int) -> dict[str, float]:
-        """Return tokens per second of several critiques of a question, each row read whole and each question once."""
+        """Return tokens per second of several critiques of a question, with a prefix per row and per question."""
         from text2grad.models.sampling import decode_greedily
 
         generator, ids = random.Random(2), len(self.tokenizer)
@@ -237,7 +239,7 @@ class Bench:
         return {**speed, "ratio": speed["once"] / speed["whole"]}
 
     def peer(self) -> dict[str, float]:
-        """Return what llguidance takes: to read the tokenizer, and in the mean to compile the grammar of a response."""
+        """Return the seconds of llguidance to read the tokenizer, and the mean to compile the grammar of a response."""
         from llguidance import LLMatcher
         from llguidance.hf import from_tokenizer
 

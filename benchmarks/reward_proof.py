@@ -1,25 +1,26 @@
-"""How much a small reward model learns of people's spans in minutes: its held-out F1 beside what needs no model.
+"""Held-out F1 of a small reward model trained for minutes on human spans, compared with baselines without a model.
 
     python benchmarks/reward_proof.py mqm --data ../shared/data/mqm_ted_ende/segments.jsonl
     python benchmarks/reward_proof.py mqm --data ../shared/data/mqm_ted_ende/segments.jsonl --unseen responses
     python benchmarks/reward_proof.py qa_feedback --data ../shared/data/qa_feedback/feedback.json
 
-A Llama of random weights, with a byte-level BPE made of the training texts, learns from 72 % of the annotations; 8 %
-choose the checkpoint, and it is measured on the other 20 %, for three seeds, each of which holds out others. What is
-held out is whole prompts, or responses: with `--unseen responses` it has seen other responses to the same prompt, as a
-reward model has whose policy learns on the prompts of its annotations; never the same response. Beside it:
+A Llama with random weights and a byte-level BPE of the training texts is trained on 72 % of the annotations. 8 %
+select the checkpoint, and the other 20 % are the test set, for three seeds with different splits. The split holds out
+whole prompts or single responses: with `--unseen responses` the model has seen other responses to the same prompt, as
+a reward model has if its policy trains on the prompts of the annotations; it has never seen the same response.
+Baselines:
 
-    nothing     no token is poor, F1 0
-    everything  every token is poor
-    prior       a token is poor by its place in the response and the response's length, told from the training
+    nothing     no token is negative, F1 0
+    everything  every token is negative
+    prior       a token is negative by its place in the response and the length of the response: shares of the training
                 annotations, with the threshold of the best F1 there
-    memory      a word is poor if it is in a training response to the same prompt, of which there are none but with
+    memory      a word is negative if it is negative in a training response to the same prompt; 0 everywhere without
                 `--unseen responses`
 
-Each model decodes constrained and not. With `--votes` it draws so many critiques of a response; what share of them is
-to mark a word is found on the 8 %. With `--copies` it also learns from responses that nobody wrote: the beginning of
-one and the end of another to the same prompt, or one, without a quarter of their words and with the marks that are
-left; so it cannot know a response by heart. Writes docs/results/reward_proof.json.
+Each model decodes with and without the constraint. `--votes` samples several critiques of a response; the vote
+threshold is chosen on the 8 %. `--copies` adds training examples with changed responses: one response, or the
+beginning of one joined to the end of another response to the same prompt, without a quarter of the words and with the
+marks that are left; so the model cannot memorize responses. Writes docs/results/reward_proof.json.
 """
 
 import argparse
@@ -54,12 +55,12 @@ from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_t
 from text2grad.types import Example, Span
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "reward_proof.json"
-LEFT_OUT, CROSSED = 0.25, 0.6  # shares of words, and of copies
+LEFT_OUT, CROSSED = 0.25, 0.6  # share of words left out; share of copies joined from two responses
 PLACES, LENGTHS = 20, (8, 16, 24, 32, 48, 64, 96, 128, 192)  # bins of the prior
 
 
 def byte_bpe(texts: list[str], size: int) -> Any:
-    """Return a byte-level BPE in which the JSON of a critique has tokens of its own."""
+    """Return a byte-level BPE with tokens for the JSON of a critique."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -81,7 +82,7 @@ def byte_bpe(texts: list[str], size: int) -> Any:
 
 
 def make_base(path: Path, annotations: list[Annotation], options: argparse.Namespace, seed: int) -> None:
-    """Write a tokenizer of the training texts and a Llama of random weights."""
+    """Write a tokenizer of the training texts and a Llama with random weights."""
     texts = [critique_prompt(Example(one.prompt), one.response) for one in annotations]
     texts += [critique_target(one.critique, one.response, write_feedback=options.words) for one in annotations]
     tokenizer = byte_bpe(texts, options.vocabulary)
@@ -104,14 +105,14 @@ def make_base(path: Path, annotations: list[Annotation], options: argparse.Names
         )
     )
     with torch.no_grad():
-        for layer in model.model.layers:  # so that a token looks for its like, as tasks/tiny.py explains
+        for layer in model.model.layers:  # a token attends to equal tokens: `begin_alike` in tasks/tiny.py
             layer.self_attn.k_proj.weight.copy_(layer.self_attn.q_proj.weight)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
 
 
 class Prior:
-    """The share of poor tokens by place and length, and the share from which on calling them poor is best."""
+    """The share of negative tokens by place and length, and the threshold on it with the best F1."""
 
     def __init__(self, deltas: list[tuple[float, ...]]) -> None:
         """Count the training tokens."""
@@ -121,12 +122,12 @@ class Prior:
                 cell = self.counts[self.cell(place, len(delta))]
                 cell[0] += value < 0
                 cell[1] += 1
-        poor = sum(n for n, _ in self.counts.values())
+        negative = sum(n for n, _ in self.counts.values())
         right = marked = 0
         best, self.threshold = 0.0, 0.0
         for n, total in sorted(self.counts.values(), key=lambda cell: -cell[0] / cell[1]):
             right, marked = right + n, marked + total
-            if (f1 := 2 * right / (marked + poor)) > best:
+            if (f1 := 2 * right / (marked + negative)) > best:
                 best, self.threshold = f1, n / total
 
     @staticmethod
@@ -135,18 +136,18 @@ class Prior:
         return place * PLACES // length, bisect_right(LENGTHS, length)
 
     def f1(self, deltas: list[tuple[float, ...]]) -> float:
-        """Return the F1 of its guesses on held-out tokens."""
-        right = marked = poor = 0
+        """Return the F1 of the predictions on held-out tokens."""
+        right = marked = negative = 0
         for delta in deltas:
             for place, value in enumerate(delta):
                 n, total = self.counts.get(self.cell(place, len(delta)), (0, 1))
                 guess = n / total >= self.threshold and n > 0
-                right, marked, poor = right + (guess and value < 0), marked + guess, poor + (value < 0)
-        return 2 * right / (marked + poor)
+                right, marked, negative = right + (guess and value < 0), marked + guess, negative + (value < 0)
+        return 2 * right / (marked + negative)
 
 
 def with_words_left_out(one: Annotation, rng: random.Random) -> Annotation:
-    """Return an annotation of the response without some of its words; a third as many of those that are marked."""
+    """Return the annotation without some words of its response; marked words are left out 0.3 times as often."""
     kept = [True] * len(one.response)
     for word in re.finditer(r"\S+\s*", one.response):
         marked = any(span.start < word.end() and word.start() < span.end for span in one.critique.spans)
@@ -164,7 +165,7 @@ def with_words_left_out(one: Annotation, rng: random.Random) -> Annotation:
 
 
 def crossed(one: Annotation, other: Annotation, rng: random.Random) -> Annotation:
-    """Return the beginning of one response with the end of another, with the marks of both; cut between words."""
+    """Return the beginning of one response joined to the end of another, with the marks of both; cut between words."""
     share = rng.random()
     cuts = [cut_near(share, half) for half in (one, other)]
     if None in cuts:
@@ -179,14 +180,14 @@ def crossed(one: Annotation, other: Annotation, rng: random.Random) -> Annotatio
 
 
 def cut_near(share: float, one: Annotation) -> int | None:
-    """Return the beginning of a word that is about so far into the response, and not within a span."""
+    """Return the start of the word nearest to `share` of the response that is not within a span."""
     starts = [found.start() for found in re.finditer(r"(?<=\s)\S", one.response)]
     free = [at for at in starts if not any(span.start < at < span.end for span in one.critique.spans)]
     return min(free, key=lambda at: abs(at - share * len(one.response)), default=None)
 
 
 def variants(learned: list[Annotation], copies: int, seed: int) -> list[Annotation]:
-    """Return annotations with copies of which none is a response that anybody wrote."""
+    """Return the annotations and `copies` − 1 changed copies of each."""
     rng, by_prompt = random.Random(seed), defaultdict(list)
     for one in learned:
         by_prompt[one.prompt].append(one)
@@ -200,32 +201,32 @@ def variants(learned: list[Annotation], copies: int, seed: int) -> list[Annotati
 
 def words_of(one: Annotation) -> list[tuple[str, bool]]:
     """Return the words of a response, and which of them a negative span touches."""
-    poor = [(span.start, span.end) for span in one.critique.spans if span.label == "negative"]
+    negative = [(span.start, span.end) for span in one.critique.spans if span.label == "negative"]
     return [
-        (found[0].lower(), any(start < found.end() and found.start() < end for start, end in poor))
+        (found[0].lower(), any(start < found.end() and found.start() < end for start, end in negative))
         for found in re.finditer(r"\w+|[^\w\s]", one.response)
     ]
 
 
 def f1_of_memory(train: list[Annotation], test: list[Annotation]) -> float:
-    """Return the F1, in words, of calling poor what is poor in a training response to the same prompt."""
+    """Return the F1, in words, of the words that are negative in a training response to the same prompt."""
     known = defaultdict(set)
     for one in train:
-        known[one.prompt] |= {word for word, poor in words_of(one) if poor}
-    guesses = [(word in known[one.prompt], poor) for one in test for word, poor in words_of(one)]
-    marked, poor = sum(guess for guess, _ in guesses), sum(true for _, true in guesses)
-    return 2 * sum(guess and true for guess, true in guesses) / (marked + poor)
+        known[one.prompt] |= {word for word, negative in words_of(one) if negative}
+    guesses = [(word in known[one.prompt], negative) for one in test for word, negative in words_of(one)]
+    marked, negative = sum(guess for guess, _ in guesses), sum(true for _, true in guesses)
+    return 2 * sum(guess and true for guess, true in guesses) / (marked + negative)
 
 
 def f1_of_everything(deltas: list[tuple[float, ...]]) -> float:
-    """Return the F1 of calling every token poor."""
+    """Return the F1 of marking every token negative."""
     values = [value for delta in deltas for value in delta]
-    poor = sum(value < 0 for value in values)
-    return 2 * poor / (len(values) + poor)
+    negative = sum(value < 0 for value in values)
+    return 2 * negative / (len(values) + negative)
 
 
 def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scratch: Path) -> dict[str, Any]:
-    """Train one model and return what was measured, seconds included."""
+    """Train one model and return its metrics and seconds."""
     rest, test = split_by_prompt(read, 0.2, seed, key=KEYS[options.unseen])
     train, chooses = split_by_prompt(rest, 0.1, seed, key=KEYS[options.unseen])
     learned = [one for one in train if one.critique.spans or not options.only_marked]
@@ -247,9 +248,9 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
     }
     ways: dict[str, dict[str, Any]] = {"constrained": {}, "free": {"constrain": False}}
     if options.votes > 1:
-        ways |= {f"{name}, the likeliest": {**how, "votes": 1} for name, how in ways.items()}
-    for name, how in ways.items():
-        critic = GenerativeRewardModel.load(path, **how)
+        ways |= {f"{name}, the likeliest": {**settings, "votes": 1} for name, settings in ways.items()}
+    for name, settings in ways.items():
+        critic = GenerativeRewardModel.load(path, **settings)
         quality = held_out.measure(critic)
         found[name] = span_f1(quality) | quality.metrics() | {"vote_threshold": critic.vote_threshold}
     return found
@@ -268,7 +269,7 @@ def recipe_of(options: argparse.Namespace, scratch: Path, seed: int) -> Recipe:
                 "batch_size": options.batch_size,
                 "lr": options.lr,
                 "optimizer": options.optimizer,
-                "words": options.words,
+                "write_feedback": options.words,
                 "max_tokens": options.context,
                 "max_new_tokens": options.max_new_tokens,
                 "eval_every": options.eval_every,
@@ -285,7 +286,7 @@ def main() -> None:
     add = parser.add_argument
     add("format", choices=("mqm", "qa_feedback"))
     add("--data", required=True)
-    add("--unseen", choices=("prompts", "responses"), default="prompts", help="what is held out")
+    add("--unseen", choices=("prompts", "responses"), default="prompts", help="unit of the split")
     add("--seeds", type=int, default=3)
     add("--first-seed", type=int, default=0)
     add("--steps", type=int, default=600)
@@ -293,10 +294,10 @@ def main() -> None:
     add("--batch-size", type=int, default=16)
     add("--lr", type=float, default=2e-3)
     add("--optimizer", choices=("adamw", "muon"), default="muon")
-    add("--words", action=argparse.BooleanOptionalAction, default=False, help="write the critique in words, too")
-    add("--copies", type=int, default=1, help="of each annotation, all but one of them changed")
-    add("--votes", type=int, default=1, help="critiques drawn of each response and put to the vote")
-    add("--only-marked", action="store_true", help="learn from annotations with a span alone; all are measured on")
+    add("--words", action=argparse.BooleanOptionalAction, default=False, help="write the feedback, too")
+    add("--copies", type=int, default=1, help="training examples of each annotation; all but one are changed")
+    add("--votes", type=int, default=1, help="critiques sampled of each response and combined by vote")
+    add("--only-marked", action="store_true", help="train only on annotations with a span; test on all")
     add("--vocabulary", type=int, default=2_000)
     add("--width", type=int, default=128)
     add("--layers", type=int, default=3)

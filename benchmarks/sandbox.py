@@ -1,12 +1,12 @@
-"""Programs per second that the sandbox judges, by isolation, beside a new Python process for each program.
+"""Programs per second that the sandbox runs, by isolation, compared with a new Python process for each program.
 
-Ways, each judging the same short programs with the same tests:
-    bwrap, unshare, process   `Sandbox.run_many` with warm workers, as many as asked for (default: the cores)
+Methods, each with the same short programs and tests:
+    bwrap, unshare, process   `Sandbox.run_many` with warm workers (default: one per core)
     throw-away                `run_tests`, which makes a sandbox for each program
-    subprocess                `python -I -S -c` of program and tests by `subprocess.run`, with no isolation at all
+    subprocess                `python -I -S -c` of program and tests with `subprocess.run`, without isolation
 
-Times are of the clock, the median of several repeats; what else runs on the machine changes them. Isolations that
-do not work here are left out, and named with the reason.
+Times are wall-clock time, the median of several repeats; other load on the machine changes them. An isolation that is
+not available is listed under "absent" with the reason.
 
 Run: python benchmarks/sandbox.py [--json PATH] [--programs N] [--workers N] [--repeats N]
 """
@@ -47,7 +47,7 @@ assert runs([1, 2, 1, 2]) == [1, 1, 1, 1]
 
 
 def per_second(way: Callable[[], list[bool]], repeats: int) -> float:
-    """Return the median of programs per second; every program must pass."""
+    """Return the median of programs per second; every program must pass its tests."""
     rates = []
     for _ in range(repeats):
         begun = time.perf_counter()
@@ -58,7 +58,7 @@ def per_second(way: Callable[[], list[bool]], repeats: int) -> float:
 
 
 def plain(number: int) -> list[bool]:
-    """Judge programs by new Python processes, one after another."""
+    """Run the programs in new Python processes, one after another."""
     command = [sys.executable, "-I", "-S", "-c", PROGRAM + TESTS]
     return [subprocess.run(command, check=False).returncode == 0 for _ in range(number)]
 

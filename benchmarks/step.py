@@ -1,13 +1,16 @@
 """Seconds and peak memory of one policy step: rollout, critic, log-probs, update.
 
-    python benchmarks/step.py                         # both vocabularies, ours and the textbook peer, JSON to stdout
+    python benchmarks/step.py                         # both vocabularies, ours and the textbook method, JSON to stdout
     python benchmarks/step.py --vocab 8192 --json step.json
 
 Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the published
-reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in its own process, so that
-peak memory is its own. The peer makes the same passes the textbook way: logits of the whole sequence, log_softmax and
-gather. `matrix_rate_share` is the FLOP of all matrix products in log-probs and update, over their time and over the
-rate of a large fp32 product measured in the same process.
+reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in a process of its own, so
+that its peak memory is not mixed with others. "textbook" makes the same passes with logits of the whole sequence,
+log_softmax and gather.
+
+    matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate
+
+where the matrix rate is the FLOP/s of a large fp32 product in the same process.
 """
 
 import argparse
@@ -60,7 +63,7 @@ def matrix_rate() -> float:
 
 
 class Step:
-    """One step of this project's loop, phase by phase."""
+    """One step of the training loop, phase by phase."""
 
     def __init__(self, policy: Any, vocab: int, kl: Any) -> None:
         """Make models, optimizers and prompts."""
@@ -94,7 +97,7 @@ class Step:
         return sample(self.policy, self.prompts, uniforms, eos_ids=(self.vocab,), pad_id=0)
 
     def criticise(self, responses: list[tuple[int, ...]]) -> Any:
-        """Return the batch; the critic costs nothing here."""
+        """Return the batch; this benchmark has no critic."""
         from text2grad.models.batch import collate
         from text2grad.types import Example, Rollout
 
@@ -102,7 +105,7 @@ class Step:
         return collate([Rollout(Example("x"), tuple(p), tuple(r), "", truncated=True) for p, r in pairs], pad_id=0)
 
     def score(self, batch: Any) -> Any:
-        """Return what PPO learns from: log-probs, KL, values, rewards, advantages."""
+        """Return the inputs of PPO: log-probs, KL, values, rewards, advantages."""
         from text2grad.rl.advantages import gae, whiten
         from text2grad.rl.nl_gradient import total_rewards
         from text2grad.rl.update import Learning
@@ -140,7 +143,7 @@ def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
 
 
 def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
-    """Measure the same passes with logits of the whole sequence, as trainers without tiles do it."""
+    """Measure the same passes with logits of the whole sequence, as in trainers without tiles."""
     import torch
 
     head = torch.nn.Linear(256, 1)

@@ -1,11 +1,11 @@
-"""The same words as spans or as one number: three ways to give a critic's judgement to a real pretrained model.
+"""Train a pretrained model with the same critiques in three ways: as spans, or as one number per story.
 
     python benchmarks/stories.py ../shared/models/stories260k --out docs/results
 
-Trains recipes/stories.toml three times three: spans with a short discount (the recipe), the very same δ summed into one
-number per story at γ = 1, and spans at γ = 1. Two runs at a time, one thread each. Writes stories.json, stories.png and
-prints the table. Every run is evaluated on 500 stories from held-out openings, before and after. Finished runs are not
-repeated.
+Trains recipes/stories.toml in three ways with three seeds each: spans with a short discount (the recipe), the same δ
+summed into one number per story at γ = 1, and spans at γ = 1. Two runs at a time, one thread each. Writes stories.json
+and stories.png and prints the table. Every run is evaluated before and after on 500 stories from held-out openings.
+Finished runs are not repeated.
 """
 
 import argparse
@@ -29,7 +29,7 @@ COLUMNS = ("invented_share", "stories_with_invented", "distinct_2", "kl_per_toke
 
 
 def train(job: tuple[str, int, Path, Path]) -> dict[str, Any]:
-    """Run one arm with one seed and return its numbers."""
+    """Train one way with one seed and return its metrics."""
     arm, seed, model, runs = job
     directory = runs / f"{list(ARMS).index(arm)}-{seed}"
     started = time.perf_counter()
@@ -60,7 +60,7 @@ def train(job: tuple[str, int, Path, Path]) -> dict[str, Any]:
 
 
 def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Plot invented words against diversity and against KL, one arrow-like path per run."""
+    """Plot invented words against diversity and against KL, one path per run."""
     from matplotlib.figure import Figure
 
     from text2grad.experiments.reports.plots import COLOURS, GRID, INK
@@ -94,7 +94,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return a Markdown table: the start, and each arm's mean and range over seeds."""
+    """Return a Markdown table: before training, and mean and range over seeds of each way."""
     lines = ["| | " + " | ".join(c.replace("_", " ") for c in COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for arm, when in (("before", "before"), *((arm, "after") for arm in ARMS)):
         rows = [r[when] for r in results if arm in ("before", r["arm"])]
@@ -109,7 +109,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, then write and print."""
+    """Run what is missing, then write the results and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
@@ -119,7 +119,7 @@ def main() -> None:
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     args.out.mkdir(parents=True, exist_ok=True)
-    model = args.model.resolve()  # a run is resumed with the settings it was started with
+    model = args.model.resolve()  # a resumed run must have the settings of its start
     jobs = [(arm, seed, model, args.runs) for seed in range(args.seeds) for arm in ARMS]
     with ThreadPoolExecutor(args.at_once) as pool:
         results = list(pool.map(train, jobs))

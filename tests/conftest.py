@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fault_server import SECRET, Running, running
-from text2grad.critics.servers import asking
+from text2grad.critics.servers import cached_client
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,5 +26,5 @@ def server() -> Iterator[Running]:
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that fails is asked again at once, with a key that nobody may see."""
-    monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(cached_client, "FIRST_WAIT_S", 0.001)
     monkeypatch.setenv("SOME_KEY", SECRET)

@@ -21,13 +21,12 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Text2GradTrainer, load_recipe
+from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Refresher, Text2GradTrainer, load_recipe
 from text2grad.cli import main
 from text2grad.config import make_recipe
 from text2grad.config.renamed import with_current_names
 from text2grad.critics.cached import CachedCritic
 from text2grad.critics.servers.store import Question, Store
-from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.feedback import read_annotations, read_examples, write_annotations
 from text2grad.models import load_policy, load_tokenizer
 
@@ -121,7 +120,16 @@ def plain(critique: Critique) -> dict[str, Any]:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+    """Return the records of a JSONL file, with spans in the form of this version."""
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for record in found:
+        if "critique" in record:
+            spans = record["critique"]["spans"]
+            record["critique"]["spans"] = [
+                dict(zip(("start", "end", "label"), span, strict=True)) if isinstance(span, list) else span
+                for span in spans
+            ]
+    return found
 
 
 def untimed(path: Path) -> list[dict[str, Any]]:
@@ -176,7 +184,7 @@ def test_a_trainer_takes_up_a_run_with_the_critiques_and_the_critic_that_it_left
         load_tokenizer("policy"),
         read_examples("examples.jsonl"),
         recipe,
-        refresher=refresher_from_recipe(recipe, critic, importlib.import_module("old_judges").annotator),
+        refresher=Refresher.from_recipe(recipe, critic, importlib.import_module("old_judges").annotator),
         resume=True,
     )
     assert trainer.step == 2
@@ -277,8 +285,9 @@ def test_an_exported_data_set_is_read_as_it_was(home: Path) -> None:
 )
 def test_critiques_become_the_rewards_that_they_became(home: Path, source: str, name: str, status: int) -> None:
     assert main(["align", source, "--tokenizer", "policy", "--out", "again"]) == status
-    for file in ("rewards.jsonl", "report.json", "tables.txt"):
+    for file in ("report.json", "tables.txt"):
         assert (home / "again" / file).read_bytes() == (home / "aligned" / name / file).read_bytes(), file
+    assert records(home / "again" / "rewards.jsonl") == records(home / "aligned" / name / "rewards.jsonl")
 
 
 def test_a_critic_that_remembers_is_not_asked_again(home: Path) -> None:
@@ -304,12 +313,12 @@ def test_responses_that_were_annotated_are_not_asked_about_again(
     home: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = home / "annotate" / name
-    before = {file: (out / f"{file}.jsonl").read_bytes() for file in ("annotations", "failures")}
+    before = {file: records(out / f"{file}.jsonl") for file in ("annotations", "failures")}
     overrides = [f"annotate.out=annotate/{name}", *EXPECTED["variants"][name]]
     options = [part for override in overrides for part in ("--set", override)]
     assert main(["annotate", "annotate.toml", *options]) == EXPECTED["statuses"][name]
     assert "requests 0, of which 0 repeated" in " ".join(capsys.readouterr().out.split())
-    assert {file: (out / f"{file}.jsonl").read_bytes() for file in before} == before
+    assert {file: records(out / f"{file}.jsonl") for file in before} == before
 
 
 def test_pairs_that_were_judged_are_not_judged_again(home: Path) -> None:

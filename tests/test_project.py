@@ -135,10 +135,17 @@ def test_every_folder_of_tests_is_a_package() -> None:
 
 
 def test_every_exported_name_loads() -> None:
-    for package, stub in STUBS.items():
+    for package in STUBS:
         module = importlib.import_module(f"text2grad.{package}".rstrip("."))
         for name in exported(package):
-            assert getattr(module, name) is not None, f"{stub}: {name}"
+            assert not isinstance(getattr(module, name), ModuleType), f"text2grad.{package}: {name}"
+
+
+def test_no_exported_name_is_the_name_of_a_module_beside_it() -> None:
+    """Python would put the module in its place as soon as something imports the module."""
+    for package, stub in STUBS.items():
+        modules = {path.stem for path in stub.parent.iterdir()} - {"__init__"}
+        assert modules & set(exported(package)) == set(), f"text2grad.{package}"
 
 
 def test_every_exported_name_is_used_elsewhere_or_public() -> None:
@@ -235,7 +242,7 @@ def needed_in_a_wheel() -> dict[str, Path]:
 
 def test_version_and_changelog_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    newest = re.search(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest is not None
     assert text2grad.__version__ == project["version"] == newest.group(1)
 

@@ -23,8 +23,10 @@ from .feedback import (
 from .reward_models import (
     GenerativeRewardModel as GenerativeRewardModel,
     QuoteLimits as QuoteLimits,
+    Refresher as Refresher,
     ServerRewardModel as ServerRewardModel,
     VLLMRewardModel as VLLMRewardModel,
+    VLLMSettings as VLLMSettings,
     critique_grammar as critique_grammar,
 )
 from .rl import (

@@ -6,14 +6,14 @@ Text2GradError
 ├── ShapeError        tensors that belong together differ in shape
 ├── AlignmentError    spans or ids that cannot belong to this response or tokenizer
 ├── CriticError       a critic broke its contract, or failed more often than the run allows
-├── RequestError      a server gave no answer; says of which kind that is, and whether to try again
-├── ModelError        a model or tokenizer cannot play the role it was given
-├── TrainingError     the run cannot go on (a loss that is not finite, say)
+├── RequestError      a server gave no answer; has the kind of failure, and whether a retry can help
+├── ModelError        a model or tokenizer is unsuitable for its role
+├── TrainingError     the run cannot continue (a loss that is not finite, for example)
 ├── CheckpointError   a checkpoint could not be written or does not fit the run
-└── SandboxError      model-written code cannot be run safely here
+└── SandboxError      model-written code cannot be run safely on this machine
 
-Each message says what is wrong, the value, where, and the way out. A critic that writes nonsense is no
-exception: it is an outcome (`Critique.status`), counted and logged.
+Each message names the error, the value, its place, and the way out. An unparsable critique is not an exception: it is a
+result (`Critique.status`), counted and logged.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from difflib import get_close_matches
 
 
 class Text2GradError(Exception):
-    """Base of every error that text2grad raises on purpose."""
+    """Base class of the errors of text2grad."""
 
 
 class ConfigError(Text2GradError):
@@ -49,11 +49,11 @@ class RequestError(Text2GradError):
 
     Attributes:
         kind: timeout, connection, rate_limit, server_error, bad_reply, rejected, or not_asked.
-        detail: what happened, in words.
-        transient: True where the same request may be answered later.
-        fatal: True where no other request would be answered either: a wrong key, an unknown model, an empty account.
-        retry_after_s: how long the server asks to be left alone; 0 where it does not say.
-        may_cost: True where the server may have written, and charged for, an answer that did not arrive.
+        detail: a description.
+        transient: True if a retry of the same request can succeed.
+        fatal: True if all other requests would fail too: a wrong key, an unknown model, an empty account.
+        retry_after_s: the delay that the server requires before a retry, in seconds; 0 if it names none.
+        may_cost: True if the server may have charged for an answer that did not arrive.
     """
 
     def __init__(
@@ -66,29 +66,29 @@ class RequestError(Text2GradError):
         retry_after_s: float = 0.0,
         may_cost: bool = False,
     ) -> None:
-        """Take the attributes."""
+        """Create an error with the attributes of the class."""
         super().__init__(f"{kind}: {detail}")
         self.kind, self.detail = kind, detail
         self.transient, self.fatal, self.retry_after_s, self.may_cost = transient, fatal, retry_after_s, may_cost
 
 
 class ModelError(Text2GradError):
-    """A model or tokenizer cannot play the role it was given."""
+    """A model or tokenizer is unsuitable for its role."""
 
 
 class TrainingError(Text2GradError):
-    """The run cannot go on."""
+    """The run cannot continue."""
 
 
 class CheckpointError(Text2GradError):
-    """A checkpoint could not be written, or does not fit the run that wants to resume from it."""
+    """A checkpoint could not be written, or does not fit the run that resumes from it."""
 
 
 def check_known(setting: str, value: object, known: Sequence[str]) -> None:
-    """Refuse a value that a setting does not have.
+    """Check that a value is known.
 
     Raises:
-        ConfigError: naming the known values, and the nearest to the one given.
+        ConfigError: if it is unknown; the message lists the known values and suggests the most similar.
     """
     if value in known:
         return
@@ -98,4 +98,4 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
 
 
 class RenamedSetting(FutureWarning):
-    """A recipe uses a setting by the name of an earlier version."""
+    """Warning: a recipe uses the name of a setting in an earlier version."""

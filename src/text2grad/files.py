@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, and strict JSON."""
+"""Atomic writes of files and directories, and strict JSON."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole, or not at all."""
+    """Write a file atomically: it is complete, or unchanged after an error."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -23,18 +23,18 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records as lines of JSON, all of them or none."""
+    """Write records as JSON lines, atomically."""
     write_atomically(path, b"".join(to_json(record) + b"\n" for record in records))
 
 
 def to_json(value: Any) -> bytes:
-    """Return strict JSON in UTF-8; text that is no valid Unicode is escaped."""
+    """Return strict JSON in ASCII; other characters, lone surrogates included, are escaped."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
 @contextmanager
 def published(final: Path) -> Iterator[Path]:
-    """Yield where to make a directory; it gets its name once it is whole and on disk, or goes if that fails."""
+    """Yield a temporary path for a directory; rename it to `final` when it is complete and on disk, or remove it."""
     temporary = final.with_name(f".{final.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:

@@ -1,7 +1,7 @@
-"""The nouns: what flows between a prompt, a critic's words and a gradient.
+"""Data types of the method: examples, rollouts, critiques and their spans.
 
-All are frozen. Character offsets are half-open and count Python characters (code points) of the response
-as the policy's tokenizer decodes it.
+All are frozen. Character offsets are half-open and count Python characters (code points) of the response as the
+policy's tokenizer decodes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ class Example:
 
     Attributes:
         prompt: text, or chat messages as `{"role": ..., "content": ...}`.
-        reference: a good answer, where there is one.
-        tests: test code for the code task, where there is some.
-        meta: anything else a critic or a scorer needs.
+        reference: a good answer, if there is one.
+        tests: test code of a programming task, if there is any.
+        meta: further data for critics and scorers.
     """
 
     prompt: str | Sequence[Message]
@@ -44,7 +44,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A labelled piece of a response: characters [start, end), positive or negative.
+    """A labelled range of a response: characters [start, end), positive or negative.
 
     Example:
         >>> span = Span(4, 9, "negative")
@@ -57,7 +57,7 @@ class Span:
     label: Label
 
     def __post_init__(self) -> None:
-        """Refuse what can never be a span."""
+        """Check order and label."""
         if not 0 <= self.start <= self.end:
             raise AlignmentError(
                 f"a span needs 0 <= start <= end, got start={self.start}, end={self.end}, label={self.label!r}"
@@ -68,14 +68,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Critique:
-    """What a critic says of one response: words, and the spans those words are about (section 3.3).
+    """A critique of one response: feedback in words, and the spans that it is about (section 3.3).
 
     Attributes:
         feedback: the critique c in words.
         spans: the span map A(y), in character offsets of the response.
-        outcome: a judgement of the whole response, placed on its last token; None says nothing. This is
-            how an omission, which has no span, can still be paid for.
-        status: how the critique was read. δ is 0 everywhere for `unparsable` and `timed_out`.
+        outcome: a judgement of the whole response, placed on its last token; None without one. An omission, which has
+            no span, can change the reward through the outcome.
+        status: the result of parsing the critique. δ is 0 everywhere for `unparsable` and `timed_out`.
         unmatched: quotes of the critic that the response does not contain.
     """
 
@@ -87,20 +87,20 @@ class Critique:
 
     @property
     def failed(self) -> bool:
-        """True when the critic gave nothing that can be used."""
+        """True if the critique is unusable: unparsable or timed out."""
         return self.status in FAILED_STATUSES
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One sampled response y to one example x, exactly as it was sampled.
+    """One sampled response y to an example x, with the exact sampled ids.
 
     Attributes:
         example: the task instance.
         prompt_ids: token ids of the prompt, without padding.
-        response_ids: the sampled ids, end-of-sequence included where it was sampled, never added.
-        response: `tokenizer.decode(response_ids, skip_special_tokens=True)`: what the critic reads.
-        truncated: True when the length limit ended the response instead of an end-of-sequence.
+        response_ids: the sampled ids; they end with an end-of-sequence only if it was sampled.
+        response: `tokenizer.decode(response_ids, skip_special_tokens=True)`, the text that the critic reads.
+        truncated: True if the length limit ended the response before an end-of-sequence.
     """
 
     example: Example
@@ -112,9 +112,5 @@ class Rollout:
 
 Placement = Literal["spans", "last_token"]
 PromptFormat = Literal["plain", "chat"]
-
-
 Optimizer = Literal["adamw", "muon"]
-
-
 CritiqueForm = Literal["spans", "dense", "scores"]

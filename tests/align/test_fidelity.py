@@ -1,9 +1,10 @@
 """The figures of the report, each counted by hand."""
 
 import json
+from collections.abc import Iterable
 
 from text2grad.align.delta import DEFAULT, AlignSettings
-from text2grad.align.fidelity import Fidelity, Tally, fidelity
+from text2grad.align.fidelity import Fidelity, Tally
 from text2grad.align.token_rewards import TokenRewards, label_tokens
 from text2grad.types import Critique, Span, Status
 from tokenizers_made_here import of_tokens
@@ -18,6 +19,13 @@ def made(*spans: Span, settings: AlignSettings = DEFAULT, status: Status = "ok",
     rewards = label_tokens(tokenizer, "in Lyons now.", critique, settings, ids=ids)
     assert rewards is not None
     return rewards
+
+
+def fidelity(records: Iterable[TokenRewards]) -> Fidelity:
+    tally = Tally()
+    for rewards in records:
+        tally.add(rewards)
+    return tally.report()
 
 
 def figures() -> Fidelity:

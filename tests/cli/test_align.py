@@ -178,7 +178,7 @@ def test_responses_that_the_tokenizer_cannot_say_get_no_rewards_and_their_own_ex
     assert (report["not_aligned"], report["aligned"], report["tokens"]) == (22, 1, len(rewards[0]["ids"]))
     assert report["without_rewards"] == [f"{path}:{line}" for line in range(1, 23)]
     said = capsys.readouterr().out
-    assert f"no rewards, since the tokens decode to another text:\n  {path}:1\n" in said
+    assert f"no rewards, because the tokens decode to another text:\n  {path}:1\n" in said
     assert f"  {path}:20\n  and 2 more\n" in said
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
-from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.experiments.reports.terminal import plain
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
@@ -18,6 +17,7 @@ from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.randomness import step_uniforms
 from text2grad.models.sampling import sample
 from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.refresh import Refresher
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
@@ -58,7 +58,7 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_run(phases: Path, out: Path, judge: Any, annotator: Any = None, **sections: dict[str, Any]) -> Path:
     recipe = make_recipe({**RUN, **sections, "run": {**RUN["run"], "out": str(out)}})
     policy, tokenizer = (load(str(phases / "start")) for load in (load_policy, load_tokenizer))
-    refresher = refresher_from_recipe(recipe, judge, annotator)
+    refresher = Refresher.from_recipe(recipe, judge, annotator)
     Text2GradTrainer(policy, judge, tokenizer, [Example("Say")], recipe, refresher=refresher).train()
     return out
 

@@ -9,7 +9,7 @@ import pytest
 from fault_server import Running
 from text2grad.cli.__main__ import main
 from text2grad.cli.win_rate import summary
-from text2grad.critics.servers.preferring import Contest, Preference, messages, read_verdict
+from text2grad.critics.servers.preference import Comparison, Preference, messages, read_verdict
 from text2grad.critics.servers.store import Answer
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -88,10 +88,12 @@ def test_files_of_other_prompts_and_responses_without_text_are_refused(
     command, before = files(tmp_path, server, SCRIPTS[:2]), server.requests()
     (tmp_path / "theirs.jsonl").write_text('{"prompt": "another", "response": "x"}\n')
     assert main(command) == 2
-    assert "do not answer the same prompts: 3 stand in one alone" in " ".join(capsys.readouterr().err.split())
+    assert "do not answer the same prompts: 3 prompts occur in one file only" in " ".join(
+        capsys.readouterr().err.split()
+    )
     (tmp_path / "theirs.jsonl").write_text('{"prompt": "another"}\n')
     assert main(command) == 2
-    assert 'each line needs "prompt" and "response"' in " ".join(capsys.readouterr().err.split())
+    assert 'each line needs the texts "prompt" and "response"' in " ".join(capsys.readouterr().err.split())
     assert server.requests() == before
 
 
@@ -110,12 +112,12 @@ def test_one_tie_and_one_preference_are_an_inconsistent_tie() -> None:
 
 
 def test_the_texts_change_places_and_stand_between_tags_that_they_do_not_hold() -> None:
-    contest = Contest("Why?", "So.", "A </first>", "B")
-    forth, back = (messages(contest, swapped=swapped)[0]["content"] for swapped in (False, True))
+    comparison = Comparison("Why?", "So.", "A </first>", "B")
+    forth, back = (messages(comparison, swapped=swapped)[0]["content"] for swapped in (False, True))
     assert "<first-1>\nA </first>\n</first-1>\n\n<second>\nB\n</second>" in forth
     assert "<first>\nB\n</first>\n\n<second>\nA </first>\n</second>" in back
     assert "<response>\nSo.\n</response>" in forth
-    assert "<response>" not in messages(contest._replace(response=None), swapped=False)[0]["content"]
+    assert "<response>" not in messages(comparison._replace(response=None), swapped=False)[0]["content"]
 
 
 @pytest.mark.parametrize(

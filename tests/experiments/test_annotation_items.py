@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.critics.servers import tested as tested_module
-from text2grad.critics.servers.judging import Item
+from text2grad.critics.servers import unit_test_outcomes
+from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments import annotation_items as items_module
@@ -76,9 +76,9 @@ def test_feedback_that_stands_beside_a_critique_is_what_the_person_said(tmp_path
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([{"prompt": "a", "response": "b"}, {"prompt": "c"}], 'example 2 has no "response", and others have'),
-        ([{"prompt": "a", "response": 3}], "\"response\" of the example 'a' is a text, got '3'"),
-        ([{"prompt": "a", "response": "b", "feedback": ["c"]}], "\"feedback\" of the example 'a' is a text"),
+        ([{"prompt": "a", "response": "b"}, {"prompt": "c"}], 'example 2 has no "response", but other examples have'),
+        ([{"prompt": "a", "response": 3}], "\"response\" of the example 'a' must be a text, got '3'"),
+        ([{"prompt": "a", "response": "b", "feedback": ["c"]}], "\"feedback\" of the example 'a' must be a text"),
     ],
 )
 def test_data_that_cannot_be_judged_are_refused(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
@@ -90,7 +90,7 @@ def test_data_that_cannot_be_judged_are_refused(tmp_path: Path, records: list[di
 def test_a_recipe_without_data_or_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\[data\] names neither a task nor a train file"):
         items(tmp_path, make_recipe({}))
-    with pytest.raises(ConfigError, match=r"\[model\] path names no policy that could respond"):
+    with pytest.raises(ConfigError, match=r"\[model\] path names no policy to generate one"):
         items(tmp_path, recipe(tmp_path, {"prompt": "a"}))
 
 
@@ -123,7 +123,7 @@ def test_responses_of_another_policy_or_to_other_prompts_are_not_mixed_in(tmp_pa
     items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections))
     for prompt, path in ((PROMPTS[1], policy), (PROMPTS[0], "elsewhere")):
         changed = recipe(tmp_path, {"prompt": prompt}, **{**sections, "model": {"path": path}})
-        with pytest.raises(DataError, match="holds responses to other prompts, or of another policy"):
+        with pytest.raises(DataError, match="contains responses to other prompts, or of another policy"):
             items(tmp_path, changed)
 
 
@@ -173,5 +173,5 @@ def test_unit_tests_run_once_and_their_outcome_and_traceback_go_to_the_judge(
     assert failed is not None
     assert failed.startswith("The tests did not pass (failed).\nTraceback")
     assert "assert twice(2) == 4" in failed
-    monkeypatch.setattr(tested_module, "Sandbox", None)  # it is not started again
+    monkeypatch.setattr(unit_test_outcomes, "Sandbox", None)  # it is not started again
     assert [one.tests for one in items(tmp_path, wanted)] == [passed, failed, None]

@@ -108,7 +108,7 @@ def test_a_finished_run_resumed_keeps_its_evaluations(start: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "[model] path is not set; give it by --model PATH"),
+        ([], "[model] path is not set; set it, or give --model PATH"),
         (
             ["--model", "x", "--set", "data.task=stores"],
             "there is no built-in task 'stores'; tasks: code, qa, stories, summarization",

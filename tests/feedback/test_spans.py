@@ -166,11 +166,11 @@ def test_spans_of_one_label_on_one_place_are_one_span():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"match": "exat"}, "match has no value 'exat'. Did you mean 'exact'? Known values: exact, normalized"),
+        ({"match": "exat"}, "match has no value 'exat'. Did you mean \"exact\"? Known values: exact, normalized"),
         ({"match": "fuzzy"}, "match has no value 'fuzzy'. Known values: exact, normalized"),
         (
             {"occurrences": "al"},
-            "occurrences has no value 'al'. Did you mean 'all'? Known values: all, first",
+            "occurrences has no value 'al'. Did you mean \"all\"? Known values: all, first",
         ),
     ],
 )

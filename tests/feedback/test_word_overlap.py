@@ -2,7 +2,7 @@
 
 import pytest
 
-from text2grad.feedback.word_overlap import is_supported, unsupported
+from text2grad.feedback.word_overlap import has_word_overlap, quotes_without_overlap
 from text2grad.types import Critique, Span
 
 
@@ -24,7 +24,7 @@ from text2grad.types import Critique, Span
     ],
 )
 def test_support_by_hand(span: str, feedback: str, supported: bool) -> None:
-    assert is_supported(span, feedback) is supported
+    assert has_word_overlap(span, feedback) is supported
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_support_by_hand(span: str, feedback: str, supported: bool) -> None:
 def test_a_quote_is_supported_where_half_of_its_words_are_named(feedback: str, missing: tuple[str, ...]) -> None:
     response = "Lyon, on Friday at noon"
     critique = Critique(feedback, (Span(0, 4, "positive"), Span(6, 23, "negative")))
-    assert unsupported(critique, response) == missing
+    assert quotes_without_overlap(critique, response) == missing
 
 
 def test_a_quote_that_stands_twice_is_named_once() -> None:
     critique = Critique("", (Span(0, 4, "negative"), Span(6, 10, "negative")))
-    assert unsupported(critique, "Lyon, Lyon") == ("Lyon",)
+    assert quotes_without_overlap(critique, "Lyon, Lyon") == ("Lyon",)
 
 
 def test_a_quote_without_words_is_supported_where_it_stands_in_the_critique() -> None:
     critique = Critique("The + should be a minus.", (Span(2, 3, "negative"), Span(6, 7, "negative")))
-    assert unsupported(critique, "a + b * c") == ("*",)
+    assert quotes_without_overlap(critique, "a + b * c") == ("*",)

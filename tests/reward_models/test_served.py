@@ -128,17 +128,17 @@ def test_a_server_without_grammars_is_no_critic_until_the_constraint_is_off(tmp_
 @pytest.mark.parametrize("script", ["401", "404"])
 def test_a_server_that_turns_everything_away_stops_the_run(server: Running, tmp_path: Path, script: str) -> None:
     model = critic(server, tmp_path, concurrency=1)
-    with pytest.raises(CriticError, match=rf"^rm at {server.url} is asked no more: status {script}: "):
+    with pytest.raises(CriticError, match=rf"^no more requests are sent to rm at {server.url}: status {script}: "):
         model([Example(f"[[{script}]]"), ASKED], [RESPONSE] * 2)
 
 
 def test_wrong_settings_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
     for settings, said in (
-        ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot hold a model to one_list, supported or verbatim"),
-        ({"limits": QuoteLimits(verbatim=True)}, "a grammar cannot hold a model to one_list, supported or verbatim"),
-        ({"max_token": 3}, "ServerRewardModel cannot be made: max_token: Extra inputs are not permitted"),
+        ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot express one_list, quoted_in_feedback or verbatim"),
+        ({"limits": QuoteLimits(verbatim=True)}, "a grammar cannot express one_list, quoted_in_feedback or verbatim"),
+        ({"max_token": 3}, 'ServerRewardModel has no setting "max_token". Did you mean "max_tokens"?'),
         ({"prompt_format": "prose"}, "prompt_format has no value 'prose'. Known values: plain, chat"),
-        ({"base_url": "localhost"}, r"\[server\] base_url is an address such as http://localhost:8000/v1, got"),
+        ({"base_url": "localhost"}, r"\[server\] base_url must be an address such as http://localhost:8000/v1, got"),
     ):
         with pytest.raises(ConfigError, match=f"^{said}"):
             critic("http://127.0.0.1:9/v1", tmp_path, **settings)

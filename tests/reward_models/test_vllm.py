@@ -16,7 +16,6 @@ import pytest
 import small_run
 from served_models import adapter, untrained
 from text2grad.config.recipe import make_recipe
-from text2grad.config.reward_model import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.pretrained import load_policy
 from text2grad.models.sampling import decode_greedily
@@ -25,7 +24,7 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.vllm import Request, VLLMRewardModel
+from text2grad.reward_models.vllm import Request, VLLMRewardModel, VLLMSettings
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -94,7 +93,7 @@ def test_a_model_with_a_chat_template_is_asked_by_it(monkeypatch: pytest.MonkeyP
 
 def test_a_prompt_near_the_context_leaves_what_room_there_is_and_one_beyond_it_gets_the_empty_text() -> None:
     length = [len(ids) for ids in critique_prompts(made("llama3"), ASKED, RESPONSES, "plain")]
-    least = critic()[0]._least
+    least = critic()[0]._min_tokens
     assert length[1] > length[0] > length[2]
     model, asked = critic(context=length[0] + least)
     assert [one.status for one in model(ASKED, RESPONSES)] == ["ok", "unparsable", "ok"]
@@ -131,10 +130,10 @@ def test_several_critiques_are_drawn_and_put_to_the_vote() -> None:
     assert asked[-1].draws == 1
 
 
-@pytest.mark.parametrize(("votes", "agreement"), [(0, 0.5), (2, 0.0)])
-def test_a_vote_that_is_none_is_refused(votes: int, agreement: float) -> None:
-    with pytest.raises(ConfigError, match=f"votes = {votes}, agreement = {agreement}"):
-        critic(votes=votes, vote_threshold=agreement)
+@pytest.mark.parametrize(("votes", "threshold"), [(0, 0.5), (2, 0.0)])
+def test_a_vote_that_is_none_is_refused(votes: int, threshold: float) -> None:
+    with pytest.raises(ConfigError, match=f"votes = {votes}, vote_threshold = {threshold}"):
+        critic(votes=votes, vote_threshold=threshold)
 
 
 def test_without_the_constraint_quotes_are_found_as_one_wishes() -> None:
@@ -164,10 +163,10 @@ def test_it_writes_what_the_model_itself_writes(tmp_path: Path) -> None:
 # What is refused.
 
 
-@pytest.mark.parametrize("limit", ["one_list", "supported", "verbatim"])
+@pytest.mark.parametrize("limit", ["one_list", "quoted_in_feedback", "verbatim"])
 def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: str, tmp_path: Path) -> None:
     said = (
-        r"^a grammar cannot hold a model to one_list, supported or verbatim; leave them out, in a recipe of \[critic\]$"
+        r"^a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from \[critic\]$"
     )
     limits = QuoteLimits(**{limit: True})
     for make in (critic, lambda **settings: VLLMRewardModel.load(tmp_path / "nothing", **settings)):
@@ -199,7 +198,7 @@ def test_a_run_of_several_processes_is_told_to_use_a_server(tmp_path: Path, monk
     with pytest.raises(ConfigError) as caught:
         VLLMRewardModel.load(untrained(tmp_path / "model"))
     assert str(caught.value) == (
-        'critic.kind = "vllm" works in a run of one process, and this one has 2: each would load the model onto the '
+        'critic.kind = "vllm" needs a run of one process, but this run has 2: each would load the model onto the '
         'same GPU. Serve it with `vllm serve`, and choose critic.kind = "server"'
     )
 
@@ -223,7 +222,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[VLLMRewardMod
     """Load from a recipe, with an engine that keeps what it was told to load."""
     told: list[tuple[Any, ...]] = []
 
-    def engine(directory: Any, config: VLLMConfig, *, trust_remote_code: bool) -> Told:
+    def engine(directory: Any, config: VLLMSettings, *, trust_remote_code: bool) -> Told:
         told.append((str(directory), config, trust_remote_code))
         return Told(WRITTEN)
 
@@ -245,7 +244,7 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     limits = QuoteLimits(max_quotes=7)
     GenerativeRewardModel(model, made("llama3"), max_new_tokens=77, write_feedback=False, limits=limits).save(path)
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
-    assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99), False)
+    assert told == (str(path), VLLMSettings(dtype="float32", max_model_len=99), False)
     assert (found.max_new_tokens, found.write_feedback, found.limits, found.constrain) == (77, False, limits, True)
     found, told = loaded(path, critic={"constrain": False, "max_quotes": 2}, model={"trust_remote_code": True})
     assert (found.limits, found.constrain, told[2]) == (QuoteLimits(max_quotes=2), False, True)
@@ -256,7 +255,7 @@ def test_a_model_without_saved_settings_is_loaded_with_those_of_a_generative_one
     assert not (path / SETTINGS_FILE).exists()
     found, _ = loaded(path)
     here = GenerativeRewardModel.load(path)
-    for name in ("max_new_tokens", "words", "form", "match", "constrain", "limits", "prompt_format"):
+    for name in ("max_new_tokens", "write_feedback", "form", "match", "constrain", "limits", "prompt_format"):
         assert getattr(found, name) == getattr(here, name)
 
 
@@ -264,7 +263,9 @@ def test_a_tokenizer_that_no_grammar_can_read_is_refused_until_the_constraint_is
     loaded: Any, tmp_path: Path
 ) -> None:
     word_tokenizer(["a cat"], SYMBOLS).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"^vLLM cannot hold this tokenizer to a grammar .*determine decoder type"):
+    with pytest.raises(
+        ModelError, match=r"^vLLM cannot enforce a grammar with this tokenizer .*determine decoder type"
+    ):
         loaded(tmp_path)
     assert not loaded(tmp_path, critic={"constrain": False})[0].constrain
 

@@ -201,7 +201,7 @@ def test_in_process_it_is_held_to_the_grammar_and_writes_what_the_model_itself_w
             here = GenerativeRewardModel.load(directory, rows_at_once=1, **settings)
             assert texts == here.write([Example(PROMPT)] * len(SAID), SAID)
         found = [
-            check_read(texts, QuoteLimits(**settings["limits"]), settings["words"])
+            check_read(texts, QuoteLimits(**settings["limits"]), settings["write_feedback"])
             for settings, texts in zip(held, written[2:-1], strict=True)
         ]
         for own in written[-1]:

@@ -1,7 +1,4 @@
-"""Spans of a response → δ of each sampled token, for any tokenizer.
-
-May import: `errors`, `types`, `config`, `feedback`.
-"""
+"""Spans of a response → δ of each sampled token, for any tokenizer. May import: `errors`, `types`, `feedback`."""
 
 import lazy_loader
 

@@ -1,15 +1,14 @@
-"""Spans of a response become one pseudo-reward δ_t per sampled token (arXiv 2505.22338, section 3.3).
+"""Spans of a response → one pseudo-reward δ_t per sampled token (arXiv 2505.22338, section 3.3).
 
-In: the sampled ids [T] and the critique's spans, in characters of the decoded response. Out: δ [T]:
+In: the sampled ids [T], and the critique's spans in characters of the decoded response. Out: by default δ [T] is
 
     δ_t = +1 in a positive span, −1 in a negative span, 0 elsewhere
 
-by default. Every departure is a setting: which tokens a span means (`mode`), how a span weighs its tokens
-(`weighting`), what a token in a positive and a negative span gets (`overlap`), and how much a long span may
-pay (`span_mass`).
+Settings change this: the tokens that a span marks (`mode`), their weights (`weighting`), δ of a token in a positive and
+a negative span (`overlap`), and the sum of the weights of a span (`span_mass`).
 
-Tokens that hold the bytes of one character together are all touched by a span on it. A token without text,
-such as an end-of-sequence, is never touched: its δ is 0.
+A span on a character touches all tokens that hold bytes of this character. A token without text, such as an
+end-of-sequence, is never touched: its δ is 0.
 """
 
 from bisect import bisect_left, bisect_right
@@ -60,24 +59,24 @@ def pseudo_rewards(
         tokenizer: the policy's tokenizer.
         response_ids: the sampled ids [T]: a list, a tuple, or a one-dimensional array or tensor.
         spans: labelled ranges of `tokenizer.decode(response_ids, skip_special_tokens=True)`.
-        mode: the tokens a span means, as in `span_tokens`.
+        mode: the tokens that a span marks, as in `span_tokens`.
         weighting: `uniform`, `linear_decay`, `token_importance`, or a function from the texts of a span's
-            tokens to their weights in [0, 1] (see `weighting.py`). The texts joined are the text of those
+            tokens to their weights in [0, 1] (see `weighting.py`). The concatenated texts are the text of these
             tokens: a character that several tokens share is in the text of the first.
-        overlap: δ of a token in a positive and in a negative span. `cancel`: 0; `negative_wins`; `last_wins`:
-            the label of the last such span in `spans`. Spans of one label never add up: the largest weight
-            counts.
-        span_mass: `token`: each token has its weight; `span`: the weights of one span are scaled to sum to
-            1; `response`: weights are divided by T.
-        offsets: what `token_offsets(tokenizer, response_ids)` gave, to save doing it again.
+        overlap: δ of a token in a positive and a negative span. `cancel`: 0; `negative_wins`; `last_wins`: the
+            label of the last of these spans in `spans`. Weights of spans with the same label are not added: the
+            largest weight counts.
+        span_mass: `token`: each token has its weight; `span`: the weights of a span are scaled to sum to 1;
+            `response`: weights are divided by T.
+        offsets: the result of `token_offsets(tokenizer, response_ids)`, if already computed.
 
     Returns:
         T numbers in [−1, 1].
 
     Raises:
-        ConfigError: if a setting has no such value, or a weighting gives weights that do not fit.
-        AlignmentError: if a span reaches beyond the response, an id is not in the vocabulary, or `offsets`
-            are not those of this response.
+        ConfigError: if a setting has an unknown value, or a weighting returns invalid weights.
+        AlignmentError: if a span ends after the response, an id is not in the vocabulary, or `offsets` has another
+            length than `response_ids`.
 
     Example:
         >>> from tokenizers import Tokenizer, decoders, models
@@ -99,7 +98,7 @@ def pseudo_rewards(
             "token_offsets(tokenizer, response_ids) returns, or leave offsets out"
         )
     tokens = span_tokens(ranges, spans, mode=mode)
-    if weigh in POSITIONAL:  # not worth decoding for
+    if weigh in POSITIONAL:  # these weightings need no texts
         texts = [[""] * len(touched) for touched in tokens]
     else:
         text = tokenizer.decode(ids, skip_special_tokens=True)
@@ -109,20 +108,20 @@ def pseudo_rewards(
 
 
 def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode = "expand") -> list[list[int]]:
-    """Return the tokens that each span means.
+    """Return the tokens that each span marks.
 
     Args:
         offsets: the character range of each token [T], from `token_offsets`.
         spans: labelled character ranges of the same text.
-        mode: `expand`: every token the span touches; `contract`: those wholly inside it; `strict`: those
-            inside it if both ends of the span are ends of tokens, else none.
+        mode: `expand`: every token that the span touches; `contract`: the tokens entirely inside it; `strict`: the
+            tokens inside it if the span begins and ends at token boundaries, else none.
 
     Returns:
-        For each span the indices of its tokens, rising. Empty spans mean no token.
+        The ascending indices of the tokens of each span; none for an empty span.
 
     Raises:
-        ConfigError: if there is no such mode.
-        AlignmentError: if a span reaches beyond the text.
+        ConfigError: if the mode is unknown.
+        AlignmentError: if a span ends after the text.
 
     Example:
         >>> offsets = [(0, 2), (2, 7), (7, 8), (8, 8)]  # "in", " Lyon", "s", end of sequence
@@ -142,7 +141,7 @@ def _solid(offsets: Sequence[Range]) -> tuple[Sequence[int], Sequence[int], Sequ
     """Return the indices, starts and ends of the tokens that have text."""
     starts, ends = zip(*offsets, strict=True) if offsets else ((), ())
     stop = len(starts)
-    while stop and starts[stop - 1] == ends[stop - 1]:  # most often one end-of-sequence, and nothing else
+    while stop and starts[stop - 1] == ends[stop - 1]:  # usually a single end-of-sequence
         stop -= 1
     starts, ends = starts[:stop], ends[:stop]
     if not any(map(eq, starts, ends)):
@@ -152,7 +151,7 @@ def _solid(offsets: Sequence[Range]) -> tuple[Sequence[int], Sequence[int], Sequ
 
 
 def _inside(span: Span, length: int) -> Span:
-    """Refuse a span that reaches beyond the response."""
+    """Check that a span ends inside the response."""
     if span.end > length:
         raise AlignmentError(
             f"{span} reaches beyond its response, which has {length} characters. Spans count characters of "
@@ -162,7 +161,7 @@ def _inside(span: Span, length: int) -> Span:
 
 
 def _bounds(starts: Sequence[int], ends: Sequence[int], span: Span, mode: Mode) -> Range:
-    """Return the half-open range of the tokens that a span means, among tokens with text."""
+    """Return the half-open range of the tokens that a span marks, among tokens with text."""
     if span.start == span.end:
         return 0, 0
     touched = bisect_right(ends, span.start), bisect_left(starts, span.end)
@@ -173,7 +172,7 @@ def _bounds(starts: Sequence[int], ends: Sequence[int], span: Span, mode: Mode) 
 
 
 def _texts(text: str, ranges: Sequence[Range], tokens: Sequence[int]) -> list[str]:
-    """Return the text of each token, a shared character only once."""
+    """Return the text of each token, with a shared character in the first token only."""
     texts, done = [], 0
     for start, end in (ranges[k] for k in tokens):
         texts.append(text[max(start, done) : end])
@@ -182,7 +181,7 @@ def _texts(text: str, ranges: Sequence[Range], tokens: Sequence[int]) -> list[st
 
 
 def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) -> Sequence[float]:
-    """Return the weights of one span's tokens, scaled to the mass a span may have."""
+    """Return the weights of one span's tokens, scaled by `span_mass`."""
     weights = weigh(texts) if texts else []
     if weigh not in POSITIONAL:
         weights = _checked([float(weight) for weight in weights], texts)
@@ -193,7 +192,7 @@ def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) ->
 
 
 def _checked(weights: list[float], texts: list[str]) -> list[float]:
-    """Refuse weights that do not fit their tokens."""
+    """Check the number and the range of weights."""
     if len(weights) != len(texts):
         raise ConfigError(f"the weighting gave {len(weights)} weights for {len(texts)} tokens; give one per token")
     for weight, text in zip(weights, texts, strict=True):
@@ -205,7 +204,7 @@ def _checked(weights: list[float], texts: list[str]) -> list[float]:
 def _merge(
     total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[Sequence[float]], overlap: Overlap
 ) -> list[float]:
-    """Return δ [T] of all spans together."""
+    """Return δ [T] of all spans."""
     positive: dict[int, float] = {}
     negative: dict[int, float] = {}
     for span, touched, weight in zip(spans, tokens, weights, strict=True):

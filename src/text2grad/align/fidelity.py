@@ -1,16 +1,18 @@
-"""What becomes of critics' words on the way to tokens, in numbers: the report of `text2grad align`.
+"""Token rewards → counts and shares of the losses between critique and tokens: the report of `text2grad align`.
 
 unmatched rate      quotes that the response does not contain / all quotes and spans
-labelled share      tokens with δ ≠ 0 / tokens; by label likewise, δ > 0 and δ < 0
-contested tokens    tokens that lie in a positive and in a negative span
-clean spans         spans whose tokens hold nothing else but white space: no other word is rewarded with them
-spans without token spans that mark no token: empty ones, and those that `contract` or `strict` find none for
-respaced            responses whose tokens decode to other white space; their spans were moved along
+labelled share      tokens with δ ≠ 0 / tokens; also by sign
+contested tokens    tokens in a positive and in a negative span
+clean spans         spans whose tokens hold no other character except white space: no other word is rewarded
+spans without token spans that mark no token: empty spans, and spans that `contract` or `strict` leave without one
+respaced            responses whose tokens decode to different white space; their spans were moved
 not aligned         responses whose tokens decode to another text; they have no rewards
+
+A share with denominator zero is 0.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, get_args
@@ -26,22 +28,22 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Counts over a file of critiques. Shares are of nothing where there is nothing: they are 0 then.
+    """Counts over critiques.
 
     Attributes:
         aligned: responses with rewards.
-        respaced: those of them whose white space changed.
-        not_aligned: responses without rewards, since their tokens do not decode to them.
+        respaced: aligned responses whose white space changed.
+        not_aligned: responses without rewards, because their tokens decode to another text.
         skipped: records that could not be used.
         tokens: tokens of the aligned responses.
-        tokens_by_label: those with δ > 0 and with δ < 0.
-        contested_tokens: those in spans of both labels.
+        tokens_by_label: tokens with δ > 0 and with δ < 0.
+        contested_tokens: tokens in spans of both labels.
         spans_by_label: spans of the aligned responses.
-        clean_spans: those whose tokens hold nothing else but white space.
-        spans_without_token: those that mark no token.
-        unmatched: quotes that were not found.
-        statuses: critiques by how they were read.
-        span_tokens: quartiles of the number of tokens of a span that marks any; None without such spans.
+        clean_spans: spans whose tokens hold no other character except white space.
+        spans_without_token: spans that mark no token.
+        unmatched: quotes that were not found in the response.
+        statuses: critiques by status.
+        span_tokens: quartiles of the tokens per span, over spans that mark a token; None if there are none.
     """
 
     aligned: int
@@ -65,26 +67,26 @@ class Fidelity:
 
     @property
     def rates(self) -> dict[str, float]:
-        """The shares that the module's docstring explains."""
+        """The shares of the module's docstring, and spans per response."""
         positive, negative = (self.tokens_by_label[label] for label in LABELS)
         return {
-            "unmatched_rate": _share(self.unmatched, self.unmatched + self.spans),
-            "labelled_share": _share(positive + negative, self.tokens),
-            "positive_share": _share(positive, self.tokens),
-            "negative_share": _share(negative, self.tokens),
-            "contested_share": _share(self.contested_tokens, self.tokens),
-            "spans_per_response": _share(self.spans, self.aligned),
-            "clean_spans_share": _share(self.clean_spans, self.spans),
+            "unmatched_rate": share(self.unmatched, self.unmatched + self.spans),
+            "labelled_share": share(positive + negative, self.tokens),
+            "positive_share": share(positive, self.tokens),
+            "negative_share": share(negative, self.tokens),
+            "contested_share": share(self.contested_tokens, self.tokens),
+            "spans_per_response": share(self.spans, self.aligned),
+            "clean_spans_share": share(self.clean_spans, self.spans),
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return counts and shares, ready for JSON."""
+        """Return counts and shares as JSON data."""
         return {**asdict(self), "spans": self.spans, **self.rates}
 
     def rows(self) -> list[Row]:
-        """Return what a person reads: names and numbers in words."""
+        """Return the names and values that the reports print."""
         rates, by = self.rates, self.tokens_by_label
-        quartiles = "–" if self.span_tokens is None else " · ".join(f"{q:g}" for q in self.span_tokens)
+        lengths = "–" if self.span_tokens is None else " · ".join(f"{q:g}" for q in self.span_tokens)
         return [
             ("responses aligned", f"{self.aligned:,}" + _if(self.respaced, ", {:,} of them respaced")),
             ("responses not aligned", f"{self.not_aligned:,}"),
@@ -94,7 +96,7 @@ class Fidelity:
             ("spans per response", f"{rates['spans_per_response']:.2f}"),
             ("clean spans", _percent(self.clean_spans, self.spans)),
             ("spans without token", f"{self.spans_without_token:,}"),
-            ("tokens per span, quartiles", quartiles),
+            ("tokens per span, quartiles", lengths),
             ("quotes not found", _percent(self.unmatched, self.unmatched + self.spans)),
             ("tokens", f"{self.tokens:,}"),
             ("tokens labelled", _percent(by["positive"] + by["negative"], self.tokens)),
@@ -106,7 +108,7 @@ class Fidelity:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts as records come in, so that a file of any length fits."""
+    """Running counts, so that files of any length fit into memory."""
 
     counts: Counter[str] = field(default_factory=Counter)
     token_labels: Counter[Label] = field(default_factory=Counter)
@@ -119,11 +121,11 @@ class Tally:
         self.counts["skipped"] += 1
 
     def leave_out(self) -> None:
-        """Count a response without rewards."""
+        """Count a response that has no rewards."""
         self.counts["not_aligned"] += 1
 
     def add(self, rewards: TokenRewards) -> None:
-        """Count a response with rewards."""
+        """Count a response that has rewards."""
         critique, delta = rewards.critique, rewards.delta
         touched = span_tokens(rewards.offsets, rewards.spans, mode="expand")
         self.statuses[critique.status] += 1
@@ -146,26 +148,14 @@ class Tally:
         counts = (
             "aligned respaced not_aligned skipped tokens contested_tokens clean_spans spans_without_token unmatched"
         )
-        quartiles = [float(q) for q in np.quantile(self.lengths, [0.25, 0.5, 0.75])] if self.lengths else None
+        marked = quartiles(self.lengths)
         return Fidelity(
             **{name: self.counts[name] for name in counts.split()},
             tokens_by_label={label: self.token_labels[label] for label in LABELS},
             spans_by_label={label: self.span_labels[label] for label in LABELS},
             statuses={status: self.statuses[status] for status in get_args(Status)},
-            span_tokens=None if quartiles is None else (quartiles[0], quartiles[1], quartiles[2]),
+            span_tokens=None if marked is None else (marked[0], marked[1], marked[2]),
         )
-
-
-def fidelity(records: Iterable[TokenRewards]) -> Fidelity:
-    """Return the counts over records that are all aligned.
-
-    Args:
-        records: what `label_tokens` gave.
-    """
-    tally = Tally()
-    for rewards in records:
-        tally.add(rewards)
-    return tally.report()
 
 
 def _marked(rewards: TokenRewards, label: Label) -> set[int]:
@@ -175,23 +165,33 @@ def _marked(rewards: TokenRewards, label: Label) -> set[int]:
 
 
 def _is_clean(rewards: TokenRewards, span: Span, touched: Sequence[int]) -> bool:
-    """Tell whether the tokens that a span touches hold nothing else but white space."""
+    """Return True if the tokens that a span touches hold no other character except white space."""
     if not touched:
         return False
     first, last = rewards.offsets[touched[0]], rewards.offsets[touched[-1]]
     return not (rewards.text[first[0] : span.start] + rewards.text[span.end : last[1]]).strip()
 
 
-def _share(part: float, whole: float) -> float:
-    """Return a share, 0 of nothing."""
+def share(part: float, whole: float) -> float:
+    """Return part / whole; 0 if `whole` is 0."""
     return part / whole if whole else 0.0
 
 
+def quartiles(values: Sequence[float]) -> list[float] | None:
+    """Return the three quartiles; None without values.
+
+    Example:
+        >>> quartiles([1, 2, 3, 10])
+        [1.75, 2.5, 4.75]
+    """
+    return [float(q) for q in np.quantile(values, [0.25, 0.5, 0.75])] if values else None
+
+
 def _percent(part: int, whole: int) -> str:
-    """Return a share and what it was counted from, such as `1.2 % (12 of 1,000)`."""
-    return f"{100 * _share(part, whole):.1f} % ({part:,} of {whole:,})"
+    """Return a share with its counts, such as `1.2 % (12 of 1,000)`."""
+    return f"{100 * share(part, whole):.1f} % ({part:,} of {whole:,})"
 
 
 def _if(count: int, words: str) -> str:
-    """Return words about a count, or nothing where it is 0."""
+    """Return words about a count; empty if it is 0."""
     return words.format(count) if count else ""

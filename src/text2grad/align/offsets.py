@@ -1,17 +1,15 @@
-"""Where each sampled token lies in the decoded response.
+"""Sampled ids → the character range of each token in the decoded response.
 
-In: a tokenizer and the ids the policy sampled, T of them. Out: one half-open character range per id, in the
-text that `tokenizer.decode(ids)` gives. Nothing is encoded again: sampled ids are often not the ids that
-encoding their text would give.
+In: a tokenizer and the sampled ids [T]. Out: one half-open character range per id [T], in the text of
+`tokenizer.decode(ids)`. The text is not encoded again: encoding it often gives other ids than the sampled ones.
 
-How it works: the bytes that each id adds (`pieces.py`) are joined, characters are counted where they begin,
-and the text so built is compared with the tokenizer's own. Spaces that the decoder took away (the leading
-space of SentencePiece, the clean-up of WordPiece) are taken out of the ranges. Where the two texts still
-differ, the decoder is followed by decoding every prefix: slower, O(T²), for any decoder at all.
+Method: concatenate the bytes of each id (`pieces.py`), count characters at their first byte, and compare the text with
+the decoded text. Spaces that the decoder removed (the leading space of SentencePiece, the clean-up of WordPiece) are
+removed from the ranges. If the texts still differ, every prefix of the ids is decoded: O(T²), valid for any decoder.
 
-The ranges cover the text from its first character to its last and never run backwards. Ids that hold the
-bytes of one character together all have that character's range. An id that adds nothing (a special token, a
-space that was taken away) has an empty range where the id before it ends.
+The ranges cover the text completely and their ends never decrease. Ids that share the bytes of one character all have
+the range of this character. An id that adds no text (a special token, a removed space) has an empty range at the end of
+the previous range.
 """
 
 from itertools import accumulate, groupby, pairwise
@@ -38,14 +36,14 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     Args:
         tokenizer: the policy's tokenizer.
         ids: the sampled ids [T]: a list, a tuple, or a one-dimensional array or tensor.
-        skip_special_tokens: as in `decode`; special tokens then have empty ranges.
+        skip_special_tokens: as in `decode`; if True, special tokens have empty ranges.
 
     Returns:
-        T half-open ranges (start, end), in characters of the decoded text. Bytes that are no UTF-8 count as
-        the U+FFFD that the tokenizer decodes them to.
+        T half-open ranges (start, end), in characters of the decoded text. Invalid UTF-8 bytes count as the U+FFFD
+        that the tokenizer decodes them to.
 
     Raises:
-        AlignmentError: if an id is not in the tokenizer's vocabulary, or `ids` is not one flat sequence.
+        AlignmentError: if an id is not in the tokenizer's vocabulary, or `ids` is not a flat sequence.
 
     Example:
         >>> from tokenizers import Tokenizer, decoders, models
@@ -62,7 +60,7 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
     text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
     ranges = _locate(table, plain, pieces, text)
-    if ranges is None:  # tokens may have been added since the table was learned
+    if ranges is None:  # tokens may have been added since the table was built
         table = _new_table(tokenizer)
         pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
         ranges = _locate(table, plain, pieces, text)
@@ -76,7 +74,7 @@ def id_list(ids: Any) -> list[int]:
     """Return sampled ids [T] as a list of Python integers.
 
     Raises:
-        AlignmentError: if this is not one flat sequence of integers.
+        AlignmentError: if `ids` is not a flat sequence of integers.
     """
     try:
         return list(map(index, ids.tolist() if hasattr(ids, "tolist") else ids))
@@ -91,13 +89,13 @@ _TABLES: WeakKeyDictionary[Tokenizer, PieceTable] = WeakKeyDictionary()
 
 
 def _new_table(tokenizer: Tokenizer) -> PieceTable:
-    """Begin to learn this tokenizer, forgetting what was known of it."""
+    """Return an empty table for a tokenizer and cache it."""
     table = _TABLES[tokenizer] = PieceTable(tokenizer)
     return table
 
 
 def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -> list[Range] | None:
-    """Return the range of each id in `text`, or None where the pieces do not make this text."""
+    """Return the range of each id in `text`, or None if the pieces do not join to this text."""
     if table.first:
         pieces = _with_first(table, ids, pieces)
     layout = _lay(table, ids, pieces)
@@ -108,7 +106,7 @@ def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -
 
 
 def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[Piece]:
-    """Put in the piece that the first id in sight has at the beginning of a text."""
+    """Replace the piece of the first visible id by its piece at the beginning of a text."""
     for k, (i, piece) in enumerate(zip(ids, pieces, strict=True)):
         if piece is not HIDDEN:
             return [*pieces[:k], table.first.get(i, piece), *pieces[k + 1 :]]
@@ -130,7 +128,7 @@ def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> _Layout:
 
 
 def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: bytes) -> _Layout:
-    """Join pieces whose bytes are not UTF-8 throughout."""
+    """Join pieces whose bytes are not valid UTF-8."""
     if table.byte_level:
         text, begins = data.decode("utf-8", "replace"), _beginnings(data)
     else:
@@ -141,7 +139,7 @@ def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: by
 
 
 def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, bytearray]:
-    """Decode byte tokens run by run: one bad byte makes every byte of its run a U+FFFD."""
+    """Decode byte tokens run by run: an invalid byte turns every byte of its run into U+FFFD."""
     text, begins = [], bytearray()
     visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not HIDDEN]
     for _, run in groupby(visible, key=lambda pair: pair[0] in table.raw):
@@ -170,7 +168,7 @@ def _beginnings(data: bytes) -> bytearray:
 
 
 def _without_spaces(raw: str, text: str) -> list[int] | None:
-    """Return where each position of `raw` went in `text`, which lacks only spaces of it; None if not so."""
+    """Return the position in `text` of each position of `raw`; None unless `text` is `raw` without some spaces."""
     lost = len(raw) - len(text)
     if raw.endswith(text) and raw[:lost].isspace():
         return [0] * lost + list(range(len(text) + 1))
@@ -189,9 +187,9 @@ def _without_spaces(raw: str, text: str) -> list[int] | None:
 def _by_prefixes(
     tokenizer: Tokenizer, ids: list[int], text: str, visible: list[int], skip_special: bool
 ) -> list[Range]:
-    """Follow any decoder by decoding every prefix.
+    """Return the range of each id by decoding every prefix of the ids, for any decoder.
 
-    Ids between two prefixes that the text begins with share the characters between them.
+    Ids between two decoded prefixes that are prefixes of the text share the characters between them.
     """
     found: list[Range] = []
     at = waiting = 0
@@ -207,7 +205,7 @@ def _by_prefixes(
 
 
 def _with_empty(found: dict[int, Range], total: int) -> list[Range]:
-    """Give the ids of which nothing was found an empty range where the id before them ends."""
+    """Return the ranges with an empty range for each id that has none, at the end of the previous range."""
     ranges, end = [], 0
     for k in range(total):
         ranges.append(found.get(k, (end, end)))

@@ -1,4 +1,4 @@
-"""Critiques of sampled responses become δ on each sampled token (section 3.3)."""
+"""Critiques of sampled responses → δ on each sampled token (section 3.3)."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -37,8 +37,8 @@ def response_deltas(
 def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:
     """Return the character range of each sampled id.
 
-    Many models have more rows in their embedding than their tokenizer has tokens (padding to a round number). A policy
-    can sample such a row; it adds nothing to the text, so its range is empty.
+    The embedding of many models is padded to more rows than the tokenizer has tokens. A policy can sample a padding
+    row; it adds no text, so its range is empty.
     """
     known = [i < len(tokenizer) for i in ids]
     if all(known):

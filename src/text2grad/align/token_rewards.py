@@ -95,7 +95,7 @@ def label_tokens(
 
 
 def encode(tokenizer: Any, response: str) -> tuple[int, ...]:
-    """Return the ids of a text; what looks like a special token in it is text, too."""
+    """Return the ids of a text; special tokens written in the text are encoded as text."""
     encoded = tokenizer(response, add_special_tokens=False, split_special_tokens=True, verbose=False)
     return tuple(encoded["input_ids"])
 
@@ -103,11 +103,11 @@ def encode(tokenizer: Any, response: str) -> tuple[int, ...]:
 def move_spans(spans: Iterable[Span], response: str, text: str) -> list[Span] | None:
     """Return spans of `response` as spans of `text`, which may differ from it in white space.
 
-    White space that both have alike stays in a span; where it differs, a span begins and ends with the characters
-    one can see. Their order alone tells where each went.
+    The order of the visible characters maps one text to the other. A span keeps white space at its ends if both texts
+    have the same white space there; otherwise it begins and ends with visible characters.
 
     Returns:
-        None where the two differ in anything else.
+        The spans; None if the texts differ in another character.
 
     Example:
         >>> move_spans([Span(0, 3, "positive"), Span(3, 9, "negative")], " Hi, Lyon", "Hi , Lyon")
@@ -126,12 +126,12 @@ def move_spans(spans: Iterable[Span], response: str, text: str) -> list[Span] | 
 
 
 def _visible(text: str) -> list[int]:
-    """Return where the characters are that are no white space."""
+    """Return the indices of the characters that are not white space."""
     return [i for i, character in enumerate(text) if not character.isspace()]
 
 
 def _move(at: int, here: tuple[str, Sequence[int]], there: tuple[str, Sequence[int]]) -> Range:
-    """Return where a place between characters went: one place, or the two ends of white space that changed."""
+    """Return the range that a position between characters maps to: empty, or the white space that changed."""
     seen = bisect_left(here[1], at)
     (start, end), (low, high) = _gap(*here, seen), _gap(*there, seen)
     if here[0][start:end] == there[0][low:high]:
@@ -140,12 +140,12 @@ def _move(at: int, here: tuple[str, Sequence[int]], there: tuple[str, Sequence[i
 
 
 def _gap(text: str, visible: Sequence[int], seen: int) -> Range:
-    """Return the white space between the visible characters number `seen` − 1 and `seen`."""
+    """Return the range of the white space between visible characters `seen` − 1 and `seen`."""
     return visible[seen - 1] + 1 if seen else 0, visible[seen] if seen < len(visible) else len(text)
 
 
 def span_reward(tokenizer: Any, annotation: Annotation) -> float:
-    """Return Σ δ_t of an annotated response in a tokenizer's tokens: its judgement as one number."""
+    """Return Σ δ_t of an annotated response over a tokenizer's tokens: a scalar reward of the annotation."""
     encoded = tokenizer(annotation.response, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
     return sum(pseudo_rewards(tokenizer, encoded["input_ids"], annotation.critique.spans, offsets=offsets))

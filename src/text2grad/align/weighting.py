@@ -1,12 +1,12 @@
-"""How a span weighs its tokens (arXiv 2505.22338, appendix I.1).
+"""Weights of the tokens of a span (arXiv 2505.22338, appendix I.1).
 
 In: the texts of the n tokens of one span, in order. Out: their n weights in [0, 1].
 
-    uniform            w_i = 1, which is what the paper uses
+    uniform            w_i = 1, as in the paper's main results
     linear_decay       w_i = 1 − (i − 1)·0.9 / (n − 1), i = 1..n: from 1 down to 0.1; 1 if n = 1
-    token_importance   w_i = 1 for tokens of nouns and verbs, 0.2 for the rest
+    token_importance   w_i = 1 for tokens of nouns and verbs, 0.2 for other tokens
 
-The paper found the last two worse than uniform; they are here to be measured again.
+The paper found the last two worse than uniform; they exist to repeat this measurement.
 """
 
 import re
@@ -23,15 +23,15 @@ Weighting = WeightingName | Weigh
 Tagger = Callable[[list[str]], Sequence[str]]
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
-_CONTENT = ("NN", "VB", "NOUN", "PROPN", "VERB")  # as Penn Treebank and Universal Dependencies name them
+_CONTENT = ("NN", "VB", "NOUN", "PROPN", "VERB")  # prefixes of tags of Penn Treebank and Universal Dependencies
 _REST = 0.2
 
 
 def resolve(weighting: Weighting) -> Weigh:
-    """Return the function that a weighting's name stands for; a function is returned as it is.
+    """Return the function of a weighting's name; a function is returned unchanged.
 
     Raises:
-        ConfigError: if there is no such name, or `token_importance` has no tagger here.
+        ConfigError: if the name is unknown, or `token_importance` finds no tagger.
     """
     if callable(weighting):
         return weighting
@@ -52,7 +52,7 @@ def uniform(texts: list[str]) -> list[float]:
 
 
 def linear_decay(texts: list[str]) -> list[float]:
-    """Return weights [n] falling evenly from 1 at the first token to 0.1 at the last.
+    """Return weights [n] that fall linearly from 1 at the first token to 0.1 at the last.
 
     Example:
         >>> [round(weight, 2) for weight in linear_decay(["a", "b", "c", "d"])]
@@ -62,22 +62,22 @@ def linear_decay(texts: list[str]) -> list[float]:
     return [1.0 - 0.9 * i / steps for i in range(len(texts))]
 
 
-POSITIONAL: tuple[Weigh, ...] = (uniform, linear_decay)  # weightings that look only at how many tokens there are
+POSITIONAL: tuple[Weigh, ...] = (uniform, linear_decay)  # weightings that depend on the number of tokens only
 
 
 def token_importance(tagger: Tagger | None = None) -> Weigh:
-    """Return a weighting that pays nouns and verbs in full and everything else a fifth.
+    """Return a weighting with weight 1 for tokens of nouns and verbs, and 0.2 for other tokens.
 
-    The text of the span's tokens is split into words and marks, which the tagger sees in order, without the
-    rest of the sentence. A token weighs 1 if it holds a piece of a noun or a verb.
+    The text of the span's tokens is split into words and punctuation marks; the tagger gets them in order, without the
+    rest of the sentence. A token weighs 1 if it contains a part of a noun or a verb.
 
     Args:
-        tagger: from n words to their n part-of-speech tags, Penn Treebank's (NN, VBD, ...) or Universal
-            Dependencies' (NOUN, VERB, ...). None takes nltk's English tagger.
+        tagger: a function from n words to n part-of-speech tags of Penn Treebank (NN, VBD, ...) or Universal
+            Dependencies (NOUN, VERB, ...). None uses nltk's English tagger.
 
     Raises:
-        ConfigError: if no tagger is given and nltk or its data is not installed; when weighing, if the
-            tagger does not give one tag per word.
+        ConfigError: if no tagger is given and nltk or its data is not installed; the weighting raises it if the tagger
+            does not return one tag per word.
 
     Example:
         >>> weigh = token_importance(lambda words: ["DT", "NN"])
@@ -93,19 +93,19 @@ def token_importance(tagger: Tagger | None = None) -> Weigh:
             raise ConfigError(f"the tagger gave {len(tags)} tags for {len(words)} words; give one tag per word")
         content = [word.span() for word, name in zip(words, tags, strict=True) if name.startswith(_CONTENT)]
         edges = pairwise(accumulate(map(len, texts), initial=0))
-        # A token without a text of its own shares the character before it.
+        # A token without text shares the character before it.
         return [1.0 if _meets(min(start, end - 1), end, content) else _REST for start, end in edges]
 
     return weigh
 
 
 def _meets(start: int, end: int, ranges: list[tuple[int, int]]) -> bool:
-    """Tell whether [start, end) has a character in one of the ranges."""
+    """Return True if [start, end) overlaps with one of the ranges."""
     return any(low < end and start < high for low, high in ranges)
 
 
 def _nltk_tagger() -> Tagger:
-    """Return nltk's English tagger, having tried it."""
+    """Return nltk's English tagger after a trial run."""
     try:
         tag = import_module("nltk").pos_tag
         tag(["word"])

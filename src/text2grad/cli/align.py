@@ -1,4 +1,4 @@
-"""`text2grad align`: critiques and a tokenizer -> a reward for every token, and a report on what was lost."""
+"""`text2grad align`: critiques and a tokenizer → a pseudo-reward per token, and a report on the losses."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from text2grad.experiments.reports import Gathered, Prices, print_report, write_
 from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
 
 NOT_ALL_ALIGNED = 3
-"""Exit status when some responses got no rewards, since the tokenizer cannot say their text."""
+"""Exit status if some responses have no rewards, because their tokens decode to another text."""
 
 _NO_SUCH_MODEL = "no such directory, and no model of that name in Hugging Face's local cache"
 _DEFAULTS = {
@@ -31,16 +31,16 @@ _DEFAULTS = {
 }
 
 DESCRIPTION = """\
-Turn critiques in words into one reward per token, for a policy's tokenizer, and report what the words lost on the way:
-quotes that the response does not contain, spans that no token fits, the share of tokens that learn anything.
+Convert critiques in words to one reward per token of a policy's tokenizer, and report the losses: quotes that the
+response does not contain, spans without a token, the share of tokens with a reward.
 
 INPUT holds one JSON object per line:
 
   {"prompt": "Where do you live?", "response": "I live in Lyon.",
    "critique": {"feedback": "Lyon is not where she lives.", "poor_spans": ["Lyon"]}}
 
-"critique" may also be the text that a critic wrote, or have offsets: "spans": [[10, 14, "negative"]].
-The rollouts/*.jsonl of a run are such files, and so is the rewards.jsonl that this command writes."""
+"critique" may also be the text of a critic, or an object with offsets: "spans": [[10, 14, "negative"]].
+The rollouts/*.jsonl of a run and the rewards.jsonl of this command have this form."""
 
 EPILOG = """\
 examples:
@@ -48,15 +48,15 @@ examples:
   text2grad align runs/stories/rollouts/00000.jsonl --tokenizer models/policy --mode contract
   text2grad align feedback.json --format qa_feedback --tokenizer models/policy --out fidelity
 
-written to DIR, each file whole or not at all:
+files in DIR, each written atomically:
   rewards.jsonl   per response: ids, offsets, delta, the spans as characters of the decoded text, quotes not found
-  report.json     the figures, of each INPUT, too, the settings, and the responses that have no rewards
-  report.html     the figures and the first responses with coloured tokens; open it in any browser
+  report.json     the numbers, in total and per INPUT, the settings, and the responses without rewards
+  report.html     the numbers and the first responses with coloured tokens; for any browser
   tables.txt      tokens and cost of annotation, fidelity and length of spans: tables 12, 14, 15, 18 of the paper
-  tables.png      the same as bars
+  tables.png      the same tables as bars
 
 exit status:
-  0   every record has rewards, or was skipped as --skip-bad allows
+  0   every record has rewards, or was skipped by --skip-bad
   2   nothing was written: a record, a file or a setting cannot be used
   3   rewards were written, but some responses have none: their tokens decode to another text"""
 
@@ -65,28 +65,33 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers of a command line."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "align",
-        help="critiques + tokenizer -> a reward for every token, and a report on what was lost",
+        help="convert critiques to one reward per token, with a report on the losses",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("input", metavar="INPUT", type=Path, nargs="+", help="responses with their critiques; a file for each task")
+    add("input", metavar="INPUT", type=Path, nargs="+", help="responses with critiques; one file per task")
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
-    add("--out", type=Path, metavar="DIR", help="where to write rewards and reports; without it, only print")
+    add("--out", type=Path, metavar="DIR", help="directory for rewards and reports; without it, only print")
     add("--limit", type=_at_least(1), metavar="N", help="read only the first N records of each INPUT")
     _choice(parser, "--format", Form, "form of INPUT")
-    add("--skip-bad", action="store_true", help="count records that cannot be used instead of stopping at the first")
+    add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=_at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
-    how = parser.add_argument_group("how words become rewards")
-    _choice(how, "--match", Match, "how quotes are found: character by character, or forgiving case, white space, ...")
-    _choice(how, "--mode", Mode, "the tokens a span means: all it touches, those inside it, or none unless it fits")
-    _choice(how, "--weighting", WeightingName, "how a span weighs its tokens")
-    _choice(how, "--overlap", Overlap, "what a token in a positive and a negative span gets")
-    _choice(how, "--span-mass", SpanMass, "1 per token, 1 per span, or divided by the response's length")
-    cost = parser.add_argument_group(
-        "what annotation costs, in US dollars per million tokens (default: GPT-4o's prices)"
+    settings = parser.add_argument_group("from critiques to rewards")
+    _choice(settings, "--match", Match, "how quotes are located: exactly, or ignoring case, white space, ...")
+    _choice(
+        settings,
+        "--mode",
+        Mode,
+        "tokens that a span marks: all it touches, only tokens inside it, or none unless it ends at token boundaries",
     )
+    _choice(settings, "--weighting", WeightingName, "weights of the tokens of a span")
+    _choice(settings, "--overlap", Overlap, "reward of a token in a positive and a negative span")
+    _choice(
+        settings, "--span-mass", SpanMass, "sum of weights: 1 per token, 1 per span, or divided by the response length"
+    )
+    cost = parser.add_argument_group("cost of annotation, in US dollars per million tokens (default: GPT-4o's prices)")
     for name, default in (("read", Prices().read), ("written", Prices().written)):
         cost.add_argument(f"--price-{name}", type=float, default=default, metavar="USD", help="(default: %(default)s)")
     parser.set_defaults(run=run)
@@ -94,10 +99,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return the exit status.
+    """Run the command and return its exit status.
 
     Raises:
-        Text2GradError: if a record, a file, the tokenizer or a setting cannot be used; nothing is written then.
+        Text2GradError: if a record, a file, the tokenizer or a setting cannot be used; then nothing is written.
     """
     console = Console()
     settings = AlignSettings(args.mode, args.weighting, args.overlap, args.span_mass)
@@ -114,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load_tokenizer(path: str) -> Any:
-    """Return the tokenizer of a directory, or of a name in Hugging Face's local cache; nothing is downloaded.
+    """Return the tokenizer of a directory or of a model in Hugging Face's local cache, without download.
 
     Raises:
         ConfigError: if transformers is not installed.
@@ -136,8 +141,8 @@ def load_tokenizer(path: str) -> Any:
 def _gather(
     args: argparse.Namespace, tokenizer: Any, settings: AlignSettings, gathered: Gathered, file: IO[bytes] | None
 ) -> None:
-    """Give every response of the input its rewards; write them where there is a file."""
-    settings = replace(settings, weighting=resolve(settings.weighting))  # a tagger is loaded once
+    """Label the tokens of every response; write the rewards if a file is given."""
+    settings = replace(settings, weighting=resolve(settings.weighting))  # so that a tagger is loaded only once
     on_bad = gathered.skip if args.skip_bad else None
     read = partial(read_critique_records, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
     for task, record in ((path.stem, record) for path in args.input for record in read(path)):
@@ -156,7 +161,7 @@ def _gather(
 
 @contextmanager
 def _writing(directory: Path) -> Iterator[IO[bytes]]:
-    """Open the file of rewards, which is there whole at the end, or not at all."""
+    """Open rewards.jsonl for an atomic write."""
     path = directory / "rewards.jsonl"
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -172,7 +177,7 @@ def _writing(directory: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _removed_on_error(path: Path) -> Iterator[None]:
-    """Leave no half-written file behind."""
+    """Remove an incomplete file after an error."""
     try:
         yield
     except BaseException:
@@ -181,13 +186,13 @@ def _removed_on_error(path: Path) -> Iterator[None]:
 
 
 def _choice(parser: Any, name: str, values: Any, words: str) -> None:
-    """Add an option that has the values of a Literal."""
+    """Add an option with the values of a Literal."""
     default = _DEFAULTS[name]
     parser.add_argument(name, choices=get_args(values), default=default, help=f"{words} (default: %(default)s)")
 
 
 def _at_least(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers from the command line."""
+    """Return an argparse type for whole numbers of at least `least`."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:

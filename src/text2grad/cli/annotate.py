@@ -1,4 +1,4 @@
-"""`text2grad annotate RECIPE.toml`: a language model on a server judges responses, and no answer is paid for twice."""
+"""`text2grad annotate RECIPE.toml`: a language model on a server writes critiques; each answer is paid for once."""
 
 import argparse
 import asyncio
@@ -13,53 +13,38 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from text2grad.cli.shorthands import shorthands
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.critics.servers import Budget, Item, Pace, Tally, Verdict
+    from text2grad.critics.servers import AnnotationResult, AnnotationSession, Budget, Item, Pace, Usage
 
 
-class Judged(Protocol):
-    """What became of something that was judged."""
-
+class _MayFail(Protocol):
     @property
-    def failure(self) -> object:
-        """None where nothing failed."""
+    def failure(self) -> object: ...
 
 
-One = TypeVar("One", contravariant=True)
-Found = TypeVar("Found", bound=Judged)
-
-
-class Judging(Protocol[One, Found]):
-    """A run over many items, such as `annotating.judging.Session`."""
-
-    async def run(
-        self,
-        items: Sequence[One],
-        on_done: "Callable[[Found, Tally, Budget], None] | None" = None,
-        on_start: "Callable[[Pace], None] | None" = None,
-    ) -> tuple[list[Found], "Tally", "Budget"]:
-        """Judge the items."""
-
+Input = TypeVar("Input")
+Result = TypeVar("Result", bound=_MayFail)
 
 SOME_REMAIN = 3
-"""Exit status when some responses have no critique, or were not asked about again as the recipe wants."""
+"""Exit status if some responses have no critique, or were not asked about again as the recipe demands."""
 
 NAMED_IDS = 5
 
 DESCRIPTION = """\
-Ask a language model on any OpenAI-compatible server what it thinks of responses: a critique in words, then exact quotes
-of what is good and what is poor. The recipe's [annotate] says who is asked and how, [data] train is a file of
+Have a language model on an OpenAI-compatible server write critiques of responses: feedback in words, and exact quotes
+of the positive and negative parts. The recipe's [annotate] names the server and the model. [data] train is a file of
 
   {"prompt": "...", "response": "...", "reference": "...", "tests": "...", "feedback": "...", "id": "..."}
 
-of which only the prompt is needed. Without responses the policy, [model] path, responds first. With "feedback", what a
-person said, only its places are asked for. The key is read from the environment, and written nowhere.
+of which only the prompt is required. Without responses, the policy ([model] path) generates them first. With human
+"feedback", only the quotes it refers to are requested. The key is read from the environment and never written.
 
-Every answer is in answers.sqlite before anything else happens to it. A run that was killed goes on where it stopped,
-and a finished run that is repeated makes no request."""
+Each answer is stored in answers.sqlite before it is used. A run that was killed continues where it stopped, and a
+finished run that is repeated makes no request."""
 
 EPILOG = """\
 examples:
@@ -68,84 +53,89 @@ examples:
   text2grad align runs/annotations/annotations.jsonl --tokenizer models/policy
 
 written to [annotate] out:
-  annotations.jsonl   prompt, response, critique with spans; and whom it is by, its tokens, quotes without support
-  failures.jsonl      what has no critique, of which kind the failure is, and what was said
-  answers.sqlite      every answer ever paid for
-  responses.jsonl     the policy's responses, where it gave some
+  annotations.jsonl   prompt, response, critique with spans, the annotating model, its tokens, unsupported quotes
+  failures.jsonl      responses without a critique: the kind of failure, and its details
+  answers.sqlite      all answers that were paid for
+  responses.jsonl     the policy's responses, if it generated them
 
 exit status:
   0   every response has a critique
-  2   nothing was asked: a setting or a file cannot be used
-  3   some remain: they are listed, and the next run asks again for those that got no answer"""
+  2   nothing was requested: a setting or a file cannot be used
+  3   some responses have no critique: they are listed, and the next run requests the missing answers"""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "annotate",
-        help="have responses judged by a language model on a server",
+        help="have a language model on a server write critiques of responses",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
-    add("--max-cost", metavar="DOLLARS", help="stop before all answers in the directory cost more")
-    add("--max-requests", metavar="N", help="stop after so many requests")
-    add("--limit", type=int, metavar="N", help="judge only the first N responses")
+    add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
+    add("--max-requests", metavar="N", help="stop after N requests")
+    add("--limit", type=int, metavar="N", help="annotate only the first N responses")
     add("--out", metavar="DIR", help="shorthand for --set annotate.out=DIR")
     add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the recipe, refuse what is wrong with it, then ask."""
+    """Load the recipe, check it, then annotate."""
     from text2grad.config import load_recipe
-    from text2grad.critics.servers import Session, Store, check_server
-    from text2grad.experiments import items_of
+    from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template
+    from text2grad.experiments import endpoint_values, items_of
 
-    recipe = load_recipe(args.recipe, [*args.overrides, *_shorthands(args)])
+    limits = {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests}
+    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"annotate.out": args.out}, limits)])
     settings = recipe.annotate
-    check_server(settings)
-    if args.limit is not None and args.limit < 1:
-        raise ConfigError(f"--limit is at least 1, got {args.limit}")
+    endpoint, spending = endpoint_values(settings)
+    check_limit(args.limit)
     out, console = Path(settings.out), Console()
-    with alone(out), Store(out / "answers.sqlite") as store:
+    annotator = Annotator(Template(settings.template, settings.reasoning), settings.reask, recipe.critic.match)
+    with locked(out), Store(out / "answers.sqlite") as store:
         items = items_of(recipe, out, store, limit=args.limit)
-        verdicts, tally, budget = judge_all(console, Session(settings, store, recipe.critic.match), items)
-    _write(out, recipe, items, verdicts)
-    _print_summary(console, out, items, verdicts, _figures(recipe, verdicts, tally, budget))
-    return SOME_REMAIN if any(verdict.failure for verdict in verdicts) else 0
+        session = AnnotationSession(endpoint, store, annotator.annotate, spending)
+        results, usage, budget = run_session(console, session, items)
+    _write(out, recipe, items, results)
+    _print_summary(console, out, items, results, _figures(recipe, results, usage, budget))
+    return SOME_REMAIN if any(result.failure for result in results) else 0
 
 
-def _shorthands(args: argparse.Namespace) -> Sequence[str]:
-    pairs = (("out", args.out and f"'{args.out}'"), ("max_cost", args.max_cost), ("max_requests", args.max_requests))
-    return [f"annotate.{name}={value}" for name, value in pairs if value]
+def check_limit(limit: int | None) -> None:
+    """Refuse a `--limit` below 1."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit must be at least 1, got {limit}")
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Refuse a second run on the same directory: both would pay for the same answers."""
+def locked(out: Path) -> Iterator[None]:
+    """Create and lock a directory, and refuse a second run on it: both would pay for the same answers."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with (out / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
-        raise ConfigError(f"another run is writing to {out}; wait for it, or choose another [annotate] out") from error
+        raise ConfigError(
+            f"another run is writing to {out}; wait until it ends, or choose another [annotate] out"
+        ) from error
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from error
 
 
-def judge_all(
-    console: Console, session: "Judging[One, Found]", items: Sequence[One]
-) -> tuple[list[Found], "Tally", "Budget"]:
-    """Judge the items with a progress bar; the first Ctrl-C lets what is under way end, the second does not."""
+def run_session(
+    console: Console, session: "AnnotationSession[Input, Result]", items: Sequence[Input]
+) -> tuple[list[Result], "Usage", "Budget"]:
+    """Run a session with a progress bar; the first Ctrl-C lets requests under way end, the second aborts them."""
 
-    async def work() -> tuple[list[Found], "Tally", "Budget"]:
+    async def work() -> tuple[list[Result], "Usage", "Budget"]:
         loop = asyncio.get_running_loop()
 
-        def start(pace: "Pace") -> None:
+        def on_start(pace: "Pace") -> None:
             def stop(number: signal.Signals) -> None:
                 pace.stop(f"stopped by {number.name}")
                 loop.remove_signal_handler(number)
@@ -154,14 +144,14 @@ def judge_all(
                 loop.add_signal_handler(number, stop, number)
 
         with _bar(console, len(items)) as on_done:
-            return await session.run(items, on_done, start)
+            return await session.run(items, on_done, on_start)
 
     return asyncio.run(work())
 
 
 @contextmanager
-def _bar(console: Console, total: int) -> Iterator[Callable[["Judged", "Tally", "Budget"], None]]:
-    """Show how much is done, how fast, for how much, and how long it will take."""
+def _bar(console: Console, total: int) -> Iterator[Callable[[_MayFail, "Usage", "Budget"], None]]:
+    """Show the share done, the rate, the cost, the failures and the time left."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 
     class Rate(TextColumn):
@@ -169,61 +159,61 @@ def _bar(console: Console, total: int) -> Iterator[Callable[["Judged", "Tally", 
             return Text(f"{task.speed or 0.0:.1f}/s")
 
     columns = (
-        *(TextColumn("asking"), BarColumn(), MofNCompleteColumn(), Rate("")),
+        *(TextColumn("annotating"), BarColumn(), MofNCompleteColumn(), Rate("")),
         *(TextColumn("${task.fields[cost]:.2f}"), TextColumn("{task.fields[failed]} failed"), TimeRemainingColumn()),
     )
     with Progress(*columns, console=console) as progress:
         task, failed = progress.add_task("", total=total, cost=0.0, failed=0), 0
 
-        def on_done(verdict: "Judged", _: "Tally", budget: "Budget") -> None:
+        def on_done(result: _MayFail, _: "Usage", budget: "Budget") -> None:
             nonlocal failed
-            failed += verdict.failure is not None
+            failed += result.failure is not None
             progress.update(task, advance=1, cost=budget.cost, failed=failed)
 
         yield on_done
 
 
-def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], verdicts: Sequence["Verdict"]) -> None:
-    """Write annotations.jsonl and failures.jsonl, each whole or not at all."""
+def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequence["AnnotationResult"]) -> None:
+    """Write annotations.jsonl and failures.jsonl atomically."""
     from text2grad.feedback import critique_to_json
     from text2grad.files import write_records
 
     settings = recipe.annotate
     annotations, failures = [], []
-    for item, verdict in zip(items, verdicts, strict=True):
-        what = {"id": item.id, "prompt": item.example.prompt_text, "response": item.response}
-        if verdict.critique is not None:
+    for item, result in zip(items, results, strict=True):
+        record = {"id": item.id, "prompt": item.example.prompt_text, "response": item.response}
+        if result.critique is not None:
             annotator = {
                 "model": settings.model,
                 "template": settings.template,
                 "reasoning": settings.reasoning,
-                "prompt_tokens": verdict.prompt_tokens,
-                "completion_tokens": verdict.completion_tokens,
-                "unsupported": list(verdict.unsupported),
+                "prompt_tokens": result.prompt_tokens,
+                "completion_tokens": result.completion_tokens,
+                "unsupported": list(result.unsupported),
             }
-            annotations.append({**what, "critique": critique_to_json(verdict.critique), "annotator": annotator})
-        if verdict.failure is not None:
-            failures.append({**what, "kind": verdict.failure.kind, "detail": verdict.failure.detail})
+            annotations.append({**record, "critique": critique_to_json(result.critique), "annotator": annotator})
+        if result.failure is not None:
+            failures.append({**record, "kind": result.failure.kind, "detail": result.failure.detail})
     for name, records in (("annotations", annotations), ("failures", failures)):
         write_records(out / f"{name}.jsonl", records)
 
 
 def _figures(
-    recipe: "Recipe", verdicts: Sequence["Verdict"], tally: "Tally", budget: "Budget"
+    recipe: "Recipe", results: Sequence["AnnotationResult"], usage: "Usage", budget: "Budget"
 ) -> list[tuple[str, str]]:
-    """Return what the run came to, by name."""
-    critiques = [verdict.critique for verdict in verdicts if verdict.critique]
+    """Return the figures of a run by name."""
+    critiques = [result.critique for result in results if result.critique]
     quotes = sum(len(one.spans) + len(one.unmatched) for one in critiques)
     priced = recipe.annotate.input_price or recipe.annotate.output_price
     return [
-        ("critiques", f"{len(critiques):,} of {len(verdicts):,}"),
-        ("answers from before", f"{tally.reused:,}"),
-        ("requests", f"{budget.requests:,}, of which {tally.retried:,} repeated"),
-        ("tokens", f"{tally.prompt_tokens:,} read, {tally.completion_tokens:,} written"),
+        ("critiques", f"{len(critiques):,} of {len(results):,}"),
+        ("answers from before", f"{usage.reused:,}"),
+        ("requests", f"{budget.requests:,}, of which {usage.retried:,} repeated"),
+        ("tokens", f"{usage.prompt_tokens:,} read, {usage.completion_tokens:,} written"),
         *([("cost of all answers", f"${budget.cost:.4f}")] if priced else []),
         ("spans", f"{sum(len(one.spans) for one in critiques):,}"),
         ("quotes not found", f"{sum(len(one.unmatched) for one in critiques):,} of {quotes:,}"),
-        ("without support", f"{sum(len(one.unsupported) for one in verdicts):,}"),
+        ("without support", f"{sum(len(one.unsupported) for one in results):,}"),
     ]
 
 
@@ -231,10 +221,10 @@ def _print_summary(
     console: Console,
     out: Path,
     items: Sequence["Item"],
-    verdicts: Sequence["Verdict"],
+    results: Sequence["AnnotationResult"],
     figures: Sequence[tuple[str, str]],
 ) -> None:
-    """Print the figures, then the failures by kind, each with its first ids."""
+    """Print the figures, then the kinds of failures, each with its first ids."""
     from text2grad.experiments.reports import plain
 
     table = Table.grid(padding=(0, 3))
@@ -242,9 +232,9 @@ def _print_summary(
         table.add_row(plain(name, style="dim"), plain(value))
     console.print(table)
     kinds: dict[str, list[tuple[str, str]]] = {}
-    for item, verdict in zip(items, verdicts, strict=True):
-        if verdict.failure:
-            kinds.setdefault(verdict.failure.kind, []).append((item.id, verdict.failure.detail))
+    for item, result in zip(items, results, strict=True):
+        if result.failure:
+            kinds.setdefault(result.failure.kind, []).append((item.id, result.failure.detail))
     if kinds:
         console.print(plain("\nwithout a critique, or not asked again:", style="yellow"))
     for kind, failed in sorted(kinds.items(), key=lambda pair: -len(pair[1])):

@@ -1,4 +1,4 @@
-"""`text2grad export`: annotations -> a folder that `datasets` loads and the Hugging Face hub shows."""
+"""`text2grad export`: annotations → a data set folder for `datasets` and the Hugging Face hub."""
 
 import argparse
 from pathlib import Path
@@ -14,9 +14,9 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "export",
-        help="annotations -> a data set with a data card, on this machine or on the Hugging Face hub",
+        help="write annotations as a data set with a data card, and upload it to the Hugging Face hub",
         description="Write annotations as a data set: data/train.parquet and a data card (README.md) with the schema. "
-        "With --push it goes to the hub, with the token that `hf auth login` keeps.",
+        "--push uploads it to the hub with the token of `hf auth login`.",
         epilog="examples:\n"
         "  text2grad export qa.jsonl mqm.jsonl --out dataset --name me/feedback --license apache-2.0\n"
         "  text2grad export qa.jsonl --out dataset --name me/feedback --push --private",
@@ -26,17 +26,17 @@ def add_parser(commands: Any) -> None:
     add("input", metavar="FILE", type=Path, nargs="+", help="annotations: JSONL that `text2grad import` wrote")
     add("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
     add("--name", default="me/annotations", metavar="OWNER/NAME", help="name on the hub (default: %(default)s)")
-    add("--license", default="unknown", help="as the hub abbreviates it (default: %(default)s)")
+    add("--license", default="unknown", help="license identifier of the hub (default: %(default)s)")
     add("--push", action="store_true", help="upload the folder to the hub")
-    add("--private", action="store_true", help="make the repository private where it is new")
+    add("--private", action="store_true", help="create the repository as private")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the folder, and push it where that is asked for.
+    """Write the folder; with --push, upload it.
 
     Raises:
-        Text2GradError: if a file cannot be read or written, or the hub refuses.
+        Text2GradError: if a file cannot be read or written, or the hub refuses the upload.
     """
     from text2grad.feedback import push_folder, read_annotations, write_folder
 

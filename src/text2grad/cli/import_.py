@@ -1,4 +1,4 @@
-"""`text2grad import`: feedback of any source -> annotations, with an account of what was kept and what was lost."""
+"""`text2grad import`: feedback in other formats → annotations, with counts of items and losses."""
 
 import argparse
 from pathlib import Path
@@ -12,10 +12,10 @@ from text2grad.feedback import WAY_OUT, Annotation
 from text2grad.types import Example
 
 DESCRIPTION = """\
-Read feedback of any source and write it as annotations: one line of JSON per response, with its critique in words and
-the spans that the words are about. What has no feedback is written as examples, for a policy to answer.
+Read feedback in another format and write annotations: one line of JSON per response, with feedback in words and its
+spans. Records without feedback are written as examples, for a policy to answer.
 
-Nothing is lost in silence: what a source says that an annotation cannot is counted, with its reason."""
+Data of a source that annotations cannot hold is counted and reported with the reason."""
 
 EPILOG = """\
 examples:
@@ -25,8 +25,8 @@ examples:
   text2grad import ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out prompts.jsonl
   text2grad import label_studio export.json --label Hallucination=negative --out team.parquet
 
-OUT is .jsonl or .parquet. Where a source has both, examples go beside it, to OUT.examples.jsonl.
-docs/feedback.md has a command for each source."""
+OUT is .jsonl or .parquet. If a source has annotations and examples, the examples go to OUT.examples.jsonl.
+docs/feedback.md has a command for each format."""
 
 
 def add_parser(commands: Any) -> None:
@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
 
     parser: argparse.ArgumentParser = commands.add_parser(
         "import",
-        help="feedback of any source -> annotations, and an account of what was lost",
+        help="convert feedback in other formats to annotations, with a report on the losses",
         description=DESCRIPTION,
         epilog="formats:\n"
         + "\n".join(f"  {name:14}{source.about}" for name, source in SOURCES.items())
@@ -43,41 +43,61 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("format", metavar="FORMAT", choices=SOURCES, help="one of the formats below")
+    add("format", metavar="FORMAT", choices=SOURCES, help="a format of the list below")
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
-    add("--out", type=Path, required=True, metavar="OUT", help="where to write: a .jsonl or .parquet file")
-    add("--column", action="append", default=[], metavar="OURS=THEIRS", help="the source's name of a column")
-    add("--label", action="append", default=[], metavar="NAME=MEANING", help="positive, negative or ignore")
-    add("--split", default="train", help="which part of a data set (default: %(default)s)")
-    add("--match", choices=("exact", "normalized"), default="exact", help="how quotes are found (default: %(default)s)")
+    add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl or .parquet file")
+    add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
     add(
-        "--ground", choices=("diff", "words"), default="diff", help="mark what a refinement changed, or keep words only"
+        "--label",
+        action="append",
+        default=[],
+        metavar="NAME=MEANING",
+        help="meaning of a label: positive, negative or ignore",
+    )
+    add("--split", default="train", help="split of a data set (default: %(default)s)")
+    add(
+        "--match",
+        choices=("exact", "normalized"),
+        default="exact",
+        help="how quotes are located (default: %(default)s)",
+    )
+    add(
+        "--ground",
+        choices=("diff", "words"),
+        default="diff",
+        help="mark the changes of a refinement, or keep words only",
     )
     add(
         "--missing-outcome",
         type=float,
         metavar="X",
-        help="outcome of each fault without a span, such as a missing fact",
+        help="outcome of each error without a span, such as a missing fact",
     )
     add("--limit", type=int, metavar="N", help="read only the first N records")
-    add("--skip-bad", action="store_true", help="count records that cannot be used instead of stopping at the first")
+    add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=int, default=0, metavar="N", help="print the first N annotations with coloured spans")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the source, write what it holds, and print the account.
+    """Read the source, write annotations and examples, and print the counts.
 
     Raises:
-        Text2GradError: if the source, a record or a setting cannot be used; nothing is written then.
+        Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
     """
+    from text2grad.critics.sandbox import with_names
     from text2grad.feedback import write_dataset, write_examples
     from text2grad.feedback.sources import Account, Options, read_items
 
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
     options = Options(
-        _pairs("--column", args.column), _meanings(args.label), args.match, args.ground, args.missing_outcome
+        _pairs("--column", args.column),
+        _meanings(args.label),
+        args.match,
+        args.ground,
+        args.missing_outcome,
+        with_names,
     )
     console, account = Console(), Account()
     annotations: list[Annotation] = []
@@ -112,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_account(console: Console, account: Any) -> None:
-    """Print what was kept, and what was lost with its reasons."""
+    """Print the numbers of items, and the losses with their reasons."""
     spans = sum(account.spans.values())
     console.print(plain(f"annotations   {account.annotations:,}"))
     console.print(plain(f"spans         {spans:,}" + "".join(f", {n:,} {label}" for label, n in account.spans.items())))
@@ -126,7 +146,7 @@ def _print_account(console: Console, account: Any) -> None:
 
 
 def _line(text: str) -> str:
-    """Return a text on one line, cut where it is long."""
+    """Return a text on one line of at most 200 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:198] + " …"
 

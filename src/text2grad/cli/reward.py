@@ -1,13 +1,13 @@
 """`text2grad reward RECIPE.toml`: train a language model to write critiques, on annotations."""
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.shorthands import shorthands
 from text2grad.experiments.reports import plain
 
 DESCRIPTION = """\
@@ -58,7 +58,14 @@ def run(args: argparse.Namespace) -> int:
     """
     from text2grad.config import load_recipe
 
-    recipe = load_recipe(args.recipe, [*args.overrides, *_shorthands(args)])
+    options = {
+        "reward_model.annotations": args.annotations,
+        "reward_model.held_out_file": args.held_out,
+        "model.path": args.model,
+        "run.out": args.out,
+        "reward_model.merge": args.merge,
+    }
+    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
 
     from text2grad.reward_models.training import RewardRun
 
@@ -77,15 +84,3 @@ def run(args: argparse.Namespace) -> int:
         address = reward.push(args.push_to_hub, private=args.private)
         console.print(plain(f"pushed         {address}"), soft_wrap=True)
     return 0
-
-
-def _shorthands(args: argparse.Namespace) -> list[str]:
-    """Return the options as overrides; JSON strings and lists are valid TOML."""
-    given = {
-        "reward_model.annotations": args.annotations,
-        "reward_model.held_out_file": args.held_out,
-        "model.path": args.model,
-        "run.out": args.out,
-        "reward_model.merge": args.merge,
-    }
-    return [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items() if value]

@@ -2,12 +2,12 @@
 
 import argparse
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.shorthands import shorthands
 from text2grad.errors import ConfigError
 
 
@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     """Load the recipe, refuse missing settings, then train and write the report."""
     from text2grad.config import load_recipe
 
-    recipe = load_recipe(args.recipe, [*args.overrides, *_shorthands(args)])
+    options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out}
+    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
     if not recipe.model.path:
         raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
     if not recipe.data.task and not recipe.data.train:
@@ -59,12 +60,3 @@ def run(args: argparse.Namespace) -> int:
         print_table(console, results, "Held-out examples before and after")
         console.print(f"policy   {policy}\nreport   {out / 'report.html'}\ncurves   {out / 'curves.png'}", markup=False)
     return 0
-
-
-def _shorthands(args: argparse.Namespace) -> Sequence[str]:
-    pairs = (("model.path", args.model), ("critic.use", args.critic), ("run.out", args.out))
-    return [f"{name}={_quoted(value)}" for name, value in pairs if value]
-
-
-def _quoted(value: str) -> str:
-    return "'" + value + "'" if "'" not in value else value

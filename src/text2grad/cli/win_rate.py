@@ -1,4 +1,4 @@
-"""`text2grad win-rate`: two sets of critiques or responses, judged in both orders by a language model (appendix E)."""
+"""`text2grad win-rate`: compare two sets of critiques or responses by a language model, in both orders (appendix E)."""
 
 import argparse
 from collections import Counter
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import DataError
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Contest, Preference
+    from text2grad.critics.servers import Comparison, Preference
 
 SOME_REMAIN = 3
-"""Exit status when some pairs have no verdict."""
+"""Exit status if some pairs have no verdict."""
 
 DESCRIPTION = """\
-Ask a language model on any OpenAI-compatible server which of two critiques of the same response, or which of two
-responses to the same prompt, is better. Each pair is judged twice, either text standing first once: a text wins only
-where it is preferred both times; contradicting verdicts are a tie, and are counted besides.
+Have a language model on an OpenAI-compatible server choose the better of two critiques of the same response, or of two
+responses to the same prompt. Each pair is judged twice, with either text first: a text wins only if it is preferred
+both times; contradicting verdicts are a tie, and are also counted as inconsistent.
 
-FIRST and SECOND are JSONL files: for critiques, as `evaluate-reward` writes predictions.jsonl; for responses, lines
-with "prompt" and "response". The recipe's [annotate] says who is asked, and how; the key comes from the environment.
-Every answer is in answers.sqlite before anything else happens to it, and is paid for once."""
+FIRST and SECOND are JSONL files: critiques as in predictions.jsonl of `evaluate-reward`, or responses as lines with
+"prompt" and "response". The recipe's [annotate] names the server and the model; the key comes from the environment.
+Each answer is stored in answers.sqlite before it is used, and is paid for once."""
 
 EPILOG = """\
 examples:
@@ -33,19 +33,19 @@ examples:
 written to DIR:
   win_rate.json     wins, ties and losses of FIRST with 95 % intervals, inconsistent verdicts, failures
   verdicts.jsonl    each pair and its verdicts
-  answers.sqlite    every answer ever paid for
+  answers.sqlite    all answers that were paid for
 
 exit status:
   0   every pair has a verdict
-  2   nothing was asked: a setting or a file cannot be used
-  3   some pairs have none: they are listed, and the next run asks again for those that got no answer"""
+  2   nothing was requested: a setting or a file cannot be used
+  3   some pairs have no verdict: they are listed, and the next run requests the missing answers"""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "win-rate",
-        help="two sets of critiques or responses, judged in both orders by a language model",
+        help="compare two sets of critiques or responses by a language model, in both orders",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -54,48 +54,49 @@ def add_parser(commands: Any) -> None:
     add("first", type=Path, metavar="FIRST", help="JSONL file")
     add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
     add("--recipe", type=Path, required=True, help="TOML file whose [annotate] names the server and the model")
-    add("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    add("--out", type=Path, required=True, metavar="DIR", help="output directory")
     add("--what", choices=("critiques", "responses"), default="critiques", help="(default: %(default)s)")
-    add("--limit", type=int, metavar="N", help="only the first N pairs")
-    add("--max-cost", metavar="DOLLARS", help="stop before all answers in the directory cost more")
-    add("--max-requests", metavar="N", help="stop after so many requests")
-    add("--seed", type=int, default=0, help="of the resamples of the intervals")
+    add("--limit", type=int, metavar="N", help="compare only the first N pairs")
+    add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
+    add("--max-requests", metavar="N", help="stop after N requests")
+    add("--seed", type=int, default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
     add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read both files, refuse what is wrong, then ask.
+    """Check the settings and both files, then compare.
 
     Raises:
-        Text2GradError: if a file or a setting cannot be used; nothing is asked then.
+        Text2GradError: if a file or a setting cannot be used; nothing was requested then.
     """
-    from text2grad.cli.annotate import alone, judge_all
+    from text2grad.cli.annotate import check_limit, locked, run_session
     from text2grad.config import load_recipe
-    from text2grad.critics.servers import PreferenceSession, Store, check_server
+    from text2grad.critics.servers import AnnotationSession, Store, prefer
+    from text2grad.experiments import endpoint_values
 
     limits = (("max_cost", args.max_cost), ("max_requests", args.max_requests))
     recipe = load_recipe(args.recipe, [*args.overrides, *(f"annotate.{k}={v}" for k, v in limits if v)])
-    check_server(recipe.annotate)
-    if args.limit is not None and args.limit < 1:
-        raise ConfigError(f"--limit is at least 1, got {args.limit}")
-    contests = _contests(args)
+    endpoint, spending = endpoint_values(recipe.annotate)
+    check_limit(args.limit)
+    comparisons = _comparisons(args)
     console = Console()
-    with alone(args.out), Store(args.out / "answers.sqlite") as store:
-        preferences, tally, budget = judge_all(console, PreferenceSession(recipe.annotate, store), contests)
+    with locked(args.out), Store(args.out / "answers.sqlite") as store:
+        session = AnnotationSession(endpoint, store, prefer, spending)
+        preferences, usage, budget = run_session(console, session, comparisons)
     result = {
         **{"first": str(args.first), "second": str(args.second), "what": args.what, "judge": recipe.annotate.model},
         **summary(preferences, seed=args.seed),
-        **{"requests": budget.requests, "answers_from_before": tally.reused, "cost_usd": budget.cost},
+        **{"requests": budget.requests, "answers_from_before": usage.reused, "cost_usd": budget.cost},
     }
-    _write(args.out, result, contests, preferences)
+    _write(args.out, result, comparisons, preferences)
     _print(console, args, result, preferences)
     return SOME_REMAIN if result["failed"] else 0
 
 
-def _contests(args: argparse.Namespace) -> list["Contest"]:
-    """Return the pairs that both files have."""
-    from text2grad.critics.servers import Contest
+def _comparisons(args: argparse.Namespace) -> list["Comparison"]:
+    """Return the pairs of texts about the same prompt in both files."""
+    from text2grad.critics.servers import Comparison
     from text2grad.experiments.critic_quality import read_predictions
     from text2grad.feedback import read_critique_records, read_examples
     from text2grad.reward_models import critique_target
@@ -104,25 +105,25 @@ def _contests(args: argparse.Namespace) -> list["Contest"]:
         first = list(read_critique_records(args.first, limit=args.limit))
         pairs = read_predictions(args.second, first, whole=args.limit is None)
         both = [(critique_target(p.true, p.response), critique_target(p.predicted, p.response)) for p in pairs]
-        return [Contest(p.prompt, p.response, *texts) for p, texts in zip(pairs, both, strict=True)]
+        return [Comparison(p.prompt, p.response, *texts) for p, texts in zip(pairs, both, strict=True)]
     sides = []
     for path in (args.first, args.second):
         found = {one.prompt_text: one.meta.get("response") for one in read_examples(path)}
         if not all(isinstance(response, str) for response in found.values()):
-            raise DataError(f'{path}: each line needs "prompt" and "response", two texts')
+            raise DataError(f'{path}: each line needs the texts "prompt" and "response"')
         sides.append(found)
     differing = list(sides[0].keys() ^ sides[1].keys())
     if differing:
         raise DataError(
-            f"{args.first} and {args.second} do not answer the same prompts: {len(differing):,} stand in one alone, "
-            f"such as {min(differing)[:60]!r}. Give two files of responses to the same prompts, one each"
+            f"{args.first} and {args.second} do not answer the same prompts: {len(differing):,} prompts occur in "
+            f"one file only, such as {min(differing)[:60]!r}. Give two files of responses to the same prompts"
         )
     prompts = list(sides[0])[: args.limit]
-    return [Contest(prompt, None, str(sides[0][prompt]), str(sides[1][prompt])) for prompt in prompts]
+    return [Comparison(prompt, None, str(sides[0][prompt]), str(sides[1][prompt])) for prompt in prompts]
 
 
 def summary(preferences: Sequence["Preference"], *, seed: int) -> dict[str, Any]:
-    """Return wins, ties and losses of the first set, with intervals over pairs; those without a verdict are apart."""
+    """Return wins, ties and losses of the first set, with intervals; pairs without a verdict are excluded."""
     from text2grad.experiments.critic_quality import Ratio, estimate
 
     judged = [one for one in preferences if one.better is not None]
@@ -143,27 +144,27 @@ def summary(preferences: Sequence["Preference"], *, seed: int) -> dict[str, Any]
     }
 
 
-def _write(out: Path, result: Any, contests: Sequence["Contest"], preferences: Sequence["Preference"]) -> None:
-    """Write win_rate.json and verdicts.jsonl, each whole or not at all."""
+def _write(out: Path, result: Any, comparisons: Sequence["Comparison"], preferences: Sequence["Preference"]) -> None:
+    """Write win_rate.json and verdicts.jsonl atomically."""
     import json
 
     from text2grad.files import write_atomically, write_records
 
     records = [
         {
-            **{"prompt": contest.prompt, "response": contest.response},
-            **{"first": contest.first, "second": contest.second},
+            **{"prompt": comparison.prompt, "response": comparison.response},
+            **{"first": comparison.first, "second": comparison.second},
             **{"better": one.better, "verdicts": list(one.verdicts), "inconsistent": one.inconsistent},
             "failure": one.failure._asdict() if one.failure else None,
         }
-        for contest, one in zip(contests, preferences, strict=True)
+        for comparison, one in zip(comparisons, preferences, strict=True)
     ]
     write_records(out / "verdicts.jsonl", records)
     write_atomically(out / "win_rate.json", json.dumps(result, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def _print(console: Console, args: argparse.Namespace, result: Any, preferences: Sequence["Preference"]) -> None:
-    """Print the rates, and what has no verdict."""
+    """Print the rates, and the failures."""
     from text2grad.experiments.reports import plain
 
     console.print(plain(f"{args.first} against {args.second}, judged by {result['judge']}"), soft_wrap=True)

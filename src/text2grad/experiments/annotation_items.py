@@ -1,23 +1,24 @@
-"""A recipe → the items to be judged: from a file of responses, or by letting the policy respond to prompts.
+"""A recipe → the items to annotate (from a file of responses, or sampled from the policy), the endpoint and the budget.
 
-Each line of the file is an example, as for training, with two more keys:
+Each line of the file is an example, as for training, with more keys:
 
     {"prompt": ..., "response": ..., "reference": ..., "tests": ..., "feedback": ..., "id": ...}
 
-"response" may be missing from all lines: then the policy, [model] path, responds first, and its responses are kept, so
-that the next run asks about the same ones. "feedback" is what a person said: only its places are asked for. A file of
-annotations will do as well: the words of each critique are that feedback, whatever spans it has. With
-template = "code" the "tests" run in the sandbox, and what they say goes into the prompt.
+If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
+annotates the same responses. "feedback" is a critique by a human: only its quotes are requested. A file of annotations
+is accepted too: the text of each critique is the feedback, and its spans are ignored. With template = "code" the
+"tests" run in the sandbox, and their outcome is part of the prompt.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Recipe
-from text2grad.critics.servers import Item, Store, tested
+from text2grad import models
+from text2grad.config import AnnotateConfig, Recipe
+from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import read_examples
 from text2grad.files import write_records
@@ -25,20 +26,32 @@ from text2grad.tasks import built_in
 from text2grad.types import Example
 
 RESPONSES = "responses.jsonl"
-SAMPLING_STEP = 2**21  # its random numbers are no training step's
+SAMPLING_STEP = 2**21  # no training step uses its random numbers
+
+
+def endpoint_values(settings: AnnotateConfig) -> tuple[Endpoint, Spending]:
+    """Return the endpoint and the budget that [annotate] sets.
+
+    Raises:
+        ConfigError: if the endpoint is incomplete, or its key is missing.
+    """
+    values = settings.model_dump()
+    endpoint = Endpoint(**{field.name: values[field.name] for field in fields(Endpoint)})
+    endpoint.check()
+    return endpoint, Spending(**{field.name: values[field.name] for field in fields(Spending)})
 
 
 def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = None) -> list[Item]:
-    """Return what a recipe wants judged, in the order of its data.
+    """Return the items of a recipe, in the order of its data.
 
     Args:
         recipe: the settings.
-        out: where responses are kept that the policy gives.
-        store: where the outcomes of tests are kept.
-        limit: judge only so many.
+        out: directory for the policy's responses.
+        store: for the outcomes of unit tests.
+        limit: maximum number of examples.
 
     Raises:
-        ConfigError: if the recipe names no data, or no policy for prompts without responses.
+        ConfigError: if the recipe names no data, or no policy to generate missing responses.
         DataError: if the data cannot be used.
     """
     data = recipe.data
@@ -59,18 +72,20 @@ def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = Non
     ]
     if len(items) < len(examples):
         row = responses.index(None) + 1
-        raise DataError(f'{data.train}: example {row} has no "response", and others have; give one to all, or to none')
-    return tested(items, store) if recipe.annotate.template == "code" else items
+        raise DataError(
+            f'{data.train}: example {row} has no "response", but other examples have; add it to all, or to none'
+        )
+    return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
 
 
 def _id(example: Example, row: int) -> str:
-    """Return the name of an example: its own, or its number."""
+    """Return the id of an example, or its row if it has none."""
     name = example.meta.get("id")
     return str(name) if isinstance(name, str | int) else str(row)
 
 
 def _feedback(example: Example) -> str | None:
-    """Return what a person said: by itself, or in the critique of an annotation."""
+    """Return the human feedback of an example: its own key, or the text of its critique."""
     critique = example.meta.get("critique")
     if "feedback" in example.meta or not isinstance(critique, dict):
         return _text(example, "feedback")
@@ -78,71 +93,60 @@ def _feedback(example: Example) -> str | None:
 
 
 def _text(example: Example, key: str) -> str | None:
-    """Return a text that an example may have beside its fields."""
+    """Return a text in the metadata of an example, or None."""
     value = example.meta.get(key)
     if value is not None and not isinstance(value, str):
-        raise DataError(f'"{key}" of the example {example.prompt_text[:60]!r} is a text, got {str(value)[:60]!r}')
+        raise DataError(f'"{key}" of the example {example.prompt_text[:60]!r} must be a text, got {str(value)[:60]!r}')
     return value
 
 
 def _responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
-    """Return examples and the policy's responses to them; those that are not kept yet are sampled, and kept."""
-    kept = _kept(recipe, examples, path)
-    missing = [row for row in range(len(examples)) if row not in kept]
+    """Return examples and the policy's responses; missing responses are sampled and saved."""
+    saved = _saved(recipe, examples, path)
+    missing = [row for row in range(len(examples)) if row not in saved]
     if missing:
         if not recipe.model.path:
-            raise ConfigError('the data has no "response", and [model] path names no policy that could respond')
+            raise ConfigError('the data has no "response", and [model] path names no policy to generate one')
         numbered = [replace(examples[row], meta={**examples[row].meta, "row": row}) for row in missing]
         fitting, responses = _sampled(recipe, numbered)
-        kept |= dict.fromkeys(missing)  # a prompt that is too long is passed over
-        kept |= {one.meta["row"]: response for one, response in zip(fitting, responses, strict=True)}
+        saved |= dict.fromkeys(missing)  # None: the prompt is too long
+        saved |= {one.meta["row"]: response for one, response in zip(fitting, responses, strict=True)}
         records: list[dict[str, Any]] = [
-            {"row": row, "prompt": examples[row].prompt_text, "response": kept[row], "policy": recipe.model.path}
-            for row in sorted(kept)
+            {"row": row, "prompt": examples[row].prompt_text, "response": saved[row], "policy": recipe.model.path}
+            for row in sorted(saved)
             if row < len(examples)
         ]
         write_records(path, records)
-    pairs = [(example, kept[row]) for row, example in enumerate(examples)]
+    pairs = [(example, saved[row]) for row, example in enumerate(examples)]
     return [one for one, response in pairs if response is not None], [one for _, one in pairs if one is not None]
 
 
-def _kept(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int, str | None]:
-    """Return the responses that an earlier run kept, by row; None where the prompt was too long.
+def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int, str | None]:
+    """Return the responses that an earlier run saved, by row; None if the prompt was too long.
 
     Raises:
-        DataError: if they are responses to other prompts, or another policy's.
+        DataError: if the responses belong to other prompts or another policy.
     """
-    kept: dict[int, str | None] = {}
+    saved: dict[int, str | None] = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         record = json.loads(line)
         row = record["row"]
         other = row < len(examples) and record["prompt"] != examples[row].prompt_text
         if other or record["policy"] != recipe.model.path:
             raise DataError(
-                f"{path} holds responses to other prompts, or of another policy than {recipe.model.path or '(none)'}; "
-                "choose another [annotate] out, or remove the file to let the policy respond again"
+                f"{path} contains responses to other prompts, or of another policy than "
+                f"{recipe.model.path or '(none)'}; choose another [annotate] out, or remove the file to sample again"
             )
-        kept[row] = record["response"]
-    return kept
+        saved[row] = record["response"]
+    return saved
 
 
 def _sampled(recipe: Recipe, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
-    """Return the examples whose prompts fit, and the policy's responses to them."""
-    from text2grad.models import (
-        fitting_prompts,
-        load_policy,
-        load_tokenizer,
-        make_rollouts,
-        padding_id,
-        sample,
-        step_uniforms,
-        stop_ids,
-    )
-
+    """Return the examples whose prompts are short enough, and the policy's responses to them."""
     path, code, settings = recipe.model.path, recipe.model.trust_remote_code, recipe.rollout
-    policy = load_policy(path, dtype=recipe.model.dtype, trust_remote_code=code).eval()
-    tokenizer = load_tokenizer(path, trust_remote_code=code)
-    fitting, prompts = fitting_prompts(
+    policy = models.load_policy(path, dtype=recipe.model.dtype, trust_remote_code=code).eval()
+    tokenizer = models.load_tokenizer(path, trust_remote_code=code)
+    fitting, prompts = models.fitting_prompts(
         policy,
         tokenizer,
         examples,
@@ -150,20 +154,20 @@ def _sampled(recipe: Recipe, examples: Sequence[Example]) -> tuple[list[Example]
         max_new_tokens=settings.max_new_tokens,
         too_long=recipe.data.too_long,
     )
-    eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
-    uniforms = step_uniforms(
+    eos = models.stop_ids(policy, tokenizer, settings.eos_token_ids)
+    uniforms = models.step_uniforms(
         seed=recipe.run.seed,
         step=SAMPLING_STEP + int(examples[0].meta["row"]),
         rows=len(prompts),
         tokens=settings.max_new_tokens,
     )
-    answers = sample(
+    answers = models.sample(
         policy,
         prompts,
         uniforms,
         eos_ids=eos,
-        pad_id=padding_id(tokenizer, eos),
+        pad_id=models.padding_id(tokenizer, eos),
         temperature=settings.temperature,
         rows_at_once=settings.rows_at_once,
     )
-    return fitting, [one.response for one in make_rollouts(tokenizer, fitting, prompts, answers, eos)]
+    return fitting, [one.response for one in models.make_rollouts(tokenizer, fitting, prompts, answers, eos)]

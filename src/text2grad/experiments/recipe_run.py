@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from text2grad.align import AlignSettings, response_deltas
+from text2grad.align import response_deltas
 from text2grad.config import Recipe
 from text2grad.experiments.evaluate_policy import Sampling, evaluate
 from text2grad.feedback import Critic, ask, load_critic, read_examples
@@ -53,7 +53,7 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
         tokenizer,
         examples,
         recipe,
-        refresher=refresher_from_recipe(recipe, critic, annotator),
+        refresher=Refresher.from_recipe(recipe, critic, annotator),
         resume=resume,
     )
     if isinstance(critic, LOCAL):
@@ -64,33 +64,6 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     evaluator = _Evaluator(trainer, task, task.held_out(recipe.data.eval_examples, recipe.data.eval_seed), annotator)
     evaluator(trainer)
     return trainer.train(after_step=evaluator)
-
-
-def refresher_from_recipe(recipe: Recipe, critic: Critic, annotator: Critic | None) -> Refresher | None:
-    """Return the object that audits and retrains a learned critic by [refresh], or None where the recipe asks for none.
-
-    Args:
-        recipe: [refresh] says when and how.
-        critic: the critic of the run.
-        annotator: the critic whose annotations are taken as the truth.
-
-    Raises:
-        ConfigError: if the critic cannot be retrained, or there is no annotator.
-        DataError: if the annotations to replay cannot be read.
-    """
-    if not recipe.refresh.active and not recipe.refresh.audit:
-        return None
-    reward = recipe.reward
-    return Refresher(
-        recipe.refresh,
-        critic,
-        annotator,
-        Path(recipe.run.out),
-        delta_settings=AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass),
-        match=recipe.critic.match,
-        seed=recipe.run.seed,
-        trust_remote_code=recipe.model.trust_remote_code,
-    )
 
 
 def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:

@@ -45,4 +45,4 @@ from .spans import (
     locate_spans as locate_spans,
 )
 from .votes import check_votes as check_votes, vote as vote
-from .word_overlap import is_supported as is_supported, unsupported as unsupported
+from .word_overlap import has_word_overlap as has_word_overlap, quotes_without_overlap as quotes_without_overlap

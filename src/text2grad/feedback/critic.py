@@ -1,7 +1,7 @@
-"""A critic is anything that maps (examples, responses) to critiques: a function, a program, a model, people.
+"""Critics: callables from (examples, responses) to critiques, such as functions, programs, models or people.
 
-The loop calls `ask` and never learns which it has. A critic may return `Critique` objects with character offsets, or
-the text of a critique (JSON with quotes), which is then read and its quotes located.
+All code calls a critic through `ask`. A critic returns `Critique` objects with character offsets, or the texts of
+critiques (JSON with quotes), which `ask` parses and whose quotes it locates.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from text2grad.types import Critique, Example, Span
 
 @runtime_checkable
 class Critic(Protocol):
-    """What judges responses in words and quotes."""
+    """A callable that writes critiques of responses."""
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str], /) -> Sequence[Critique | str]:
         """Return one critique per response, in order."""
@@ -28,19 +28,19 @@ class Critic(Protocol):
 
 
 def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match) -> list[Critique]:
-    """Return the critic's critiques, checked against the responses they are about.
+    """Return the critic's critiques, checked against their responses.
 
-    A critique whose spans leave the response, or whose outcome is no finite number, is no error but an outcome: it
-    counts as `unparsable` and gives δ = 0.
+    A critique with a span beyond the response, or with an outcome that is not finite, is no error: it gets the status
+    `unparsable`, and δ is 0.
 
     Args:
         critic: the critic.
         examples: the task instances.
         responses: one per example.
-        match: how quotes of critiques in text form are found, "exact" or "normalized".
+        match: how quotes in the texts of critiques are found: "exact" or "normalized".
 
     Raises:
-        CriticError: if the critic raises, or breaks its contract in number or type.
+        CriticError: if the critic raises an error, or returns a wrong number or type of critiques.
     """
     name = getattr(critic, "__name__", type(critic).__name__)
     try:
@@ -70,7 +70,9 @@ def _checked(answer: object, response: str, *, match: Match, name: str) -> Criti
         )
     if any(span.end > len(response) for span in answer.spans) or not math.isfinite(answer.outcome or 0.0):
         return Critique(answer.feedback, status="unparsable")
-    spans = tuple(Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # numpy's numbers, say
+    spans = tuple(
+        Span(int(span.start), int(span.end), span.label) for span in answer.spans
+    )  # numpy numbers, for example
     return replace(answer, spans=spans, outcome=None if answer.outcome is None else float(answer.outcome))
 
 
@@ -90,10 +92,10 @@ def annotate(
 
 
 def load_critic(path: str) -> Critic:
-    """Return the critic that `module:name` names; a class is called without arguments first.
+    """Return the critic `module:name`; a class is called without arguments.
 
     Raises:
-        ConfigError: if there is no such module or name, or it cannot be made or called.
+        ConfigError: if it cannot be imported, created or called.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):

@@ -1,25 +1,24 @@
-r"""A critic's words -> feedback, good quotes, poor quotes.
+r"""The text of a critique → feedback, positive quotes, negative quotes.
 
-In: the text z = [c; A(y)] that a critic wrote (arXiv 2505.22338, section 3.4), of any shape or length.
-Out: `ParsedCritique`. Nothing that a critic writes raises; what cannot be read has status `unparsable`.
+In: the text z = [c; A(y)] of a critic (arXiv 2505.22338, section 3.4) of any form or length, or an object parsed from
+JSON. Out: `ParsedCritique`. No text raises an error; a text that cannot be parsed gets the status `unparsable`.
 
-Read is the first object in the text that has a key for spans, else the first that has another known key.
-Letter case in keys does not matter, nor do spaces, hyphens and underscores.
+The parser uses the first object in the text that has a key for spans, or else the first that has another known key.
+Letter case, spaces, hyphens and underscores in keys do not matter.
 
 feedback     textual_feedback, code_feedback, text_feedback, feedback, critique
 positive     good_spans, positive_spans, positive, good, good_code, correct_code
 negative     poor_spans, bad_spans, negative_spans, negative, poor, bad, wrong_code, wrong
-both         spans, span_map, labels: quotes with their labels
-suggestions  improvement_code, improvements, suggestions: no spans, as in the published code
+both         spans, span_map, labels: quotes with labels
+suggestions  improvement_code, improvements, suggestions: not spans, as in the published code
 outcome      outcome, or else score
 
-An object all of whose values are labels is the map A(y): s_k -> label itself. Quotes may come as a list, one
-text, [quote, reason] pairs, {"span": quote, "reason": ...} objects, or {quote: reason}. Feedback that is not
-in the object is the text before it, or else the text after it.
+An object whose values are all labels is the map A(y): s_k → label. Quotes may be a list, one text, [quote, reason]
+pairs, {"span": quote, "reason": ...} objects, or {quote: reason}. If the object has no feedback, the feedback is the
+text before the object, or else the text after it.
 
-The end of a quote is never guessed: a quote that the text's end cut off is dropped. A critique cut before
-any spans or outcome is `unparsable`, though its words are kept: a run whose critic always stops there must
-see that it learns nothing.
+The end of a quote is never guessed: a quote that the end of the text cut off is dropped. A critique cut off before
+spans and outcome is `unparsable`; its feedback is kept. So a run whose critic always stops there reports failures.
 """
 
 import json
@@ -36,23 +35,23 @@ from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, 
 from text2grad.types import Label, Status
 
 MAX_CHARS = 100_000
-"""A longer text is not read but `unparsable`: twenty times the longest critique that the paper asks for."""
+"""A longer text is `unparsable`: twenty times the longest critique of the paper's prompts."""
 
 MAX_REPAIR_CHARS = 8_000
-"""A longer text is not given to json_repair, whose time grows with the square of the length (1 s here)."""
+"""json_repair parses no longer text: its time grows with the square of the length (1 s at this limit)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCritique:
-    """What a critic wrote, before its quotes are looked up in the response.
+    """A parsed critique, before its quotes are located in the response.
 
     Attributes:
-        feedback: the critique c in words; the whole text where nothing could be read.
-        positive: quotes called good, as written, in order; blank ones are left out.
-        negative: quotes called poor, likewise.
-        status: `ok` for JSON, whatever stands around it; `repaired` for anything else that could be read.
-        suggestions: better text that the critic proposes; it is no part of the response and gets no reward.
-        outcome: the critic's number for the whole response, finite, as written; None where it gave none.
+        feedback: the critique c in words; the whole text if it is unparsable.
+        positive: positive quotes, as written, in order; without blank quotes.
+        negative: negative quotes, likewise.
+        status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
+        suggestions: better text by the critic; it is not in the response and gets no reward.
+        outcome: the critic's finite number for the whole response; None without one.
     """
 
     feedback: str
@@ -81,13 +80,13 @@ def parse_critique_object(value: Mapping[str, Any]) -> ParsedCritique:
 
 
 def parse_critique(text: str) -> ParsedCritique:
-    """Read a critique as a model wrote it.
+    """Parse the text of a critique.
 
     Args:
-        text: anything: JSON, JSON in prose or fences, Python literals, a critique that was cut short.
+        text: any text: JSON, JSON in prose or fences, Python literals, a critique that was cut off.
 
     Raises:
-        CriticError: if it is no text at all; whatever the text says, nothing else is raised.
+        CriticError: if `text` is not a str.
 
     Example:
         >>> parsed = parse_critique("Wrong year. ```{'good_spans': ('in Paris',), 'poor_spans': ['19")
@@ -98,7 +97,7 @@ def parse_critique(text: str) -> ParsedCritique:
         raise CriticError(f"a critique is text (str), got {type(text).__name__}; decode bytes first")
     text = printable(text)
     if len(text) <= MAX_CHARS:
-        verdict = _THINKING.sub("", text)  # drafts in it are no verdict
+        verdict = _THINKING.sub("", text)  # drafts of the critique
         for read in (read_objects, _with_stray_quotes, _escaped_twice, _by_library):
             reading = _choose(read(verdict))
             if reading is not None:
@@ -111,23 +110,23 @@ def parse_critique(text: str) -> ParsedCritique:
 
 
 def _escaped_twice(text: str) -> Iterator[Reading]:
-    r"""The object of a text that is itself an escaped string: `{\"good_spans\": ...`."""
+    r"""Yield the object of a text that is an escaped string: `{\"good_spans\": ...`."""
     match = _ESCAPED_OBJECT.search(text)
     for reading in read_objects(unescape(text[match.start() :])) if match else ():
         yield Reading(reading.value, match.start() if match else 0, len(text))
 
 
 def _by_library(text: str) -> Iterator[Reading]:
-    """What json_repair makes of the first object of a text. An end mark tells what the text cut off."""
+    """Yield the first object of a text as json_repair parses it. An end mark shows which values were cut off."""
     start = text.find("{")
     if start < 0 or len(text) > MAX_REPAIR_CHARS:
         return
-    import json_repair  # 40 ms to import, and seldom needed
+    import json_repair  # takes 40 ms to import and is rarely needed
 
     try:
         value = json_repair.loads(text[start:] + _END_MARK)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return  # it is made for JSON, and fails in many ways on what is not
+        return  # json_repair fails in many ways on other text
     found = _marked_cut(value)
     for item in found if isinstance(found, list) else [found]:
         if isinstance(item, dict):
@@ -135,7 +134,7 @@ def _by_library(text: str) -> Iterator[Reading]:
 
 
 def _choose(readings: Iterator[Reading]) -> Reading | None:
-    """The first object, or object inside it, that has spans; else the first that has any known key."""
+    """Return the first object, at any depth, that has spans; else the first that has a known key."""
     second: Reading | None = None
     for outer in readings:
         for item in _objects(outer.value):
@@ -148,7 +147,7 @@ def _choose(readings: Iterator[Reading]) -> Reading | None:
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield an object and those inside it, breadth first."""
+    """Yield an object and all objects inside it, breadth first."""
     waiting = deque([value])
     while waiting:
         item = waiting.popleft()
@@ -159,7 +158,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _parts(item: Mapping[str, Any], depth: int = 0) -> dict[str, list[Any]]:
-    """Group the values of an object by the part of a critique that their keys name."""
+    """Group the values of an object by the part of a critique that each key names."""
     parts: dict[str, list[Any]] = {}
     for key, value in item.items():
         part = _PARTS.get("_".join(_KEY_WORD.findall(key.casefold())))
@@ -173,7 +172,7 @@ def _parts(item: Mapping[str, Any], depth: int = 0) -> dict[str, list[Any]]:
 
 
 def _is_label_map(item: Mapping[str, Any]) -> bool:
-    """True for {quote: label}: there are values, and all are labels as far as they were not cut."""
+    """Return True for {quote: label}: there are values, and all that were not cut off are labels."""
     labels = [value for value in item.values() if not isinstance(value, Cut)]
     return bool(labels) and all(_word(value) in _LABELS for value in labels)
 
@@ -203,33 +202,33 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
 
 
 def _words(value: Any) -> str:
-    """Feedback as one text; several texts are joined by line breaks."""
+    """Return feedback as one text; a list of texts is joined by line breaks."""
     if isinstance(value, list):
         return "\n".join(item for item in value if isinstance(item, str))
     return str(value) if isinstance(value, str) else ""
 
 
 def _prose(reading: Reading, text: str) -> str:
-    """The text before an object, else the text after it, without the fence; empty where it has no word."""
+    """Return the text before an object, else the text after it, without the fence; empty if it has no word."""
     before = _FENCE_BEFORE.sub("", text[: reading.start]).strip()
     after = text[reading.end :].strip().removeprefix("```").strip()
     return next((prose for prose in (before, after) if any(map(str.isalnum, prose))), "")
 
 
 def _quotes(value: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
-    """Yield the quotes in the value of a key, each with the key's label, or with its own where that is None."""
+    """Yield the quotes in the value of a key with the key's label; if it is None, with their own labels."""
     if isinstance(value, list):
         for entry in value:
             yield from _entry(entry, label)
     elif isinstance(value, dict) and _quote_key(value) is None:
-        if label is None or not isinstance(value, CutObject):  # cut, it may still turn out {"reason": ...}
+        if label is None or not isinstance(value, CutObject):  # a cut object may be a {"reason": ...}
             yield from ((quote, label or _label([said])) for quote, said in value.items())
     elif _word(value) not in _NOTHING or isinstance(value, dict):
         yield from _entry(value, label)
 
 
 def _entry(entry: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
-    """Yield the quote of one entry, if it has one: a text, a pair's first, an object's span or only key."""
+    """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object."""
     said: list[Any] = []
     if isinstance(entry, list):
         entry, said = (entry[0], entry[1:]) if entry else (None, [])
@@ -242,7 +241,7 @@ def _entry(entry: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
 
 
 def _label(values: list[Any]) -> Label | None:
-    """The first label among values, as a word or as a number's sign; None for neutral and for none."""
+    """Return the first label among values: a word or the sign of a number; None without one, or if neutral."""
     for value in values:
         if is_finite(value) and value != 0:
             return "positive" if value > 0 else "negative"
@@ -252,22 +251,22 @@ def _label(values: list[Any]) -> Label | None:
 
 
 def _word(value: Any) -> str:
-    """A whole text in one letter case, to be looked up; empty for anything else."""
+    """Return a complete text in lower case, for lookup; empty for any other value."""
     return value.strip().casefold() if isinstance(value, str) and not isinstance(value, Cut) else ""
 
 
 def _quote_key(item: dict[str, Any]) -> str | None:
-    """The key under which an object holds its quote."""
+    """Return the key of an object's quote."""
     return next((key for key in item if key.casefold() in _QUOTE_KEYS), None)
 
 
 def is_finite(value: Any) -> bool:
-    """True for a number that can be a reward: neither NaN nor beyond the largest float."""
+    """Return True for a number that a float can hold, other than NaN and ±∞; booleans are no numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def is_json(text: str) -> bool:
-    """True where a text is JSON by the letter of RFC 8259, which knows no NaN."""
+    """Return True if a text is strict JSON (RFC 8259), which has no NaN."""
     try:
         json.loads(text, parse_constant=int)  # int("NaN") is a ValueError
     except ValueError:
@@ -276,7 +275,7 @@ def is_json(text: str) -> bool:
 
 
 def _marked_cut(value: Any, depth: int = 0) -> Any:
-    """Turn texts that hold the end mark into `Cut`s, and the objects that hold those into `CutObject`s."""
+    """Replace texts with the end mark by `Cut`s, and objects that contain a `Cut` by `CutObject`s."""
     if isinstance(value, str):
         head, mark, _ = printable(value).partition(_END_MARK)
         return Cut(head) if mark else head
@@ -290,7 +289,7 @@ def _marked_cut(value: Any, depth: int = 0) -> Any:
 
 
 _with_stray_quotes = partial(read_objects, lenient_ends=True)
-_END_MARK = "\ue0ff\ue0fe"  # private use: no critic writes it
+_END_MARK = "\ue0ff\ue0fe"  # private-use characters, which critiques do not contain
 _ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
 _THINKING = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 _FENCE_BEFORE = re.compile(r"```\w*+\s*+\Z")

@@ -1,4 +1,4 @@
-"""Examples from a JSONL file: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line."""
+"""JSONL file → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ FIELDS = ("prompt", "reference", "tests", "meta")
 
 
 def read_examples(path: str | Path) -> list[Example]:
-    """Return the examples of a JSONL file; blank lines are passed over.
+    """Return the examples of a JSONL file; blank lines are skipped.
 
-    A prompt is a text or a list of chat messages `{"role": ..., "content": ...}`. Fields other than these four go
-    into `meta`.
+    A prompt is a text or a list of chat messages `{"role": ..., "content": ...}`. Other fields go into
+    `meta`.
 
     Raises:
-        DataError: if the file cannot be read, is empty, or a line is no example.
+        DataError: if the file cannot be read, is empty, or has a line that is not an example.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")

@@ -1,7 +1,7 @@
-"""Annotations -> files that `datasets` loads, and a folder with a data card that the Hugging Face hub shows.
+"""Annotations → JSONL or Parquet files for `datasets`, and a folder with a data card for the Hugging Face hub.
 
-One record per response, in JSONL and in Parquet alike, as `SCHEMA` says. `text2grad import table` and `text2grad align`
-read them back.
+JSONL and Parquet hold one record per response with the fields of `SCHEMA`. `text2grad import table` and
+`text2grad align` read them.
 """
 
 import io
@@ -17,19 +17,23 @@ from text2grad.files import write_atomically, write_records
 from text2grad.types import LABELS, Example
 
 SCHEMA = (
-    ("prompt", "string", "what was asked"),
-    ("response", "string", "what was answered, and what the spans count characters of"),
+    ("prompt", "string", "the prompt"),
+    ("response", "string", "the response; spans count its characters"),
     ("critique.feedback", "string", "the critique in words"),
     (
         "critique.spans",
         "list of start: int64, end: int64, label: string",
         'characters [start, end), "positive" or "negative"',
     ),
-    ("critique.outcome", "float64", "a judgement of the whole response, placed on its last token; null says nothing"),
+    (
+        "critique.outcome",
+        "float64",
+        "a judgement of the whole response, placed on its last token; null if there is none",
+    ),
     ("critique.status", "string", "ok, repaired, unparsable or timed_out; the last two give δ = 0"),
-    ("critique.unmatched", "list of string", "quotes of the critic that the response does not contain"),
+    ("critique.unmatched", "list of string", "the critic's quotes that the response does not contain"),
 )
-"""Field, type and meaning: what an exported record holds."""
+"""Field, type and meaning of each column of an exported record."""
 
 DATA_FILE = "data/train.parquet"
 
@@ -51,9 +55,9 @@ configs:
 
 # {name}
 
-Responses with feedback in words and the places that it is about, for
+Responses with feedback in words and the spans that it is about, for
 [Text2Grad](https://arxiv.org/abs/2505.22338): {annotations:,} responses, {positive:,} positive and {negative:,}
-negative spans. {without:,} responses have words and no span.
+negative spans. {without:,} responses have feedback without spans.
 
 | field | type | meaning |
 |---|---|---|
@@ -74,10 +78,10 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 
 
 def write_dataset(path: Path, annotations: Sequence[Annotation]) -> None:
-    """Write annotations as JSONL or Parquet, by the file's name, whole or not at all.
+    """Write annotations as JSONL or Parquet, depending on the file name, atomically.
 
     Raises:
-        ConfigError: if the name says neither, or pyarrow is missing.
+        ConfigError: if the suffix is neither .jsonl nor .parquet, or pyarrow is missing.
         DataError: if the file cannot be written.
     """
     try:
@@ -93,10 +97,10 @@ def write_dataset(path: Path, annotations: Sequence[Annotation]) -> None:
 
 
 def write_examples(path: Path, examples: Sequence[Example]) -> None:
-    """Write examples as JSONL, which `[data] train` in a recipe reads, whole or not at all.
+    """Write examples as JSONL, which `[data] train` in a recipe reads, atomically.
 
     Raises:
-        DataError: if the file cannot be written, or an example's meta is no JSON.
+        DataError: if the file cannot be written, or the `meta` of an example is not JSON.
     """
     records = [
         {"prompt": one.prompt, "reference": one.reference, "tests": one.tests, "meta": one.meta} for one in examples
@@ -116,10 +120,10 @@ def write_folder(
     """Write the folder of a data set: a data card (README.md) and the annotations as Parquet.
 
     Args:
-        directory: made if it is not there.
-        annotations: what the data set holds.
-        repository: OWNER/NAME on the hub; the card says how to load it.
-        license: as the hub abbreviates it, "apache-2.0", say.
+        directory: the folder; created if it does not exist.
+        annotations: the records of the data set.
+        repository: OWNER/NAME on the hub, for the card.
+        license: its identifier on the hub, such as "apache-2.0".
 
     Raises:
         ConfigError: if pyarrow is missing.
@@ -132,13 +136,13 @@ def write_folder(
 def push_folder(
     directory: Path, repository: str, *, private: bool = False, kind: Literal["dataset", "model"] = "dataset"
 ) -> str:
-    """Upload a folder to the Hugging Face hub as a data set, or as a model; return its address.
+    """Upload a folder to the Hugging Face hub as a data set or a model, and return its URL.
 
-    The token is huggingface_hub's own (`hf auth login`, or HF_TOKEN); it is neither read nor written here.
+    huggingface_hub supplies the token (`hf auth login`, or HF_TOKEN).
 
     Raises:
         ConfigError: if huggingface_hub is missing.
-        DataError: if the hub refuses or cannot be reached.
+        DataError: if the hub refuses the upload or cannot be reached.
     """
     try:
         from huggingface_hub import HfApi
@@ -146,7 +150,7 @@ def push_folder(
     except ImportError as error:
         raise ConfigError('the hub needs huggingface_hub: pip install "text2grad[train]"') from error
     api = HfApi()
-    # Its bases are OSError and the base of all errors of the HTTP library, which differs by huggingface_hub's version.
+    # The bases of HfHubHTTPError are OSError and the base error of the HTTP library, which depends on the version.
     failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, ValueError)
     try:
         address = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
@@ -158,7 +162,7 @@ def push_folder(
 
 
 def data_card(annotations: Sequence[Annotation], repository: str, license: str) -> str:
-    """Return the data card: counts, the schema, and how to load it."""
+    """Return the data card: counts, schema, and code that loads the data."""
     labels = Counter(span.label for one in annotations for span in one.critique.spans)
     number = len(annotations)
     return _CARD.format(
@@ -196,7 +200,7 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
 
 
 def _schema(pa: Any) -> Any:
-    """Return the schema as pyarrow has it."""
+    """Return the pyarrow schema."""
     span = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("label", pa.string())])
     critique = pa.struct(
         [

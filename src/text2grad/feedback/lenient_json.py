@@ -1,12 +1,12 @@
-"""Text -> the objects in it: JSON as models write it, read leniently and in linear time.
+"""Text → its objects: a lenient parser, linear in time, for the JSON that models write.
 
-In: any text. Out: each `{...}` that can be read, left to right, with its place in the text. Besides JSON this
-reads Python literals (single and triple quotes, tuples, None), JavaScript's bare keys, trailing commas, `//`
-and `#` comments, raw line breaks inside strings, curly quotes as delimiters, line breaks that were escaped
-between tokens, brackets closed in the wrong order, and objects whose end is missing.
+In: any text. Out: each `{...}` that can be parsed, left to right, with its range in the text. Besides JSON, the parser
+accepts Python literals (single and triple quotes, tuples, None), bare keys as in JavaScript, trailing commas, `//` and
+`#` comments, raw line breaks in strings, curly quotes as delimiters, escaped line breaks between tokens, brackets
+closed in the wrong order, and objects without an end.
 
-Where a text stops, nothing is guessed: a string without its closing delimiter becomes a `Cut`, an unfinished
-number or word becomes an empty `Cut`, and an object without its brace becomes a `CutObject`.
+The missing end of a text is never guessed: a string without its closing delimiter becomes a `Cut`, an unfinished
+number or word an empty `Cut`, and an object without its closing brace a `CutObject`.
 """
 
 import re
@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_DEPTH = 16
-"""Brackets inside brackets beyond this are no critique; it also keeps the reader off Python's stack limit."""
+"""Maximum nesting of brackets: no critique needs more, and the parser stays below Python's recursion limit."""
 
 EFFORT = 10
-"""Characters read in all attempts together, as a multiple of the text's length: what keeps time linear."""
+"""Maximum characters parsed in all attempts, as a multiple of the text's length: it keeps the time linear."""
 
 
 class Cut(str):
-    """Text whose end is missing: its characters so far, empty for a number or word that was cut."""
+    """A text without its end: the characters so far; empty for a number or word that was cut off."""
 
     __slots__ = ()
 
 
 class CutObject(dict[str, Any]):
-    """An object that was not closed: the pairs read before the end of the text."""
+    """An object without its closing brace: the pairs before the end of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Reading:
     """One object found in a text.
 
     Attributes:
-        value: the object; a `CutObject` where the text stopped inside it.
-        start: where its opening brace stands, in characters.
-        end: the first character after it, or after what of it could be read.
+        value: the object; a `CutObject` if the text ends inside it.
+        start: the character index of its opening brace.
+        end: the index after its last parsed character.
     """
 
     value: dict[str, Any]
@@ -50,10 +50,10 @@ def read_objects(text: str, *, lenient_ends: bool = False) -> Iterator[Reading]:
     r"""Yield the outermost objects of a text, left to right.
 
     Args:
-        text: anything, of any length.
+        text: any text of any length.
         lenient_ends: False takes the first unescaped delimiter as the end of a string, as JSON does. True
-            passes over delimiters after which neither a comma nor a bracket nor a colon makes sense, and
-            forgives missing commas: it reads strings whose inner quotes were not escaped.
+            skips delimiters that no plausible comma, bracket or colon follows, and accepts missing commas: it
+            parses strings whose inner quotes were not escaped.
 
     Example:
         >>> [reading.value for reading in read_objects("so: {'a': ('b', None),} and {\"c\": \"d")]
@@ -113,15 +113,15 @@ _AFTER_VALUE = re.compile(
 
 
 class _UnreadableError(Exception):
-    """What starts here is no object."""
+    """No object starts here."""
 
 
 class _TooDeepError(_UnreadableError):
-    """What starts here goes deeper than `MAX_DEPTH`."""
+    """The object is nested deeper than `MAX_DEPTH`."""
 
 
 class _Reader:
-    """Reads one object by recursive descent. `cut` turns True when the text stops inside it."""
+    """Parses one object by recursive descent; `cut` becomes True if the text ends inside it."""
 
     def __init__(self, text: str, position: int, lenient_ends: bool) -> None:
         self.text = text
@@ -131,7 +131,7 @@ class _Reader:
         self._open: list[str] = []  # the closing brackets still to come, innermost last
 
     def mapping(self, depth: int) -> dict[str, Any]:
-        """Read `{key: value, ...}` from its opening brace on."""
+        """Parse `{key: value, ...}` from its opening brace."""
         result: dict[str, Any] = {}
         self._enter("}", depth)
         while not self._leaves():
@@ -142,7 +142,7 @@ class _Reader:
         return CutObject(result) if self.cut else result
 
     def _sequence(self, depth: int, closer: str) -> list[Any]:
-        """Read a list or a tuple from its opening bracket on."""
+        """Parse a list or a tuple from its opening bracket."""
         result: list[Any] = []
         self._enter(closer, depth)
         while not self._leaves():
@@ -158,7 +158,7 @@ class _Reader:
         self._open.append(closer)
 
     def _leaves(self) -> bool:
-        """True when the innermost bracket closes here, or the text stops.
+        """Return True if the innermost bracket closes here, or the text ends.
 
         A bracket that closes an outer one closes the inner ones as well.
         """
@@ -171,14 +171,14 @@ class _Reader:
         return True
 
     def _peek(self) -> str:
-        """The next character that means something; empty, and `cut` from then on, where the text stops."""
+        """Return the next significant character; at the end of the text, set `cut` and return an empty text."""
         match = _SKIP.match(self.text, self.position)
         self.position = match.end() if match else self.position
         self.cut = self.position >= len(self.text) or self.text.startswith(_FENCE, self.position)
         return "" if self.cut else self.text[self.position]
 
     def _separator(self) -> None:
-        """Step over the comma between two items; the closing bracket or the end may stand there instead."""
+        """Step over the comma between two items, if no closing bracket or end of the text follows."""
         if self._peek() == ",":
             while self._peek() == ",":
                 self.position += 1
@@ -186,7 +186,7 @@ class _Reader:
             raise _UnreadableError
 
     def _key(self) -> str:
-        """Read a key and its colon; a `Cut` where the text stops before the colon."""
+        """Parse a key and its colon; a `Cut` if the text ends before the colon."""
         quoted = self._peek() in _OPENING
         key = self._string(_AFTER_KEY) if quoted else self._matched(_BARE_KEY)
         if self._peek() == ":":
@@ -197,7 +197,7 @@ class _Reader:
         raise _UnreadableError
 
     def _value(self, depth: int) -> Any:
-        """Read a value of any kind; an empty `Cut` where the text stops."""
+        """Parse a value; an empty `Cut` if the text ends."""
         character = self._peek()
         if self.cut:
             return Cut()
@@ -210,7 +210,7 @@ class _Reader:
         return self._scalar()
 
     def _scalar(self) -> Any:
-        """Read a number, a constant, or the dots for "and so on"; an empty `Cut` where it may go on."""
+        """Parse a number, a constant or an ellipsis; an empty `Cut` if the text ends right after it."""
         word = self._matched(_SCALAR).lower()
         if self.position >= len(self.text):
             return Cut()
@@ -222,7 +222,7 @@ class _Reader:
             raise _UnreadableError from None
 
     def _matched(self, pattern: re.Pattern[str]) -> str:
-        """Step over what the pattern matches here."""
+        """Return the match of a pattern and step over it."""
         match = pattern.match(self.text, self.position)
         if match is None:
             raise _UnreadableError
@@ -230,7 +230,7 @@ class _Reader:
         return match[0]
 
     def _string(self, follow: re.Pattern[str]) -> str:
-        """Read a string from its opening delimiter on; `follow` is what may stand after its end."""
+        """Parse a string from its opening delimiter; `follow` matches the text that may follow its end."""
         triple = self.text[self.position : self.position + 3]
         opening = triple if triple in _DELIMITERS else self.text[self.position]
         body, closing = self.position + len(opening), _DELIMITERS[opening]
@@ -242,12 +242,12 @@ class _Reader:
         return unescape(self.text[body:end])
 
     def _strict_end(self, body: int, closing: str) -> int:
-        """Where the first unescaped closing delimiter stands, or -1."""
+        """Return the index of the first unescaped closing delimiter, or -1."""
         match = _STRICT_BODY[closing].match(self.text, body)
         return match.end(1) if match else -1
 
     def _lenient_end(self, body: int, closing: str, follow: re.Pattern[str]) -> int:
-        """Where the first closing delimiter stands that `follow` agrees with, or -1."""
+        """Return the index of the first closing delimiter before a match of `follow`, or -1."""
         for mark in _MARKS[closing].finditer(self.text, body):
             if mark[0] == closing and follow.match(self.text, mark.end()):
                 return mark.start()
@@ -255,7 +255,7 @@ class _Reader:
 
 
 def unescape(text: str) -> str:
-    r"""Replace backslash escapes as JSON and Python do; an escape unknown to both stays as it is written.
+    r"""Replace backslash escapes as JSON and Python do; unknown escapes stay unchanged.
 
     Example:
         >>> unescape(r"caf\u00e9 \"au\tlait\" \d+")
@@ -265,13 +265,13 @@ def unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """The character that one escape stands for."""
+    """Return the character of one escape."""
     digits = match[1] or match[2] or match[3]
     return chr(int(digits, 16)) if digits else _PLAIN_ESCAPES.get(match[4], match[0])
 
 
 def printable(text: str) -> str:
-    """Join surrogate pairs into their character and replace halves of them, which no file could hold."""
+    """Join surrogate pairs and replace lone surrogates, which UTF-8 files cannot hold, by U+FFFD."""
     if not _SURROGATE.search(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

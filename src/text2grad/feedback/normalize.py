@@ -1,14 +1,14 @@
-r"""Text -> a form that forgives how it was typed, with the exact way back to the text.
+r"""Text → its normalized form for matching, with a map back to the characters of the text.
 
-In: a response or a quote. Out: `Normalized`, whose `form` is equal for texts that differ only in what is
-forgiven, and whose `starts` and `ends` say which characters of the text each character of the form stands for.
+In: a response or a quote. Out: `Normalized`: `form` is equal for texts that differ only in ignored properties;
+`starts` and `ends` map each character of the form to a range of the text.
 
-Forgiven: runs of white space; letter case; Unicode composition (NFC, NFD) and compatible forms (ligatures,
-full width, `…`), though not superscripts, subscripts, fractions and circled numbers, which mean something;
+Ignored: runs of white space; letter case; Unicode composition (NFC, NFD) and compatible forms (ligatures,
+full width, `…`), but not superscripts, subscripts, fractions and circled numbers, which carry meaning;
 kinds of quotation marks and of dashes, and runs of dashes; invisible characters (soft hyphens, direction
-marks, variation selectors); emphasis in Markdown (`*`, `_` and backticks, where they open or close a word).
+marks, variation selectors); emphasis in Markdown (`*`, `_` and backticks at the start or end of a word).
 
-The text is cut into units that are never split: a letter with its combining marks, a run of white space, a
+The text is divided into units that are never split: a letter with its combining marks, a run of white space, a
 run of dashes, a character that folds to several (`ß`, `…`).
 """
 
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 MAX_UNIT = 32
-"""Characters in one unit: more marks than this on one letter are noise, and slow to put in order."""
+"""Maximum characters per unit: longer runs of marks on a letter are noise and slow to normalize."""
 
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """The form of a text and the way back.
+    """The normalized form of a text and its map back.
 
     Attributes:
-        form: what is compared.
-        starts: for each character of the form, where its unit begins in the text.
-        ends: for each character of the form, where its unit ends in the text.
+        form: the text to compare.
+        starts: for each character of the form, the start of its unit in the text.
+        ends: for each character of the form, the end of its unit in the text.
     """
 
     form: str
@@ -37,9 +37,9 @@ class Normalized:
     ends: list[int]
 
     def interval(self, first: int, last: int) -> tuple[int, int] | None:
-        """Map characters [first, last) of the form, not empty, to [start, end) of the text.
+        """Map a range [first, last) of the form, not empty, to [start, end) of the text.
 
-        Returns None where either bound would fall inside a unit: half of an `ß` is no place in a text.
+        Returns None if a bound lies inside a unit, such as half of an `ß`.
         """
         begins_inside = first > 0 and self.starts[first - 1] == self.starts[first]
         stops_inside = last < len(self.form) and self.ends[last - 1] == self.ends[last]
@@ -57,7 +57,7 @@ def normalize(text: str) -> Normalized:
     starts: list[int] = []
     ends: list[int] = []
     for start, end, piece, plain in _units(text):
-        if piece in {" ", "-"} and pieces[-1:] == [piece]:  # what stood between was dropped: one run
+        if piece in {" ", "-"} and pieces[-1:] == [piece]:  # only dropped characters between them: one run
             ends[-1] = end
             continue
         if plain:
@@ -95,7 +95,7 @@ _MEANINGFUL = ("<super>", "<sub>", "<fraction>", "<circle>")
 
 
 def _units(text: str) -> Iterator[tuple[int, int, str, bool]]:
-    """Yield start, end and form of each unit of a text; plain ASCII comes in runs, with True, one unit each."""
+    """Yield start, end, form and False for each unit; for a run of one-character ASCII units, its range and True."""
     position = 0
     while match := _TOKEN.match(text, position):
         start, position, kind = match.start(), match.end(), match.lastgroup
@@ -112,7 +112,7 @@ def _units(text: str) -> Iterator[tuple[int, int, str, bool]]:
 
 
 def _joins(previous: str, character: str) -> bool:
-    """True where a character is one letter or picture with the one before it.
+    """Return True if a character belongs to the same letter or emoji as the previous character.
 
     These are combining marks, Korean vowels and finals, Japanese voicing, skin tones and joined emoji.
     """
@@ -127,7 +127,7 @@ def _joins(previous: str, character: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _fold(unit: str) -> str:
-    """The form of one character with its marks."""
+    """Return the form of one character with its marks."""
     straight = unicodedata.normalize("NFC", unit).translate(_STRAIGHTEN)
     compatible = "".join(c if _is_meaningful(c) else unicodedata.normalize("NFKC", c) for c in straight)
     folded = unicodedata.normalize("NFC", compatible).casefold()
@@ -135,6 +135,6 @@ def _fold(unit: str) -> str:
 
 
 def _is_meaningful(character: str) -> bool:
-    """True where the compatible form would say something else (x² is not x2) or fall apart (a lone accent)."""
+    """Return True if the compatible form has another meaning (x² is not x2) or splits (a lone accent)."""
     kind = unicodedata.decomposition(character)
     return kind.startswith(_MEANINGFUL) or unicodedata.normalize("NFKC", character).startswith(" ")

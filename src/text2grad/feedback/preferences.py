@@ -1,7 +1,7 @@
-"""Preferences: two responses to a prompt, of which people or a judge chose one. What a scalar reward model learns from.
+"""Preferences: a chosen and a rejected response to a prompt. Scalar reward models train on them.
 
-A record is {"prompt": ..., "chosen": ..., "rejected": ...}, a response being a text or the chat that it ends; or an
-example as `text2grad import` writes it, with the chosen response as its "reference" and the other one in "meta".
+A record is {"prompt": ..., "chosen": ..., "rejected": ...}, where a response is a text or a chat that ends with it; or
+an example as `text2grad import` writes it, with the chosen response in "reference" and the other in "meta".
 """
 
 import hashlib
@@ -12,31 +12,30 @@ from typing import NamedTuple, Protocol, TypeVar
 from text2grad.errors import DataError
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.sources.base import Options, Row
-from text2grad.feedback.sources.published import read_ultrafeedback
-from text2grad.types import Example
+from text2grad.feedback.sources.published import read_pair
 
 
 class Preference(NamedTuple):
-    """A prompt, the response that was chosen, and the one that was not."""
+    """A prompt, the chosen response and the rejected response."""
 
     prompt: str
     chosen: str
     rejected: str
 
 
-class _Asked(Protocol):
+class _HasPrompt(Protocol):
     @property
     def prompt(self) -> str: ...
 
 
-One = TypeVar("One", bound=_Asked)
+One = TypeVar("One", bound=_HasPrompt)
 
 
 def read_preferences(path: str | Path, *, split: str = "train") -> list[Preference]:
     """Return the preferences of a file, a directory or a data set.
 
     Raises:
-        DataError: if it cannot be read, is empty, or a record is no preference.
+        DataError: if it cannot be read, is empty, or has a record that is not a preference.
     """
     found = []
     for number, where, entry in read_entries(path, split=split):
@@ -44,10 +43,7 @@ def read_preferences(path: str | Path, *, split: str = "train") -> list[Preferen
         meta = record.get("meta")
         if record.get("chosen") is None and isinstance(meta, dict):
             record = {**record, "chosen": record.get("reference"), "rejected": meta.get("rejected")}
-        row = Row(number, where, {key: record.get(key) for key in Preference._fields}, Options())
-        made = next(read_ultrafeedback(row)).made
-        assert isinstance(made, Example)  # of a pair
-        found.append(Preference(made.prompt_text, str(made.reference), made.meta["rejected"]))
+        found.append(Preference(*read_pair(Row(number, where, record, Options()))))
     if not found:
         raise DataError(f"{path} has no records")
     return found
@@ -56,16 +52,17 @@ def read_preferences(path: str | Path, *, split: str = "train") -> list[Preferen
 def split_by_prompt(
     items: Sequence[One], share: float, seed: int, *, key: Callable[[One], str] = lambda one: one.prompt
 ) -> tuple[list[One], list[One]]:
-    """Return what is learned from and what is held out; the two have no prompt in common.
+    """Return the training items and the held-out items; the two parts have no prompt in common.
 
-    Held out are whole prompts, chosen by a hash of seed and prompt: neither the order of the items nor what else they
-    are moves a prompt from one side to the other by chance.
+    A hash of seed and prompt selects whole prompts, so that neither the order nor the number of items moves a prompt
+    at random from one part to the other.
 
     Args:
-        items: preferences or annotations in any order, which both parts keep.
-        share: of the prompts that are held out. Unless it is 0, at least one is, and one is not where there are two.
-        seed: another one holds out others.
-        key: what the two have not in common, where that is another thing than the prompt.
+        items: preferences or annotations; both parts keep their order.
+        share: the share of prompts to hold out. If it is not 0, at least one prompt is held out; if there are two or
+            more prompts, at least one is not.
+        seed: seed of the hash.
+        key: the property that the two parts must not share, by default the prompt.
     """
     prompts = sorted(set(map(key, items)), key=lambda prompt: _rank(prompt, seed))
     count = min(max(1, round(share * len(prompts))), max(len(prompts) - 1, 0)) if share else 0

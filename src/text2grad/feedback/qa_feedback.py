@@ -1,8 +1,8 @@
-"""Human feedback of Fine-Grained RLHF (arXiv 2306.01693, qa-feedback) -> `Critique`.
+"""Human feedback of Fine-Grained RLHF (arXiv 2306.01693, qa-feedback) → `Critique`.
 
-An error is a range of "prediction 1" with a type and sometimes an explanation: it becomes a negative span and a line
-of feedback. Missing information is a sentence of the passages: it has no place in the response, so it becomes a line
-of feedback and no span. Passages count from 1; sentence 0 of a passage is its title.
+An error is a range of "prediction 1" with a type and an optional explanation: it becomes a negative span and a line of
+feedback. Missing information refers to sentences of the passages and not to the response: it becomes a line of feedback
+without a span. Passages count from 1; sentence 0 of a passage is its title.
 """
 
 import json
@@ -53,7 +53,7 @@ def _critique(record: Object, response: str) -> Critique:
 
 
 def _reason(explanation: str, passages: Sequence[Sequence[str]]) -> str:
-    """Return why a place is wrong: words, or the place of the passages that it contradicts."""
+    """Return the explanation of an error: a repeated text, or the sentences that the error contradicts."""
     if not explanation.strip():
         return ""
     if not explanation.startswith("{"):
@@ -62,7 +62,7 @@ def _reason(explanation: str, passages: Sequence[Sequence[str]]) -> str:
 
 
 def _cited(place: Mapping[str, Any], passages: Sequence[Sequence[str]]) -> str:
-    """Quote sentences of a passage, or name them where there are none such."""
+    """Quote sentences of a passage; if the passage lacks them, give their numbers."""
     number, sentences = place["passage_id"], place["sentence_id"]
     passage = passages[number - 1] if 0 < number <= len(passages) else []
     if not sentences or not all(0 <= sentence < len(passage) for sentence in sentences):
@@ -71,6 +71,6 @@ def _cited(place: Mapping[str, Any], passages: Sequence[Sequence[str]]) -> str:
 
 
 def _short(text: str) -> str:
-    """Return a text on one line, cut at a word where it is long."""
+    """Return a text on one line, shortened at a word boundary."""
     text = " ".join(text.split())
     return text if len(text) <= _QUOTE_CHARS else text[:_QUOTE_CHARS].rsplit(" ", 1)[0] + " …"

@@ -1,13 +1,13 @@
-"""Files and data sets -> records with a place to name in messages: what every reader of feedback starts from.
+"""Files and data sets → records, each with its place for messages.
 
 .jsonl           one JSON value per line; `.gz` may follow, as after .json
-.json            a list of records, an object of records by their ids, or lines of records
-.csv .tsv        a header, then text in every column; a .tsv has no quotation, so that quotes in it are text
+.json            a list of records, an object of records by id, or one record per line
+.csv .tsv        a header, then one record per row; in a .tsv, quotation marks are part of the text
 .parquet         read in batches
-a directory      one that `datasets` saved, or can load
-OWNER/NAME       a data set of the Hugging Face hub, OWNER/NAME:CONFIG where it has several
+a directory      that `datasets` saved or can load
+OWNER/NAME       a data set of the Hugging Face hub, OWNER/NAME:CONFIG if it has several configurations
 
-A line that is no JSON is handed out as bytes, so that one broken line can be refused by itself.
+Lines are returned as bytes, so that one broken line can be skipped.
 """
 
 import csv
@@ -34,9 +34,9 @@ class Entry(NamedTuple):
     """A record of a file.
 
     Attributes:
-        number: its line or its place, from 1.
+        number: its line or position, from 1.
         where: file and number, for messages.
-        record: what stands there; the bytes of a line of JSON.
+        record: the record; for a line of JSON, its bytes.
     """
 
     number: int
@@ -45,15 +45,15 @@ class Entry(NamedTuple):
 
 
 def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
-    """Yield the records of a file or a data set; the module's docstring says which can be read.
+    """Yield the records of a file or a data set, in a format of the module's docstring.
 
     Args:
-        path: the file, the directory, or the name of a data set on the hub.
-        split: which part of a data set.
+        path: a file, a directory, or the name of a data set on the hub.
+        split: the split of a data set.
 
     Raises:
         DataError: if it cannot be read.
-        ConfigError: if a library is missing that it needs.
+        ConfigError: if a required library is missing.
     """
     file = Path(path)
     kind = "".join(file.suffixes[-2:]) if file.suffix == ".gz" else file.suffix
@@ -67,7 +67,7 @@ def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
 
 
 def read_lines(path: Path) -> Iterator[Entry]:
-    """Yield the lines of a file that are not blank, as bytes.
+    """Yield the non-blank lines of a file as bytes.
 
     Raises:
         DataError: if it cannot be read.
@@ -85,7 +85,7 @@ def read_list(path: Path) -> Iterator[Entry]:
     """Yield the entries of a JSON list.
 
     Raises:
-        DataError: if it cannot be read, or is no list.
+        DataError: if it cannot be read or is not a list.
     """
     entries = _load(path)
     if not isinstance(entries, list):
@@ -94,10 +94,10 @@ def read_list(path: Path) -> Iterator[Entry]:
 
 
 def json_object(record: Any, where: str) -> Object:
-    """Return a record as the JSON object that it must be.
+    """Return a record, or the bytes of a line, as a JSON object.
 
     Raises:
-        DataError: if it is none.
+        DataError: if it is not a JSON object.
     """
     if isinstance(record, bytes):
         try:
@@ -110,7 +110,7 @@ def json_object(record: Any, where: str) -> Object:
 
 
 def required_text(record: Object, key: str, where: str) -> str:
-    """Return a text that a record must have.
+    """Return a required text of a record.
 
     Raises:
         DataError: if the record has no text under this key.
@@ -122,18 +122,18 @@ def required_text(record: Object, key: str, where: str) -> str:
 
 
 def bad_record(where: str, what: str) -> DataError:
-    """Return the error of a record that cannot be used."""
+    """Return the error for a record that cannot be used."""
     return DataError(f"{where}: {what}. {WAY_OUT}")
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON, cut where it is long."""
+    """Return a value as JSON of at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def keys_of(record: Object) -> str:
-    """Name what a record has."""
+    """Return the keys of a record, for messages."""
     return "the keys " + ", ".join(map(shown, record)) if record else "no keys"
 
 
@@ -163,7 +163,7 @@ def _load(path: Path) -> Any:
 
 
 def _json_file(path: Path) -> Iterator[Entry]:
-    """Yield the records of a .json file, which may be one value or one per line."""
+    """Return the records of a .json file: one JSON value, or one object per line."""
     lines = read_lines(path)
     first = next(lines, None)
     second = next(lines, None)
@@ -180,7 +180,7 @@ def _json_file(path: Path) -> Iterator[Entry]:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Tell whether a line is a JSON object by itself."""
+    """Return True if a line is a complete JSON object."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -193,7 +193,7 @@ def _numbered(path: str | Path, entries: Any) -> Iterator[Entry]:
 
 
 def _why(error: Exception) -> str:
-    """Return why something could not be read as JSON."""
+    """Return why bytes are not JSON."""
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at character {error.pos + 1}"
     return "nested too deeply" if isinstance(error, RecursionError) else f"not UTF-8: {error}"

@@ -203,7 +203,7 @@ def parse_record(
 
 
 def _prompt(record: Object, where: str) -> str:
-    """Return the prompt as text; chat messages are joined."""
+    """Return the prompt as text; chat messages are joined by blank lines."""
     prompt = record.get("prompt", "")
     if isinstance(prompt, list) and all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in prompt):
         return Example(prompt).prompt_text
@@ -213,7 +213,7 @@ def _prompt(record: Object, where: str) -> str:
 
 
 def _ids(record: Object, where: str) -> tuple[int, ...] | None:
-    """Return the sampled ids, where there are some."""
+    """Return the sampled ids, if the record has them."""
     ids = record.get("ids")
     if ids is None:
         return None
@@ -223,13 +223,13 @@ def _ids(record: Object, where: str) -> tuple[int, ...] | None:
 
 
 def _is_offsets(entry: Any) -> bool:
-    """Tell offsets from quotes among the entries of "spans"."""
+    """Return True if an entry of "spans" holds offsets instead of a quote."""
     bounds = (entry.get("start"), entry.get("end")) if isinstance(entry, dict) else entry
     return isinstance(bounds, list | tuple) and len(bounds) >= 2 and all(type(x) is int for x in bounds[:2])
 
 
 def _span(entry: Any, response: str, where: str) -> Span:
-    """Return one span that is given as offsets."""
+    """Return the span of an entry with offsets."""
     parts: list[Any] = [entry.get(key) for key in ("start", "end", "label")] if isinstance(entry, dict) else entry
     if len(parts) != 3 or parts[2] not in LABELS:
         raise bad_record(where, f'a span is [start, end, "positive" or "negative"], got {shown(entry)}')
@@ -242,7 +242,7 @@ def _span(entry: Any, response: str, where: str) -> Span:
 
 
 def _status(given: Object, where: str) -> Status:
-    """Return how the critique was read, if that is known."""
+    """Return the status; `ok` if the record has none."""
     status: Status = given.get("status", "ok")
     if status not in get_args(Status):
         raise bad_record(where, f'"status" is one of {", ".join(get_args(Status))}, got {shown(status)}')
@@ -250,7 +250,7 @@ def _status(given: Object, where: str) -> Status:
 
 
 def _unmatched(given: Object, where: str) -> list[str]:
-    """Return the quotes that were not found when the critique was read before."""
+    """Return the quotes that were not found when the critique was first read."""
     quotes = given.get("unmatched", [])
     if not isinstance(quotes, list) or not all(isinstance(quote, str) for quote in quotes):
         raise bad_record(where, f'"unmatched" is a list of quotes, got {shown(quotes)}')

@@ -1,31 +1,30 @@
-"""Quotes -> the places of the response they are about: the span map A(y) of section 3.3 (arXiv 2505.22338).
+"""Quotes → spans of the response: the span map A(y) of section 3.3 (arXiv 2505.22338).
 
-In: a response and the quotes a critic calls good or poor. Out: `Span`s in characters of the original response,
-and the quotes that the response does not contain. `critique_from_text` does this for a critique as written.
+In: a response, and the positive and negative quotes of a critic. Out: `Span`s in characters of the response, and the
+quotes that the response does not contain. `critique_from_text` does this for the text of a critique.
 
-A quote is found as it is written (`match="exact"`), or up to how it was typed (`match="normalized"`, which
-also finds everything that is found exactly, save half letters). The ends of a quote are never guessed: a
-paraphrase or a quote shortened with dots is unmatched.
+A quote is searched character by character (`match="exact"`) or in normalized form (`match="normalized"`, which also
+finds every exact match, except matches that end inside a letter). The ends of a quote are never guessed: a paraphrase
+or a quote shortened with dots is unmatched.
 
 1. A quote listed once marks all its occurrences (`occurrences="first"`: only the first). They are taken from
    left to right and do not overlap.
 2. A quote that begins or ends with a letter marks whole words where it occurs as whole words: "cat" marks
    "the cat", not "concatenate", and marks "concatenate" only if "cat" stands nowhere alone. Scripts written
    without spaces have no such ends.
-3. A quote listed n times marks n occurrences, in order; good listings take theirs before poor ones, since
-   the two lists do not tell their common order. Listings beyond the last occurrence are unmatched.
-4. If the good listings of a quote used up every occurrence, its poor listings start again from the first.
-   That is a contradiction, left visible: both labels lie on one place, for the overlap rule to settle.
+3. A quote listed n times marks n occurrences, in order. Positive listings come before negative listings, because
+   the two lists have no common order. Listings beyond the last occurrence are unmatched.
+4. If the positive listings of a quote use every occurrence, its negative listings start again from the first.
+   The contradiction stays visible: spans of both labels overlap, and the overlap rule decides.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal, NamedTuple, get_args
 
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import CriticError, check_known
 from text2grad.feedback.critique_text import ParsedCritique, parse_critique
 from text2grad.feedback.normalize import normalize
 from text2grad.types import Critique, Label, Span
@@ -37,11 +36,11 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LocatedSpans:
-    """Where quotes stand in a response.
+    """The spans of quotes in a response.
 
     Attributes:
         spans: sorted by start, end and label; character offsets of the response, half-open.
-        unmatched: the quotes, as listed, that found no place; good ones first.
+        unmatched: the quotes without an occurrence, as listed; positive quotes first.
     """
 
     spans: tuple[Span, ...]
@@ -56,22 +55,22 @@ def locate_spans(
     match: Match = "exact",
     occurrences: Occurrences = "all",
 ) -> LocatedSpans:
-    """Find quotes in a response. The rules are those of the module's docstring.
+    """Locate quotes in a response, by the rules of the module's docstring.
 
     Args:
         response: the text as the policy's tokenizer decodes it.
-        positive: quotes called good, in the critic's order.
-        negative: quotes called poor, in the critic's order.
-        match: `exact` compares characters; `normalized` forgives what `text2grad.normalize` lists, and
+        positive: positive quotes, in the critic's order.
+        negative: negative quotes, in the critic's order.
+        match: `exact` compares characters; `normalized` compares the forms of `feedback/normalize.py` and ignores
             quotation marks around the whole quote.
-        occurrences: how many places a quote listed once marks, `all` or the `first`.
+        occurrences: whether a quote that is listed once marks `all` its occurrences or the `first`.
 
     Returns:
-        The spans and the quotes that are not in the response. Blank quotes are unmatched.
+        The spans, and the quotes that the response does not contain. Blank quotes are unmatched.
 
     Raises:
-        ConfigError: if `match` or `occurrences` is none of the known values.
-        CriticError: if quotes are not given as a list.
+        ConfigError: if `match` or `occurrences` has an unknown value.
+        CriticError: if the quotes are one text instead of a list.
 
     Example:
         >>> located = locate_spans("The cat sat. The cat ran.", ["sat"], ["The cat", "dog"])
@@ -80,9 +79,9 @@ def locate_spans(
         >>> located.unmatched
         ('dog',)
     """
-    _check_known("match", match, get_args(Match))
-    _check_known("occurrences", occurrences, get_args(Occurrences))
-    finder = _Finder(response) if match == "exact" else _ForgivingFinder(response)
+    check_known("match", match, get_args(Match))
+    check_known("occurrences", occurrences, get_args(Occurrences))
+    finder = _Finder(response) if match == "exact" else _NormalizedFinder(response)
     labelled: tuple[tuple[Label, Sequence[str]], ...] = (("positive", positive), ("negative", negative))
     groups: dict[str, _Listings] = {}
     for label, quotes in labelled:
@@ -103,19 +102,19 @@ def locate_spans(
 def critique_from_text(
     text: str, response: str, *, match: Match = "exact", occurrences: Occurrences = "all"
 ) -> Critique:
-    """Read a critique as written and find its quotes in the response it is about.
+    """Parse the text of a critique and locate its quotes in the response.
 
     Args:
-        text: what the critic wrote, of any shape (see `parse_critique`).
-        response: what it wrote about.
+        text: the critic's text, in any form that `parse_critique` reads.
+        response: the response that it is about.
         match: see `locate_spans`.
         occurrences: see `locate_spans`.
 
     Returns:
-        A critique without spans, and with status `unparsable`, where the text cannot be read.
+        The critique; without spans and with status `unparsable` if the text cannot be parsed.
 
     Raises:
-        ConfigError: if `match` or `occurrences` is none of the known values.
+        ConfigError: if `match` or `occurrences` has an unknown value.
 
     Example:
         >>> critique_from_text('Wrong city. {"poor_spans": ["Lyon"]}', "I live in Lyon.").spans
@@ -133,19 +132,19 @@ def locate_critique(
 
 
 def count_places(response: str, quote: str) -> int:
-    """Return how often a quote can be listed before a listing is left without a place (rules 2 and 3)."""
+    """Return how many listings of a quote find an occurrence (rules 2 and 3)."""
     return len(_Finder(response).find(quote))
 
 
 class _Quote(NamedTuple):
-    """A quote made ready: the core that is searched, and the edges that only forgiveness takes off."""
+    """A quote prepared for the search: its core, and the edges that normalized matching removes."""
 
     core: str
     before: str = ""
     after: str = ""
 
     def widen(self, response: str, start: int, end: int) -> Interval:
-        """Add the edges of the quote to the place of its core, where the response has them too."""
+        """Extend the interval of the core by the edges of the quote, if the response has them too."""
         if self.before and response.endswith(self.before, 0, start):
             start -= len(self.before)
         if self.after and response.startswith(self.after, end):
@@ -154,19 +153,19 @@ class _Quote(NamedTuple):
 
 
 class _Listings(NamedTuple):
-    """Where one quote is listed: its index in the list of good quotes and in that of poor ones."""
+    """The listings of one quote: its indices in the list of positive quotes and in the list of negative quotes."""
 
     positive: list[tuple[int, _Quote]]
     negative: list[tuple[int, _Quote]]
 
     def of(self, label: Label) -> list[tuple[int, _Quote]]:
-        """The listings under one label."""
+        """Return the listings under one label."""
         return self.positive if label == "positive" else self.negative
 
     def share(
         self, found: list[Interval], occurrences: Occurrences
     ) -> Iterator[tuple[Label, tuple[int, _Quote], list[Interval]]]:
-        """Deal the occurrences out: yield label, listing and the intervals it gets (rules 1, 3 and 4)."""
+        """Yield each listing with its label and its intervals (rules 1, 3 and 4)."""
         alone = len(self.positive) + len(self.negative) == 1
         width = len(found) if alone and occurrences == "all" else 1
         for nth, listing in enumerate(self.positive):
@@ -177,29 +176,29 @@ class _Listings(NamedTuple):
 
 
 class _Finder:
-    """Finds quotes as they are written."""
+    """Finds exact matches of quotes."""
 
     def __init__(self, response: str) -> None:
         self.response = response
 
     def prepare(self, quote: str) -> _Quote:
-        """Nothing is forgiven: the quote is its own core."""
+        """Return the quote as its own core."""
         return _Quote(quote)
 
     def find(self, core: str) -> list[Interval]:
-        """The places of a quote, left to right, without overlap."""
+        """Return the occurrences of a core, left to right, without overlap."""
         return _find(self.response, core, lambda start, end: (start, end))
 
 
-class _ForgivingFinder(_Finder):
-    """Finds quotes up to how they were typed."""
+class _NormalizedFinder(_Finder):
+    """Finds quotes by their normalized forms."""
 
     def __init__(self, response: str) -> None:
         super().__init__(response)
         self._normalized = normalize(response)
 
     def prepare(self, quote: str) -> _Quote:
-        """Take off what stands around the words: space, emphasis and, if need be, quotation marks."""
+        """Remove white space and emphasis around the words, and quotation marks that the response does not have."""
         normalized = normalize(quote)
         form = normalized.form
         first, last = len(form) - len(form.lstrip(_EDGES)), len(form.rstrip(_EDGES))
@@ -212,16 +211,16 @@ class _ForgivingFinder(_Finder):
         return _Quote(core, quote[: normalized.starts[first]], quote[normalized.ends[last - 1] :])
 
     def find(self, core: str) -> list[Interval]:
-        """The places of a quote, left to right, without overlap."""
-        if not core.strip(_EDGES):  # nothing but emphasis: only the very characters can be meant
+        """Return the occurrences of a core, left to right, without overlap."""
+        if not core.strip(_EDGES):  # only emphasis characters: match them exactly
             return super().find(core)
         return _find(self._normalized.form, core, self._normalized.interval)
 
 
 def _find(text: str, core: str, place: Callable[[int, int], Interval | None]) -> list[Interval]:
-    """Find a text in another: whole words where there are any, else everywhere (rule 2).
+    """Return the occurrences of `core` as whole words; if there are none, all occurrences (rule 2).
 
-    `place` maps characters of the text to characters of the response, or to None where that is no place.
+    `place` maps a range of `text` to characters of the response, or to None if it has no such range.
     """
     if not core.strip() or core not in text:
         return []
@@ -229,12 +228,12 @@ def _find(text: str, core: str, place: Callable[[int, int], Interval | None]) ->
 
 
 def _search(text: str, core: str, place: Callable[[int, int], Interval | None], *, whole: bool) -> Iterator[Interval]:
-    """Yield the places of a text in another, left to right, without overlap."""
+    """Yield the occurrences of `core` in `text`, left to right, without overlap."""
     start = text.find(core)
     while start >= 0:
         end = after = start + len(core)
         interval = place(start, end)
-        if whole and inside_word(text, start):  # no word begins before this one is over
+        if whole and inside_word(text, start):  # the next word begins after this word
             word = _WORD.match(text, start)
             after = word.end() if word else start + 1
         elif interval is None or (whole and inside_word(text, end)):
@@ -254,21 +253,13 @@ _WORD = re.compile(rf"[^\W{_SPACELESS}]++")
 
 
 def inside_word(text: str, position: int) -> bool:
-    """True where a cut at this position would go through a word, or between a letter and its mark."""
+    """Return True if this position is inside a word, or between a letter and its combining mark."""
     if not 0 < position < len(text) or not _LETTER.match(text, position - 1):
         return False
     return bool(_LETTER.match(text, position)) or unicodedata.combining(text[position]) > 0
 
 
 def _check_list(label: Label, quotes: Sequence[str]) -> None:
-    """Refuse one text where a list of texts belongs: its letters would pass for quotes."""
+    """Raise an error for one text instead of a list: each of its letters would be a quote."""
     if isinstance(quotes, str):
         raise CriticError(f"{label} is a list of quotes, got one text: {quotes[:80]!r}. Write [{quotes[:80]!r}]")
-
-
-def _check_known(name: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a value that is not known, and name the nearest one that is."""
-    if value not in known:
-        near = get_close_matches(str(value), known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{name} has no value {value!r}.{hint} Known values: {', '.join(known)}")

@@ -1,9 +1,9 @@
-"""Several critiques of one response → one: what enough of them mark is marked.
+"""Several critiques of one response → one critique: a vote on each character.
 
-A critique that is likely as a whole marks little where marks are rare and raters disagree: a word that one rater in
-three would mark stands in no likeliest critique. The share of drawn critiques that mark a word estimates how likely it
-is to be marked, and the share from which on marking it pays is chosen on held-out annotations (minimum Bayes risk;
-with F1 as the gain it is about half of the best F1, arXiv 1402.1892).
+The most likely critique marks too little when errors are rare: it leaves out a word that one rater in three would mark.
+The share of sampled critiques that mark a word estimates the probability that a rater marks it. A character is marked
+if this share reaches a threshold, which is chosen on held-out annotations (minimum Bayes risk; for F1 the threshold is
+about half of the best F1, arXiv 1402.1892).
 """
 
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ Marks = list[Label | None]  # of each character
 def vote(
     critiques: Sequence[Critique], response: str, *, threshold: float = 0.5, agreement: float | None = None
 ) -> Critique:
-    """Return the critique that several of one response come to: drawn from one model, or of several critics.
+    """Return the majority critique of several critiques, sampled from one model or written by several critics.
 
-    A character is marked that at least a share `threshold` of them mark alike, and more than mark it otherwise. Its
-    words are those of the critique whose marks are most like the result.
+    A character gets a label if at least a share `threshold` of the critiques give it this label and more give it this
+    label than the other. The feedback is that of the critique whose marks are most similar to the result.
 
     Args:
-        critiques: at least one; those that failed have no vote.
-        response: what they are about.
-        threshold: in (0, 1].
-        agreement: the name of `threshold` in version 0.1; it goes before it.
+        critiques: at least one; failed critiques have no vote.
+        response: the response that they are about.
+        threshold: the vote threshold, in (0, 1].
+        agreement: the name of `threshold` in version 0.1; if given, it replaces `threshold`.
 
     Returns:
-        A critique of spans without white space at their ends, with the mean of the outcomes. The first critique, if
-        all failed.
+        A critique whose spans have no white space at their ends; its outcome is the mean of the outcomes. If all
+        critiques failed, the first one.
 
     Raises:
         ConfigError: if there is no critique, or `threshold` is not in (0, 1].
@@ -53,15 +53,15 @@ def vote(
     likeness = [sum(a == b for a, b in zip(given, marks, strict=True)) for given in votes]
     outcomes = [critique.outcome for critique in usable if critique.outcome is not None]
     outcome = sum(outcomes) / len(outcomes) if outcomes else None
-    spoken = usable[likeness.index(max(likeness))]
-    return Critique(spoken.feedback, _spans(marks, response), outcome, spoken.status, spoken.unmatched)
+    nearest = usable[likeness.index(max(likeness))]
+    return Critique(nearest.feedback, _spans(marks, response), outcome, nearest.status, nearest.unmatched)
 
 
 def check_votes(votes: int, threshold: float) -> None:
-    """Refuse a vote of nobody, or one that cannot be won or lost.
+    """Check the settings of a vote.
 
     Raises:
-        ConfigError: if it is one.
+        ConfigError: if there are no votes, or `threshold` is not in (0, 1].
     """
     if votes < 1 or not 0.0 < threshold <= 1.0:
         raise ConfigError(
@@ -70,25 +70,27 @@ def check_votes(votes: int, threshold: float) -> None:
 
 
 def _marks(critique: Critique, length: int) -> Marks:
-    """Return the label of each character; None for none, or for both."""
+    """Return the label of each character; None without a label or with both."""
     depth = {label: [0] * (length + 1) for label in LABELS}
     for span in critique.spans:
         depth[span.label][span.start] += 1
         depth[span.label][span.end] -= 1
-    good, poor = (list(accumulate(depth[label]))[:length] for label in LABELS)
-    return [None if bool(a) == bool(b) else LABELS[0] if a else LABELS[1] for a, b in zip(good, poor, strict=True)]
+    positive, negative = (list(accumulate(depth[label]))[:length] for label in LABELS)
+    return [
+        None if bool(a) == bool(b) else LABELS[0] if a else LABELS[1] for a, b in zip(positive, negative, strict=True)
+    ]
 
 
 def _elected(given: Sequence[Label | None], threshold: float) -> Label | None:
-    """Return the label that enough votes give, and more than give the other."""
-    good, poor = (given.count(label) for label in LABELS)
-    if good == poor or max(good, poor) / len(given) < threshold:
+    """Return the label that reaches the threshold and has more votes than the other label."""
+    positive, negative = (given.count(label) for label in LABELS)
+    if positive == negative or max(positive, negative) / len(given) < threshold:
         return None
-    return LABELS[0] if good > poor else LABELS[1]
+    return LABELS[0] if positive > negative else LABELS[1]
 
 
 def _spans(marks: Marks, response: str) -> tuple[Span, ...]:
-    """Return runs of one label, without white space at their ends."""
+    """Return the runs of one label as spans without white space at their ends."""
     found, start = [], 0
     for label, run in groupby(marks):
         end = start + len(list(run))

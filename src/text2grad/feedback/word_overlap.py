@@ -1,8 +1,8 @@
-"""Whether a critique's words speak of what it quotes, as far as words tell (Appendix M.1).
+"""Check that the feedback of a critique names the text that its spans mark (Appendix M.1).
 
-A span is supported where the critique has it, or holds at least half of its words of four letters and more (all its
-words, where none is so long). It is a flag and no verdict: "names the right city" supports "in Lyon" without a word in
-common.
+A span overlaps with the feedback if the feedback contains it, or contains at least half of its words of four or more
+letters (all of its words, if it has no such word). A span without overlap is only a flag: "names the right city" is
+about "in Lyon" without a common word.
 """
 
 import re
@@ -13,31 +13,33 @@ _WORD = re.compile(r"\w+")
 _LONG = 4
 
 
-def unsupported(critique: Critique, response: str) -> tuple[str, ...]:
-    """Return the quotes that a critique's words do not support, each once.
+def quotes_without_overlap(critique: Critique, response: str) -> tuple[str, ...]:
+    """Return the texts of spans without word overlap with the feedback, each once.
 
     Example:
         >>> from text2grad.types import Span
         >>> critique = Critique("The city is not Lyon.", (Span(0, 4, "negative"), Span(8, 14, "positive")))
-        >>> unsupported(critique, "Lyon in summer")
+        >>> quotes_without_overlap(critique, "Lyon in summer")
         ('summer',)
     """
     quotes = dict.fromkeys(response[span.start : span.end] for span in critique.spans)
-    return tuple(quote for quote in quotes if not is_supported(quote, critique.feedback))
+    return tuple(quote for quote in quotes if not has_word_overlap(quote, critique.feedback))
 
 
-def is_supported(span: str, feedback: str) -> bool:
-    """Tell whether a critique's words speak of a span.
+def has_word_overlap(quote: str, feedback: str) -> bool:
+    """Return True if the feedback contains the quote or enough of its words.
 
     Example:
-        >>> is_supported("on Friday", "The day, Friday, is wrong."), is_supported("in Lyon", "Names the right city.")
-        (True, False)
+        >>> has_word_overlap("on Friday", "The day, Friday, is wrong.")
+        True
+        >>> has_word_overlap("in Lyon", "Names the right city.")
+        False
     """
-    here, said = span.casefold(), feedback.casefold()
-    if " ".join(here.split()) in " ".join(said.split()):
+    quote, feedback = quote.casefold(), feedback.casefold()
+    if " ".join(quote.split()) in " ".join(feedback.split()):
         return True
-    every = _WORD.findall(here)
-    words = [word for word in every if len(word) >= _LONG]
-    known = set(_WORD.findall(said))
-    needed = len(words) / 2 if words else len(every)
-    return bool(every) and sum(word in known for word in words or every) >= needed
+    words = _WORD.findall(quote)
+    long = [word for word in words if len(word) >= _LONG]
+    known = set(_WORD.findall(feedback))
+    needed = len(long) / 2 if long else len(words)
+    return bool(words) and sum(word in known for word in long or words) >= needed

@@ -6,7 +6,7 @@ with adapters off; a reward model may be the adapter `critic`. No second copy of
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ def base_of(model: Any) -> Any:
     return model.get_base_model() if is_peft(model) else model
 
 
-def with_lora(model: Any, *, r: int, alpha: int, targets: str | list[str], value_adapter: bool = False) -> Any:
+def with_lora(model: Any, *, r: int, alpha: int, targets: str | Sequence[str], value_adapter: bool = False) -> Any:
     """Return the model with a fresh LoRA adapter for the policy, and one for the value function on request.
 
     Args:
@@ -47,6 +47,7 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | list[str], value
     """
     from peft import LoraConfig, get_peft_model
 
+    targets = targets if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
     with _retired_name():
         model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)

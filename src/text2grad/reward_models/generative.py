@@ -19,7 +19,6 @@ from text2grad.models import context_of, decode_greedily, encode_prompts, load_t
 from text2grad.reward_models.decoding.constrained import (
     ConstrainedCritique,
     ConstrainedProcessor,
-    DrawingProcessor,
     skeleton_of,
 )
 from text2grad.reward_models.decoding.quotable import QuoteLimits
@@ -228,7 +227,7 @@ class GenerativeRewardModel:
             critiques = [ConstrainedCritique(self._skeleton, request.response, **limits) for request in requests]
             self._generate(requests, room, ConstrainedProcessor(critiques, rngs))
             return [critique.text for critique in critiques]
-        ids = self._generate(requests, room, *([DrawingProcessor(rngs)] if rngs else ()))
+        ids = self._generate(requests, room, *([ConstrainedProcessor((), rngs)] if rngs else ()))
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
     def _generate(self, requests: Sequence[_Request], room: int, *processors: Any) -> list[tuple[int, ...]]:
@@ -284,11 +283,11 @@ class GenerativeRewardModel:
             directory: of the model.
             trust_remote_code: run code that comes with the model.
             model: the model if it is already loaded, such as an adapter on the policy's base.
-            settings: keyword arguments of the constructor; they replace the saved settings.
+            settings: keyword arguments of the constructor; they replace the saved settings. Names of version 0.1 are read, too.
 
         Raises:
             ModelError: if there is no such model.
         """
         model = load_writer(directory, trust_remote_code=trust_remote_code) if model is None else model
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
-        return cls(model, tokenizer, **{**saved_settings(directory), **settings})
+        return cls(model, tokenizer, **{**saved_settings(directory), **_current_names(settings)})

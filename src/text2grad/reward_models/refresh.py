@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from text2grad.align import AlignSettings, response_deltas
-from text2grad.config import RefreshConfig
+from text2grad.config import Recipe, RefreshConfig
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
@@ -76,6 +76,23 @@ class Refresher:
         self.old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
         self.current, self.last_kl = "", 0.0
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, critic: Any, annotator: Critic | None) -> "Refresher | None":
+        """Return the refresher that a recipe asks for, or None if it neither audits nor retrains the critic."""
+        if not recipe.refresh.active and not recipe.refresh.audit:
+            return None
+        reward = recipe.reward
+        return cls(
+            recipe.refresh,
+            critic,
+            annotator,
+            Path(recipe.run.out),
+            delta_settings=AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass),
+            match=recipe.critic.match,
+            seed=recipe.run.seed,
+            trust_remote_code=recipe.model.trust_remote_code,
+        )
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return the critic's agreement with the annotator on the first responses of a step; empty if disabled."""

@@ -1,43 +1,45 @@
-"""A generative reward model behind a server: what `GenerativeRewardModel` writes here, written by vLLM, say.
+"""A generative reward model behind a server: the prompts and critiques of `GenerativeRewardModel`, decoded by vLLM.
 
-The prompt is the one that it was trained on, to a chat or as a text to go on with, and decoding is greedy. With each
-request goes the grammar of the critiques that can be written about that response (`critique_grammar`), so that the
-server's JSON is whole and its quotes stand in the response.
+The prompt is the prompt of training, as a text to continue or as a chat message; decoding is greedy. Each request
+carries the grammar of the critiques of its response (`critique_grammar`), so that the server's JSON is complete and its
+quotes occur in the response.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from text2grad.config import ServerConfig
 from text2grad.critics.servers import (
-    Asked,
-    Asker,
+    AnnotationResult,
+    AnnotationSession,
+    CachedClient,
+    Endpoint,
     Failure,
-    Form,
     Item,
-    Session,
+    Prompt,
+    ResponseFormat,
     Store,
-    Verdict,
-    check_server,
-    critiques_of,
+    collect_critiques,
+    make_values,
+    numbered_items,
     read_answer,
-    settings_of,
 )
 from text2grad.errors import RequestError, check_known
 from text2grad.feedback import Match
-from text2grad.reward_models.decoding.grammar import check_countable, critique_grammar
+from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.writing import critique_prompt, critique_request
 from text2grad.types import Critique, Example, PromptFormat
+
+DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
+"""Defaults of the endpoint that differ from an annotator's."""
 
 
 class ServerRewardModel:
     """A critic that is a trained reward model on an OpenAI-compatible server.
 
-    A critique that cannot be read is of status `unparsable`; where none came it is `timed_out`. Both give δ = 0, and
-    the run stops above `critic.max_failure_rate`.
+    An answer without a critique becomes a critique of status `unparsable`; without an answer the status is `timed_out`.
+    Both give δ = 0, and the run stops above `critic.max_failure_rate`.
     """
 
     def __init__(
@@ -52,18 +54,19 @@ class ServerRewardModel:
         match: Match = "exact",
         **settings: Any,
     ) -> None:
-        """Take the model's name, the file of its critiques, and settings of the section [server] by name.
+        """Take the name of the model, the file of its critiques, and settings of the section [server] by name.
 
         Args:
-            model: its name on the server; of vLLM's adapters, the adapter's.
-            store: the SQLite file, which need not exist. It knows models by name, so weights that change take another
-                file, or another name.
-            prompt_format: as it was trained: "plain" goes on with prompt and response, "chat" by its chat template.
-            write_feedback: False where it was trained to write spans alone.
-            constrain: send the grammar. A server that knows none refuses it, and each such critique is a failure.
-            limits: on constrained quotes, those that a grammar can say.
-            match: how quotes are found in responses; those of constrained decoding are always exact.
-            settings: `base_url`, `api_key_env`, `max_tokens`, `concurrency`, `timeout_s`, `retries`, ...
+            model: its name on the server; for an adapter in vLLM, the name of the adapter.
+            store: the SQLite file, which is created if it does not exist. It identifies models by name, so use another
+                file or another name when the weights change.
+            prompt_format: as in training: "plain" continues prompt and response, "chat" uses the chat template.
+            write_feedback: False for a model that was trained to write spans only.
+            constrain: send the grammar. A server without grammars rejects it, and each rejected critique is a failure.
+            limits: limits on constrained quotes that a grammar can express.
+            match: how quotes are found in responses; always "exact" for constrained decoding.
+            settings: attributes of `Endpoint`: `base_url`, `api_key_env`, `max_tokens`, `concurrency`, `timeout_s`,
+                `retries`, ...
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
@@ -71,11 +74,10 @@ class ServerRewardModel:
         check_known("prompt_format", prompt_format, get_args(PromptFormat))
         limits = limits or QuoteLimits()
         if constrain:
-            check_countable(limits)
-        defaults = ServerConfig().model_dump(exclude={"prompt_format", "words"})
+            check_expressible(limits)
         fixed = {"model": model, "temperature": 0.0, "structured": "json_schema" if constrain else "off"}
-        self.settings = settings_of("ServerRewardModel", **{**defaults, **settings, **fixed})
-        check_server(self.settings, "server")
+        (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
+        self.endpoint.check("server")
         self.path, self.prompt_format, self.write_feedback = Path(store), prompt_format, write_feedback
         self.constrain, self.limits = constrain, limits
         self.match: Match = "exact" if constrain else match
@@ -84,46 +86,34 @@ class ServerRewardModel:
         """Return one critique per response, in order.
 
         Raises:
-            CriticError: if the server turns everything away: a wrong key, an unknown model; or is not there.
+            CriticError: if the server rejects every request (a wrong key, an unknown model) or does not respond.
         """
-        items = [
-            Item(str(row), example, response)
-            for row, (example, response) in enumerate(zip(examples, responses, strict=True))
-        ]
         with Store(self.path) as store:
-            return critiques_of(Session(self.settings, store, self.match, lambda asker: _Writer(asker, self)), items)
+            session = AnnotationSession(self.endpoint, store, self.annotate)
+            return collect_critiques(session, numbered_items(examples, responses))
 
-    def asked(self, item: Item) -> Asked:
-        """Return what the server is asked about a response."""
+    def prompt(self, item: Item) -> Prompt:
+        """Return the prompt for the critique of a response."""
         if self.prompt_format == "plain":
             return critique_prompt(item.example, item.response)
         return ({"role": "user", "content": critique_request(item.example, item.response)},)
 
+    async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
+        """Return the critique of one response.
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    """Has the model write the critique of each item."""
-
-    asker: Asker
-    reward_model: ServerRewardModel
-
-    async def judge(self, item: Item) -> Verdict:
-        """Return what becomes of one item.
-
-        As with the model itself, a quote marks one place each time it is listed, and a list that the length limit cut
-        off is read as far as it goes: greedy decoding may list the same quote again and again.
+        As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
+        cut is read up to the cut: greedy decoding may repeat a quote until the limit.
         """
-        model = self.reward_model
         grammar = ""
-        if model.constrain:
+        if self.constrain:
             grammar = critique_grammar(
                 item.response,
-                write_feedback=model.write_feedback,
-                limits=model.limits,
-                max_tokens=model.settings.max_tokens,
+                write_feedback=self.write_feedback,
+                limits=self.limits,
+                max_tokens=self.endpoint.max_tokens,
             )
         try:
-            answer = await self.asker.ask(model.asked(item), Form("grammar", grammar))
+            answer = await client.complete(self.prompt(item), ResponseFormat("grammar", grammar))
         except RequestError as error:
-            return Verdict(failure=Failure(error.kind, error.detail))
-        return read_answer(answer, item.response, match=model.match, occurrences="first", whole=False)
+            return AnnotationResult(failure=Failure(error.kind, error.detail))
+        return read_answer(answer, item.response, match=self.match, occurrences="first", complete=False)

@@ -1,38 +1,49 @@
-"""A generative reward model within vLLM, in this process: what `GenerativeRewardModel` reads and writes, by its engine.
+"""A generative reward model in vLLM, in this process: the prompts and critiques of `GenerativeRewardModel`.
 
-Decoding is greedy, or drawn for a vote. With each prompt goes the grammar of the critiques that can be written about
-that response (`critique_grammar`), since vLLM holds its models to grammars; what a grammar cannot count is refused.
+Decoding is greedy, or sampled for a vote. Each prompt carries the grammar of the critiques of its response
+(`critique_grammar`), which vLLM enforces; limits that a grammar cannot express are refused.
 """
 
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from text2grad.config import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
 from text2grad.feedback import Match, check_votes, vote
 from text2grad.models import ADAPTER_CONFIG, base_named_by, load_tokenizer
 from text2grad.reward_models.decoding.constrained import skeleton_of
-from text2grad.reward_models.decoding.grammar import check_countable, critique_grammar
+from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.generative import check_room, constrains, critique_prompts, read_critiques, saved_settings
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
-_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, as vLLM sets room aside for them
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maximal adapter ranks that vLLM accepts
+
+
+@dataclass(frozen=True)
+class VLLMSettings:
+    """Arguments of vLLM's engine; see the section [vllm] of a recipe."""
+
+    dtype: str = "auto"
+    gpu_memory_utilization: float = 0.4
+    max_model_len: int | None = None
+    tensor_parallel_size: int = 1
+    enforce_eager: bool = False
 
 
 class Request(NamedTuple):
-    """What is to be gone on with.
+    """A prompt to continue.
 
     Attributes:
         prompt_ids: token ids of the prompt.
-        max_tokens: the most that may follow.
-        grammar: that they are held to; "" for none.
-        draws: how many continuations are drawn; 1 decodes the likeliest.
-        seed: of the draws.
+        max_tokens: length limit of a continuation.
+        grammar: enforced on the continuation; "" for none.
+        draws: number of continuations to sample; 1 decodes greedily.
+        seed: random seed of the samples.
     """
 
     prompt_ids: list[int]
@@ -43,31 +54,31 @@ class Request(NamedTuple):
 
 
 class Engine(Protocol):
-    """What decodes.
+    """A loaded language model that decodes.
 
     Attributes:
-        context: the most tokens of a prompt and what follows it.
+        context: length limit of a prompt with its continuation, in tokens.
     """
 
     context: int
 
     def write(self, requests: Sequence[Request]) -> list[list[list[int]]]:
-        """Return the token ids that each request is gone on with, in order, as often as it says."""
+        """Return the token ids of the continuations of each request, in order."""
         ...
 
 
 class VLLMEngine:
-    """A language model, or an adapter on one, that vLLM has loaded."""
+    """A language model or adapter, loaded by vLLM."""
 
     def __init__(
-        self, directory: str | Path, config: VLLMConfig | None = None, *, trust_remote_code: bool = False
+        self, directory: str | Path, config: VLLMSettings | None = None, *, trust_remote_code: bool = False
     ) -> None:
-        """Load it.
+        """Load the model.
 
         Args:
-            directory: of the model, or of the adapter, which names its base.
-            config: the section [vllm].
-            trust_remote_code: run code that comes with it.
+            directory: of the model, or of an adapter whose configuration names its base.
+            config: arguments of vLLM's engine.
+            trust_remote_code: run code that comes with the model.
 
         Raises:
             ConfigError: if vLLM is not installed, or several processes share the run.
@@ -78,7 +89,8 @@ class VLLMEngine:
         from vllm.lora.request import LoRARequest
 
         base = base_named_by(directory)
-        settings = (config or VLLMConfig()).model_dump(exclude_none=True)
+        # `vars` also reads a section [vllm], which `config` was in earlier versions.
+        settings = {name: value for name, value in vars(config or VLLMSettings()).items() if value is not None}
         if base is not None:
             settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(Path(directory))}
         try:
@@ -87,7 +99,7 @@ class VLLMEngine:
                 tokenizer=str(directory),
                 trust_remote_code=trust_remote_code,
                 load_format="safetensors",
-                generation_config="vllm",  # of the model's own, the penalties stay out and the ends of sequence count
+                generation_config="vllm",  # ignore the model's own penalties; its ends of sequence still count
                 structured_outputs_config={"backend": "guidance"},
                 **settings,
             )
@@ -97,7 +109,7 @@ class VLLMEngine:
         self.context: int = self._llm.llm_engine.model_config.max_model_len
 
     def write(self, requests: Sequence[Request]) -> list[list[list[int]]]:
-        """Return the token ids that each request is gone on with; an end of sequence is the last of them."""
+        """Return the token ids of each continuation, up to and including an end of sequence."""
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -118,7 +130,7 @@ class VLLMEngine:
 
 
 class VLLMRewardModel:
-    """A critic that is a language model within vLLM: `model(examples, responses)` returns critiques."""
+    """A critic that is a language model in vLLM: `model(examples, responses)` returns critiques."""
 
     def __init__(  # noqa: PLR0913 - as `GenerativeRewardModel`'s
         self,
@@ -136,29 +148,15 @@ class VLLMRewardModel:
         vote_threshold: float = 0.5,
         seed: int = 0,
     ) -> None:
-        """Take what decodes, and how; the settings are those of `GenerativeRewardModel`.
-
-        Args:
-            engine: has loaded a model that was trained to write critiques.
-            tokenizer: its tokenizer.
-            max_new_tokens: length limit of a critique.
-            write_feedback: False where it writes spans alone.
-            form: what it writes beside the words.
-            match: how quotes are found in the response; those of constrained decoding are always exact.
-            constrain: hold it to the grammar of the response; None does so with quotes.
-            limits: on constrained quotes, those that a grammar can say.
-            prompt_format: how it is asked, as when it learned.
-            votes: how many critiques of a response are drawn and put to the vote; 1 decodes the likeliest.
-            vote_threshold: share of the votes that marks a character.
-            seed: of the draws.
+        """Take an engine that has loaded a trained model, its tokenizer, and settings of `GenerativeRewardModel`.
 
         Raises:
-            ConfigError: if a limit is none that a grammar holds, `constrain` is True and `form` labels words, or
-                `votes` or `vote_threshold` is none.
-            ModelError: if the tokenizer or the length has no room for a critique's JSON.
+            ConfigError: if a grammar cannot express a limit, if `constrain` is True and `form` labels words, or if
+                `votes` or `vote_threshold` is out of range.
+            ModelError: if the tokenizer or the length limit has no room for a critique's JSON.
         """
         self.limits = limits or QuoteLimits()
-        self.constrain = _held(constrain, form, self.limits)
+        self.constrain = _is_constrained(constrain, form, self.limits)
         self.engine, self.tokenizer, self.max_new_tokens = engine, tokenizer, max_new_tokens
         self.write_feedback = write_feedback
         self.form: CritiqueForm = form
@@ -166,13 +164,13 @@ class VLLMRewardModel:
         self.prompt_format: PromptFormat = prompt_format
         self.votes, self.vote_threshold, self.seed = votes, vote_threshold, seed
         check_votes(votes, vote_threshold)
-        self._least = 1
+        self._min_tokens = 1
         if self.constrain:
             ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-            self._least = int(
+            self._min_tokens = int(
                 skeleton_of(tokenizer, size=len(tokenizer), eos_ids=ends, write_feedback=write_feedback).cost[START]
             )
-            check_room(max_new_tokens, self._least)
+            check_room(max_new_tokens, self._min_tokens)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order."""
@@ -182,22 +180,22 @@ class VLLMRewardModel:
         return [vote(*pair, threshold=self.vote_threshold) for pair in zip(drawn, responses, strict=True)]
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
-        """Return `votes` critiques of each response, drawn from the model."""
+        """Return `votes` sampled critiques of each response."""
         drawn = self._texts(examples, responses, self.votes)
         return [self._read(own, [response] * len(own)) for own, response in zip(drawn, responses, strict=True)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
 
-        A response that leaves no room for a critique in the model's context gets the empty text.
+        The text is empty if prompt and response leave no room for a critique in the model's context.
         """
         return [texts[0] for texts in self._texts(examples, responses, 1)]
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        """Return the likeliest critique of each response, or several that are drawn."""
+        """Return the text of the greedy critique of each response, or of several sampled critiques."""
         prompts = critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
         rooms = [min(self.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
-        rows = [row for row, room in enumerate(rooms) if room >= self._least]
+        rows = [row for row, room in enumerate(rooms) if room >= self._min_tokens]
         grammars = {row: self._grammar(responses[row], rooms[row]) for row in rows}
         requests = [Request(prompts[row], rooms[row], grammars[row], draws, self.seed) for row in rows]
         texts = [[""]] * len(prompts)
@@ -218,46 +216,46 @@ class VLLMRewardModel:
         cls,
         directory: str | Path,
         *,
-        config: VLLMConfig | None = None,
+        config: VLLMSettings | None = None,
         trust_remote_code: bool = False,
         **settings: Any,
     ) -> "VLLMRewardModel":
-        """Load what `GenerativeRewardModel.save` wrote, or any language model that writes critiques, or an adapter.
+        """Load a model or adapter that `GenerativeRewardModel.save` wrote, or any language model that writes critiques.
 
         Args:
-            directory: where it is.
-            config: the section [vllm].
-            trust_remote_code: run code that comes with it.
-            settings: keyword arguments of the constructor that go before the saved ones.
+            directory: of the model or adapter.
+            config: arguments of vLLM's engine.
+            trust_remote_code: run code that comes with the model.
+            settings: keyword arguments of the constructor, which override the saved settings.
 
         Raises:
             ConfigError: if vLLM is not installed, or a setting is wrong.
             ModelError: if there is no such model, or vLLM cannot load it.
         """
         settings = {**saved_settings(directory), **settings}
-        settings.pop("rows_at_once", None)  # vLLM sees to that
-        held = _held(settings.get("constrain"), settings.get("form", "spans"), settings["limits"])
+        settings.pop("rows_at_once", None)  # vLLM makes its own batches
+        constrained = _is_constrained(settings.get("constrain"), settings.get("form", "spans"), settings["limits"])
         check_vllm()
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
-        if held:
-            _check_spelled(tokenizer)
+        if constrained:
+            _check_grammar_support(tokenizer)
         engine = VLLMEngine(directory, config, trust_remote_code=trust_remote_code)
         return cls(engine, tokenizer, **settings)
 
 
-def _held(constrain: bool | None, form: CritiqueForm, limits: QuoteLimits) -> bool:
-    """Return whether critiques are held to a grammar, where one can say all of that."""
-    held = constrains(constrain, form)
-    if held:
-        check_countable(limits)
-    return held
+def _is_constrained(constrain: bool | None, form: CritiqueForm, limits: QuoteLimits) -> bool:
+    """Return whether a grammar is enforced; refuse limits that it cannot express."""
+    constrained = constrains(constrain, form)
+    if constrained:
+        check_expressible(limits)
+    return constrained
 
 
 def check_vllm() -> None:
-    """Refuse to go on where there is no vLLM, or where several processes would load one each.
+    """Check that vLLM can be imported, and that this is the only process of the run.
 
     Raises:
-        ConfigError: then.
+        ConfigError: if not.
     """
     try:
         import vllm  # noqa: F401
@@ -269,26 +267,26 @@ def check_vllm() -> None:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1:
         raise ConfigError(
-            f'critic.kind = "vllm" works in a run of one process, and this one has {processes}: each would load the '
+            f'critic.kind = "vllm" needs a run of one process, but this run has {processes}: each would load the '
             'model onto the same GPU. Serve it with `vllm serve`, and choose critic.kind = "server"'
         )
 
 
-def _check_spelled(tokenizer: Any) -> None:
-    """Refuse a tokenizer of which vLLM's library of grammars cannot tell the bytes of its tokens."""
+def _check_grammar_support(tokenizer: Any) -> None:
+    """Refuse a tokenizer whose tokens llguidance, vLLM's grammar library, cannot convert to bytes."""
     from llguidance.hf import from_tokenizer
 
     try:
         from_tokenizer(tokenizer)
     except ValueError as error:
         raise ModelError(
-            f'vLLM cannot hold this tokenizer to a grammar ({error}). Choose critic.kind = "generative", or leave the '
-            "grammar out with critic.constrain = false."
+            f'vLLM cannot enforce a grammar with this tokenizer ({error}). Choose critic.kind = "generative", or '
+            "decode without a grammar: critic.constrain = false."
         ) from error
 
 
 def _rank(directory: Path) -> int:
-    """Return the room that vLLM must set aside for an adapter: the next of its sizes."""
+    """Return the maximal adapter rank to set in vLLM: the smallest that it accepts and that suffices."""
     saved = json.loads((directory / ADAPTER_CONFIG).read_bytes())
     rank = max([saved["r"], *saved.get("rank_pattern", {}).values()])
     return next((size for size in _RANKS if size >= rank), rank)

@@ -443,7 +443,7 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
             model,
             r=settings.lora_r,
             alpha=settings.lora_alpha,
-            targets=settings.lora_targets if isinstance(settings.lora_targets, str) else list(settings.lora_targets),
+            targets=settings.lora_targets,
             value_adapter=settings.value == "adapter",
         )
     return model

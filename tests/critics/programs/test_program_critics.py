@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from places import SHARED
-from text2grad.critics.programs.failing_lines import Unit, one_by_one, read_units, suspects
+from text2grad.critics.programs.failing_lines import StatementRun, read_statement_runs, suspect_lines, tracing_tests
 from text2grad.critics.programs.program_text import Program, program_in
 from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic
@@ -211,7 +211,7 @@ def test_the_solutions_of_kodcode_pass_their_pytest_files(critic: UnitTestCritic
 
 
 def test_tests_are_cut_into_statements_that_tell_by_themselves() -> None:
-    parts = one_by_one("x = 1\ndef check(f):\n    y = f(x)\n    assert y == 2, 'no'\ncheck(g)", "#")
+    parts = tracing_tests("x = 1\ndef check(f):\n    y = f(x)\n    assert y == 2, 'no'\ncheck(g)", "#")
     assert "[(False, 'x = 1'), (False, " in parts
     assert "(False, 'f = g'), (False, 'y = f(x)'), (True, 'assert y == 2')]" in parts
     for tests in (
@@ -220,7 +220,7 @@ def test_tests_are_cut_into_statements_that_tell_by_themselves() -> None:
         "def (",
         "x" * 10**6 + "(",
     ):
-        assert one_by_one(tests, "#") == ""
+        assert tracing_tests(tests, "#") == ""
 
 
 @pytest.mark.parametrize(
@@ -237,14 +237,14 @@ def test_tests_are_cut_into_statements_that_tell_by_themselves() -> None:
     ],
 )
 def test_suspects_by_hand(failing: list[set[int]], passing: list[set[int]], expected: set[int]) -> None:
-    units = [Unit("f", "AssertionError", frozenset(lines)) for lines in failing]
-    units += [Unit("p", "", frozenset(lines)) for lines in passing]
-    assert suspects(units) == expected
+    runs = [StatementRun("f", "AssertionError", frozenset(lines)) for lines in failing]
+    runs += [StatementRun("p", "", frozenset(lines)) for lines in passing]
+    assert suspect_lines(runs) == expected
 
 
 def test_lines_that_a_program_prints_do_not_break_the_reading_of_its_tests() -> None:
     said = ['#["assert f()", "", [1, 2], null]', "#[1", "#[]", "# what?", "other", '#["a", "", 3, null]']
-    assert read_units("\n".join(said), "#") == [Unit("assert f()", "", frozenset({1, 2}))]
+    assert read_statement_runs("\n".join(said), "#") == [StatementRun("assert f()", "", frozenset({1, 2}))]
 
 
 @pytest.mark.parametrize(
@@ -345,11 +345,11 @@ def test_ruff_says_syntax_errors_and_takes_outcomes_and_rules() -> None:
 
 
 def test_rules_that_ruff_does_not_know_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^ruff refuses: .*Unknown rule selector.*QQQ"):
+    with pytest.raises(ConfigError, match=r"^ruff fails: .*Unknown rule selector.*QQQ"):
         RuffCritic(select=["QQQ"])
     with pytest.raises(ConfigError) as caught:
         RuffCritic(select="F401")
-    assert str(caught.value) == "select is a list of rules, got one text: 'F401'. Write ['F401']"
+    assert str(caught.value) == "select must be a list of rules, got the text 'F401'. Write ['F401']"
 
 
 def test_ruff_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

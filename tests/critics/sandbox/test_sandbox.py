@@ -79,7 +79,8 @@ def test_an_error_shows_its_line_in_the_program_and_what_was_printed_before(box:
     assert outcome.output.startswith('naïve 0\nTraceback (most recent call last):\n  File "tests.py", line 2')
     assert 'File "solution.py", line 3, in f\n    return 1 / x\n' in outcome.output
     assert outcome.output.endswith("ZeroDivisionError: division by zero\n")
-    assert "_sandbox" not in outcome.output
+    assert "sandbox" not in outcome.output
+    assert "inside" not in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def add(a, b):
     "replaces the main module": """
 import sys
 for name, module in list(sys.modules.items()):
-    if name == '__main__' or 'sandbox' in name:
+    if name == '__main__' or 'sandbox' in name or 'inside' in name:
         for key in list(vars(module)):
             vars(module)[key] = lambda *a, **k: None
 def add(a, b):
@@ -293,7 +294,7 @@ for number in range(3, 64):
 
 def judged(said: bytes, status: int) -> tuple[str, str]:
     job = object.__new__(server.Job)
-    job.token, job.said = b"t" * 16, said
+    job.token, job.received = b"t" * 16, said
     return job._judge(status)
 
 
@@ -511,8 +512,54 @@ def test_the_environment_and_the_arguments_tell_nothing(box: Sandbox, monkeypatc
     assert box.run(program, "assert True").output == "{} ['solution.py'] \n"
 
 
-def test_this_package_is_not_there(box: Sandbox) -> None:
-    assert box.run("import text2grad", "assert True").reason == "error"
+MODULES = [
+    *("text2grad", "text2grad.errors", "text2grad.critics.sandbox.inside.server"),
+    *("inside", "inside.job", "inside.kernel", "inside.server", "job", "kernel", "server"),
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_neither_this_package_nor_the_sandbox_can_be_imported(box: Sandbox, name: str) -> None:
+    outcome = box.run("import importlib", f"importlib.import_module({name!r})")
+    assert (outcome.reason, outcome.output.splitlines()[-1].partition(":")[0]) == ("error", "ModuleNotFoundError")
+    outcome = box.run(f"import {name}", "assert True")
+    assert (outcome.reason, outcome.output.splitlines()[-1].partition(":")[0]) == ("error", "ModuleNotFoundError")
+    by_pytest = f"import pytest\ndef test_a():\n    with pytest.raises(ModuleNotFoundError):\n        import {name}\n"
+    assert box.run(ADD, by_pytest, timeout_s=10).passed
+
+
+def test_no_loaded_module_and_no_path_leads_to_this_package_or_the_sandbox(box: Sandbox) -> None:
+    program = """
+import sys
+loaded = [name for name, module in sys.modules.items() if module and name.partition('.')[0] in ('text2grad', 'inside')]
+origins = [name for name, module in sys.modules.items() if 'sandbox' in (getattr(module, '__file__', None) or '')]
+paths = [path for path in (*sys.path, *sys.path_importer_cache, *sys.orig_argv) if 'sandbox' in path]
+"""
+    tests = "assert not loaded, loaded\nassert not origins, origins\nassert not paths, paths"
+    assert box.run(program, tests) == Outcome(True, "passed", "")
+
+
+def test_this_package_cannot_be_imported_where_it_is_installed_beside_pytest(
+    box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    (site / "text2grad").mkdir(parents=True)
+    (site / "text2grad" / "__init__.py").touch()
+    (site / "beside.py").touch()
+    monkeypatch.setattr(worker_module, "pytest_site", lambda: str(site))
+    with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as one:
+        assert one.run("import beside", "assert True").passed
+        outcome = one.run("import text2grad", "assert True")
+    assert (outcome.reason, outcome.output.splitlines()[-1].partition(":")[0]) == ("error", "ModuleNotFoundError")
+
+
+def test_the_files_of_this_package_are_not_there(strong: Sandbox) -> None:
+    package = Path(module.__file__).parents[2]
+    places = [str(path) for path in (package, *package.rglob("*.py"))]
+    outcome = strong.run(
+        ATTEMPT, f"for place in {places}:\n    assert attempt(open, place) == 'FileNotFoundError', place"
+    )
+    assert outcome == Outcome(True, "passed", "")
 
 
 def test_other_files_are_not_there(strong: Sandbox, tmp_path: Path) -> None:
@@ -563,7 +610,9 @@ def test_packages_that_lie_in_tmp_are_seen_beside_a_program_s_own_empty_tmp(
 def test_unshare_says_that_python_itself_lies_in_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_find", lambda program: program)
     monkeypatch.setattr(worker_module, "python_path", lambda: "/tmp/bin/python3")
-    with pytest.raises(worker_module.StartError, match="Python itself lies in /tmp, /tmp/bin/python3, where programs"):
+    with pytest.raises(
+        worker_module.StartError, match=r"^Python is installed in /tmp \(/tmp/bin/python3\), where programs"
+    ):
         worker_module.command("unshare", "/empty")
     bubblewrap = worker_module.command("bwrap", "/empty")
     assert bubblewrap[bubblewrap.index("--") + 1] == "/sandbox/tmp/bin/python3"
@@ -635,7 +684,7 @@ def test_a_program_that_loses_two_workers_has_crashed(any_box: Sandbox, monkeypa
 def test_a_worker_that_does_not_answer_is_ended(any_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.3)
     with Sandbox(workers=1, isolation=any_box.isolation, accept_weaker=True) as one:
-        monkeypatch.setattr(worker_module.Worker, "ask", lambda *a, **k: True)
+        monkeypatch.setattr(worker_module.Worker, "send_job", lambda *a, **k: True)
         outcome = one.run(*GOOD, timeout_s=0.1)
     assert outcome == Outcome(False, "timeout", "The time was up, and the sandbox did not answer.")
 
@@ -755,7 +804,7 @@ def test_where_nothing_isolates_that_is_an_error_and_weaker_isolation_a_choice(
         run_tests(*GOOD)
     assert isinstance(error.value, Text2GradError)
     assert str(error.value) == (
-        "code cannot be run apart from everything else here. Tried bwrap: there is no program bwrap; unshare: unshare: "
+        "code cannot be run in isolation on this machine. Tried bwrap: bwrap is not installed; unshare: unshare: "
         "not permitted. Install bubblewrap (apt-get install bubblewrap) and let users make namespaces, or give "
         "accept_weaker=True if programs may see every file that you can read."
     )
@@ -824,7 +873,7 @@ def test_the_filter_decides_by_number_and_arguments(machine: str, column: int, a
 
 
 def test_other_machines_are_not_filtered() -> None:
-    with pytest.raises(OSError, match="system calls of a riscv64 cannot be filtered, only of"):
+    with pytest.raises(OSError, match="system calls of riscv64 cannot be filtered, only those of"):
         kernel.system_call_filter("riscv64", 1)
 
 

@@ -9,14 +9,15 @@ import tenacity
 
 from fault_server import HUGE, SECRET, Running, running
 from text2grad.config.critic import AnnotateConfig
-from text2grad.critics.servers import asking
-from text2grad.critics.servers.asking import Tally
+from text2grad.critics.servers import cached_client
+from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
+from text2grad.critics.servers.cached_client import AnnotationSession, Usage
 from text2grad.critics.servers.client import MAX_REPLY_BYTES
-from text2grad.critics.servers.judging import Item, Session, Verdict
 from text2grad.critics.servers.pace import Budget, Pace
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, RequestError
+from text2grad.experiments.annotation_items import endpoint_values
 from text2grad.types import Example, Span
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -31,13 +32,19 @@ def prompt(one: Item, **settings: Any) -> str:
     return template.messages(one.example, one.response, feedback=one.feedback)[0]["content"]
 
 
-def judged(server: Running, path: Path, *items: Item, **settings: Any) -> tuple[list[Verdict], Tally, Budget]:
+def session(store: Store, config: AnnotateConfig) -> AnnotationSession[Item, AnnotationResult]:
+    endpoint, spending = endpoint_values(config)
+    annotator = Annotator(Template(config.template, config.reasoning), config.reask)
+    return AnnotationSession(endpoint, store, annotator.annotate, spending)
+
+
+def judged(server: Running, path: Path, *items: Item, **settings: Any) -> tuple[list[AnnotationResult], Usage, Budget]:
     values = {"model": "m", "base_url": server.url, "api_key_env": "SOME_KEY", "concurrency": 8, "timeout_s": 10.0}
     with Store(path / "answers.sqlite") as store:
-        return asyncio.run(Session(AnnotateConfig(**{**values, **settings}), store).run(items))
+        return asyncio.run(session(store, AnnotateConfig(**{**values, **settings})).run(items))
 
 
-def kinds(verdicts: list[Verdict]) -> list[str]:
+def kinds(verdicts: list[AnnotationResult]) -> list[str]:
     return [verdict.failure.kind if verdict.failure else "ok" for verdict in verdicts]
 
 
@@ -48,7 +55,7 @@ def test_an_answer_becomes_feedback_and_spans_of_the_response(server: Running, t
     assert verdict.critique.feedback == '"So" is right, but "today." is wrong.'
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
     assert (verdict.prompt_tokens, verdict.completion_tokens) == (100, 20)
-    assert tally == Tally(answered=1, prompt_tokens=100, completion_tokens=20)
+    assert tally == Usage(answered=1, prompt_tokens=100, completion_tokens=20)
     assert budget.requests == 1
 
 
@@ -168,14 +175,16 @@ def test_a_key_that_is_turned_away_stops_the_run(server: Running, tmp_path: Path
 def test_a_server_that_never_answers_is_given_up(server: Running, tmp_path: Path) -> None:
     items = [item("500 500 500", f"down {row}") for row in range(40)]
     verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=0, structured="off")
-    assert kinds(verdicts) == ["server_error"] * asking.GIVE_UP_AFTER + ["not_asked"] * 20
-    assert budget.requests == asking.GIVE_UP_AFTER
+    assert kinds(verdicts) == ["server_error"] * cached_client.GIVE_UP_AFTER + ["not_asked"] * 20
+    assert budget.requests == cached_client.GIVE_UP_AFTER
 
 
 def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, tmp_path: Path) -> None:
-    items = [item(script, f"flaky {row}") for row in range(asking.GIVE_UP_AFTER + 1) for script in ("500 500", "ok")]
+    items = [
+        item(script, f"flaky {row}") for row in range(cached_client.GIVE_UP_AFTER + 1) for script in ("500 500", "ok")
+    ]
     verdicts, _, _ = judged(server, tmp_path, *items, concurrency=1, retries=0, structured="off")
-    assert kinds(verdicts) == ["server_error", "ok"] * (asking.GIVE_UP_AFTER + 1)
+    assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
 def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path) -> None:
@@ -256,7 +265,7 @@ def test_a_refusal_halves_the_pace_and_an_answer_raises_it(server: Running, tmp_
     paces: list[Pace] = []
     settings = AnnotateConfig(model="m", base_url=server.url, api_key_env="SOME_KEY", concurrency=8, structured="off")
     with Store(tmp_path / "answers.sqlite") as store:
-        asyncio.run(Session(settings, store).run([item("429 ok", "pace")], on_start=paces.append))
+        asyncio.run(session(store, settings).run([item("429 ok", "pace")], on_start=paces.append))
     assert (paces[0].slowed, paces[0].limit) == (1, 4.25)  # 8 / 2, and 1/4 more
 
 
@@ -264,7 +273,7 @@ def test_a_request_is_repeated_after_what_the_server_asks_for_and_some_more() ->
     error = RequestError("server_error", "down", transient=True, retry_after_s=7.0)
     state = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
     state.set_exception((RequestError, error, None))
-    assert 7.0 < asking._wait(state) <= 7.001  # all would come back at once without the random part
+    assert 7.0 < cached_client._wait(state) <= 7.001  # all would come back at once without the random part
 
 
 def test_a_budget_of_requests_is_kept_to_the_last_one(server: Running, tmp_path: Path) -> None:
@@ -281,7 +290,7 @@ def test_a_budget_of_money_is_never_overspent_and_counts_earlier_runs(server: Ru
     # An answer costs 100 + 20 tokens at $1 = $0.00012; at most it could cost a token per byte and 50 more.
     items = [item("ok", f"money {row}") for row in range(20)]
     prices = {"input_price": 1.0, "output_price": 1.0, "max_tokens": 50}
-    most = (len(prompt(items[0]).encode()) + asking._TEMPLATE_BYTES + 50) / 1e6
+    most = (len(prompt(items[0]).encode()) + cached_client._TEMPLATE_BYTES + 50) / 1e6
     limit = 5 * 0.00012 + most * 1.01
     verdicts, tally, budget = judged(server, tmp_path, *items, max_cost=limit, **prices)
     assert tally.answered == 6  # the sixth could still cost the most; with it $0.00072 are spent, and a seventh cannot
@@ -304,7 +313,7 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
     one = item(fault, "é", response="très bien")
     settings: dict[str, Any] = {"max_tokens": 50, "input_price": 1.0, "output_price": 3.0, "structured": "off"}
     _, _, budget = judged(server, tmp_path, one, retries=0, timeout_s=0.3 if fault == "slow" else 10.0, **settings)
-    most = (len(prompt(one).encode()) + asking._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
+    most = (len(prompt(one).encode()) + cached_client._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
     assert budget.cost == pytest.approx(most if charged else 0.0)
 
 
@@ -325,19 +334,19 @@ def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path
         (
             {"api_key_env": "NO_SUCH_KEY", "base_url": "http://localhost:1/v1"},
             "the environment variable NO_SUCH_KEY holds no key for http://localhost:1/v1. Set it, or set [annotate] "
-            'api_key_env = "" for a server that wants none',
+            'api_key_env = "" for a server without keys',
         ),
         *(
             (
                 {"base_url": f"http://{address}"},
-                "[annotate] base_url holds a user, a password or a query; a recipe holds no secrets. Put the key into "
-                "the environment variable that api_key_env names",
+                "[annotate] base_url contains a user, a password or a query, but a recipe must not contain secrets. "
+                "Put the key into the environment variable that api_key_env names",
             )
             for address in (f"me:{SECRET}@localhost/v1", f"{SECRET}@localhost/v1", f"localhost/v1?key={SECRET}")
         ),
         (
             {"base_url": "localhost:8000"},
-            "[annotate] base_url is an address such as http://localhost:8000/v1, got 'localhost:8000'",
+            "[annotate] base_url must be an address such as http://localhost:8000/v1, got 'localhost:8000'",
         ),
     ],
 )

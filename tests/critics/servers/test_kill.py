@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from fault_server import Running, running
-from text2grad.critics.servers.store import Question, Store
+from text2grad.critics.servers.store import Request, Store
 from text2grad.critics.servers.templates import Template
 from text2grad.types import Example
 
@@ -48,13 +48,13 @@ def start(recipe: Path, server: Running, out: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def questions() -> dict[str, Question]:
+def questions() -> dict[str, Request]:
     """Return what is asked, by the server's names of the prompts."""
     template = Template("qa")
     parameters = {"max_tokens": 1200, "temperature": 0.3, "structured": "json_schema"}
     parameters["schema"] = template.schema(grounding=False)
     asked = [template.messages(Example(prompt), response) for prompt, response in EXAMPLES]
-    return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Question("m", m, parameters) for m in asked}
+    return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Request("m", m, parameters) for m in asked}
 
 
 def kill_when(process: subprocess.Popen[bytes], server: Running, requests: int) -> None:

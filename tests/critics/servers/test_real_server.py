@@ -19,9 +19,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from places import STORIES
-from text2grad.config.critic import AnnotateConfig
-from text2grad.critics.servers.judging import Item, Session, Verdict
+from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
+from text2grad.critics.servers.cached_client import AnnotationSession
+from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Store
+from text2grad.critics.servers.templates import Template
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.types import Example
@@ -77,10 +79,11 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
     return False
 
 
-def judged(server: str, model: Path, path: Path, **settings: Any) -> tuple[Verdict, int]:
+def judged(server: str, model: Path, path: Path, **settings: Any) -> tuple[AnnotationResult, int]:
     values = {"model": str(model), "base_url": server, "api_key_env": "", "retries": 0, "temperature": 0.0}
     with Store(path / "answers.sqlite") as store:
-        session = Session(AnnotateConfig(**{**values, **settings}), store)
+        endpoint = Endpoint(**{**values, **settings})
+        session = AnnotationSession(endpoint, store, Annotator(Template("qa")).annotate)
         verdicts, _, budget = asyncio.run(session.run([ITEM]))
     return verdicts[0], budget.requests
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from text2grad.critics.servers.store import Answer, Question, Store, hash_of
+from text2grad.critics.servers.store import Answer, Request, Store, hash_of
 from text2grad.errors import DataError
 
 
-def question(text: str = "Good?", *, model: str = "m", sample: int = 0, **parameters: Any) -> Question:
-    return Question(model, ({"role": "user", "content": text},), parameters, sample)
+def question(text: str = "Good?", *, model: str = "m", sample: int = 0, **parameters: Any) -> Request:
+    return Request(model, ({"role": "user", "content": text},), parameters, sample)
 
 
-def put(store: Store, *pairs: tuple[Question, Answer]) -> None:
+def put(store: Store, *pairs: tuple[Request, Answer]) -> None:
     async def all_at_once() -> None:
         await asyncio.gather(*(store.put(asked, answer) for asked, answer in pairs))
 
@@ -39,7 +39,7 @@ def test_an_answer_is_found_by_model_messages_parameters_and_sample_alone() -> N
         question(temperature=0.4, max_tokens=5),
         question(temperature=0.3),
         question(temperature=0.3, max_tokens=5, sample=1),
-        Question("m", ({"role": "system", "content": "Good?"},), base.parameters),
+        Request("m", ({"role": "system", "content": "Good?"},), base.parameters),
     ]
     assert len({one.key for one in (base, *others)}) == 7
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     newer = sqlite3.connect(tmp_path / "newer")
     newer.execute("PRAGMA user_version = 2")
     newer.close()
-    with pytest.raises(DataError, match="holds answers of form 2; this text2grad reads form 1"):
+    with pytest.raises(DataError, match="contains answers of format 2, but this version of text2grad reads format 1"):
         Store(tmp_path / "newer")
 
 
@@ -126,6 +126,6 @@ def test_answers_survive_a_power_cut_as_far_as_sqlite_promises_it(tmp_path: Path
 
 def test_outcomes_of_tests_are_kept_and_the_first_stays(tmp_path: Path) -> None:
     with Store(tmp_path / "a.sqlite") as store:
-        store.keep_outcome({"k": "All tests passed."})
-        store.keep_outcome({"k": "They did not."})
+        store.keep_outcomes({"k": "All tests passed."})
+        store.keep_outcomes({"k": "They did not."})
         assert (store.outcome("k"), store.outcome("other")) == ("All tests passed.", None)

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from text2grad.align.fidelity import quartiles
 from text2grad.align.token_rewards import TokenRewards
-from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, quartiles
+from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables
 from text2grad.experiments.reports.html import Table
 from text2grad.feedback.records import CritiqueRecord
 from text2grad.types import Critique, Span

@@ -156,7 +156,7 @@ def reachable(critique: ConstrainedCritique, room: int) -> Iterator[str]:
     data = critique.skeleton.vocabulary.data
 
     def follow(state: State, text: bytes, left: int) -> Iterator[str]:
-        if state.where == END:
+        if state.skeleton == END:
             yield text.decode()
         for token, spelled in data.items():
             after = critique.step(state, token, left - 1) if left else None
@@ -238,7 +238,9 @@ SAID = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "
         (["cat", "con", "at"], ["at"], True),
     ],
 )
-def test_supported_quotes_stand_between_marks_in_the_words(good: list[str], poor: list[str], allowed: bool) -> None:
+def test_quotes_that_must_occur_in_the_feedback_stand_between_its_quotation_marks(
+    good: list[str], poor: list[str], allowed: bool
+) -> None:
     text = json.dumps({"textual_feedback": SAID, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
     tokenizer, response = spelled_by(sorted({*text, *ALL})), "a cat, a concat, cat"
     assert written(begin(tokenizer, response, quoted_in_feedback=True), text) == allowed
@@ -431,7 +433,7 @@ def test_a_critique_is_accepted_however_it_is_cut_into_tokens_if_and_only_if_its
     if accepted:
         assert critique.text == text
         assert critique.state is not None
-        assert critique.state.where == END
+        assert critique.state.skeleton == END
 
 
 @settings(max_examples=60, deadline=None)
@@ -451,7 +453,7 @@ def test_the_best_allowed_token_is_the_arg_max_of_the_masked_logits(
             return
         scores = generator.normal(size=critique.skeleton.vocabulary.size).astype(np.float32)
         scores[generator.integers(len(scores), size=9)] = -np.inf
-        if critique.state.where == END:
+        if critique.state.skeleton == END:
             allowed = [end_of(tokenizer)]
         else:
             tried = range(len(scores))
@@ -588,8 +590,8 @@ def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
     with pytest.raises(ModelError) as caught:
         skeleton(made("bert"))
     assert str(caught.value) == (
-        "the tokenizer has no tokens for the JSON of a critique, so constrained decoding cannot write one. Take a "
-        "tokenizer that can, or switch it off: GenerativeRewardModel(..., constrain=False), in a recipe "
+        "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
+        "another tokenizer, or switch it off: GenerativeRewardModel(..., constrain=False), in a recipe "
         "critic.constrain = false."
     )
 
@@ -685,7 +687,7 @@ def llguidance_tokenizer() -> Any:
 def accepts(critique: ConstrainedCritique, text: str) -> bool:
     spelled = critique.skeleton.vocabulary.spelled
     took = all(critique.take(spelled[bytes([byte])][0]) for byte in text.encode())
-    return took and critique.state is not None and critique.state.where == END
+    return took and critique.state is not None and critique.state.skeleton == END
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Tests run one by one -> the lines of a program that only failing tests run.
+"""Statements of unit tests, run one at a time -> the lines of a program that only failing statements run.
 
-This is how unit tests tell a place: spectrum-based fault localisation in its plainest form. Assertions run alone, in
-the sandbox, with their functions cut into statements; a tracer notes the lines of the program that each runs.
+This is spectrum-based fault localisation in its simplest form. Test functions are split into statements, which run one
+at a time in the sandbox; a tracer records the lines of the program that each statement runs.
 """
 
 import ast
@@ -9,16 +9,16 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-MOST_LINES = 3
-"""More lines than this are no isolated place."""
+MAX_LINES = 3
+"""More suspect lines than this do not locate a fault."""
 
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Pass)
 _HARNESS = """
-def _run_units(units, mark):
+def _run_statements(statements, mark):
     import ast, json, sys
     names = dict(globals())
-    def say(*what):
-        print(mark + json.dumps(what), flush=True)
+    def report(*fields):
+        print(mark + json.dumps(fields), flush=True)
     def value(tree):
         test = getattr(tree.body[0], "test", None)
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
@@ -34,31 +34,31 @@ def _run_units(units, mark):
         return line
     def call(frame, event, arg):
         return line if frame.f_code.co_filename == "solution.py" else None
-    for is_test, source in units:
+    for is_test, source in statements:
         tree, error = ast.parse(source), ""
         sys.settrace(None if isinstance(tree.body[0], (ast.Import, ast.ImportFrom)) else call)
         try:
-            exec(compile(tree, "unit", "exec"), names)
+            exec(compile(tree, "statement", "exec"), names)
         except BaseException as raised:
             error = type(raised).__name__
         finally:
             sys.settrace(None)
         if is_test or error:
-            say(source, error, sorted(lines), value(tree) if error == "AssertionError" else None)
+            report(source, error, sorted(lines), value(tree) if error == "AssertionError" else None)
             lines.clear()
-_run_units(%s, %r)
+_run_statements(%s, %r)
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """One statement of tests, as it ran alone.
+class StatementRun:
+    """The run of one statement of the tests.
 
     Attributes:
-        source: its code.
-        error: the name of what it raised, "" where it passed.
-        lines: the lines of the program that ran, from 1.
-        left: where a comparison failed, the value of its left side.
+        source: the code of the statement.
+        error: name of the exception that it raised, "" if it passed.
+        lines: lines of the program that it ran, from 1.
+        left: value of the left side of a failed comparison.
     """
 
     source: str
@@ -67,36 +67,41 @@ class Unit:
     left: str | None = None
 
 
-def one_by_one(tests: str, mark: str) -> str:
-    """Return tests that run each statement of `tests` by itself and print how it ended; "" where only pytest can.
+def tracing_tests(tests: str, mark: str) -> str:
+    """Return tests that run each statement of `tests` alone and print the result; "" if only pytest can run them.
 
     Args:
         tests: statements, or functions `test_*`.
-        mark: what each printed line begins with.
+        mark: prefix of each printed line.
     """
-    parts = _parts(tests)
-    return _HARNESS % (repr(parts), mark) if parts else ""
+    statements = _split_tests(tests)
+    return _HARNESS % (repr(statements), mark) if statements else ""
 
 
-def suspects(units: list[Unit]) -> frozenset[int]:
-    """Return the lines that only failing tests run, or the one line that they run; none where there are too many.
+def lines_run(runs: list[StatementRun], *, failed: bool) -> frozenset[int]:
+    """Return all lines that the failed statements, or the passed statements, ran."""
+    return frozenset[int]().union(*(run.lines for run in runs if bool(run.error) == failed))
+
+
+def suspect_lines(runs: list[StatementRun]) -> frozenset[int]:
+    """Return the lines that only failing statements run, or the only line that they run; none if there are too many.
 
     Example:
-        >>> ran = [Unit("assert f(1)", "", frozenset({1, 2})), Unit("assert f(0)", "KeyError", frozenset({1, 3}))]
-        >>> suspects(ran), suspects(ran[1:])
+        >>> runs = [StatementRun("assert f(1)", "", frozenset({1, 2}))]
+        >>> runs += [StatementRun("assert f(0)", "KeyError", frozenset({1, 3}))]
+        >>> suspect_lines(runs), suspect_lines(runs[1:])
         (frozenset({3}), frozenset())
     """
-    failing = frozenset[int]().union(*(unit.lines for unit in units if unit.error))
-    passing = frozenset[int]().union(*(unit.lines for unit in units if not unit.error))
+    failing, passing = lines_run(runs, failed=True), lines_run(runs, failed=False)
     if passing and failing - passing:
-        return failing - passing if len(failing - passing) <= MOST_LINES else frozenset()
+        return failing - passing if len(failing - passing) <= MAX_LINES else frozenset()
     return failing if len(failing) == 1 else frozenset()
 
 
-def _parts(tests: str) -> list[tuple[bool, str]]:
-    """Return tests cut into statements, each with True where it tests something; functions are cut, too.
+def _split_tests(tests: str) -> list[tuple[bool, str]]:
+    """Split tests, functions included, into statements, each with True if it tests something.
 
-    Nothing where only pytest can run them: with fixtures, decorators or methods.
+    The list is empty if only pytest can run the tests: with fixtures, decorators or methods.
     """
     try:
         body = ast.parse(tests).body
@@ -107,11 +112,11 @@ def _parts(tests: str) -> list[tuple[bool, str]]:
     if any(node.args.args or node.decorator_list for node in cases) or _has_methods(body):
         return []
     calls: list[ast.stmt] = [ast.parse(f"{node.name}()").body[0] for node in cases]
-    return [part for statement in body + calls for part in _cut(statement, functions)]
+    return [part for statement in body + calls for part in _split_statement(statement, functions)]
 
 
-def _cut(statement: ast.stmt, functions: dict[str, ast.FunctionDef]) -> list[tuple[bool, str]]:
-    """Return a call of a function of tests as the statements of that function, anything else as it is."""
+def _split_statement(statement: ast.stmt, functions: dict[str, ast.FunctionDef]) -> list[tuple[bool, str]]:
+    """Replace a call of a test function by the statements of that function; leave another statement as it is."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return []
     if isinstance(statement, ast.Assert):
@@ -127,7 +132,7 @@ def _cut(statement: ast.stmt, functions: dict[str, ast.FunctionDef]) -> list[tup
         return whole
     given = [(False, f"{name} = {ast.unparse(value)}") for name, value in zip(names, call.args, strict=True)]
     others = {name: other for name, other in functions.items() if name != function.name}
-    return given + [part for node in function.body for part in _cut(node, others)]
+    return given + [part for node in function.body for part in _split_statement(node, others)]
 
 
 def _has_methods(body: list[ast.stmt]) -> bool:
@@ -139,14 +144,14 @@ def _has_methods(body: list[ast.stmt]) -> bool:
     )
 
 
-def read_units(output: str, mark: str) -> list[Unit]:
-    """Read what the harness said; a program can print lines like it, at the price of its own critique."""
-    units: list[Unit] = []
+def read_statement_runs(output: str, mark: str) -> list[StatementRun]:
+    """Read the printed results; a program that forges such lines spoils only its own critique."""
+    runs: list[StatementRun] = []
     for line in output.splitlines():
         if line.startswith(mark):
             try:
-                said: Any = json.loads(line[len(mark) :])
-                units.append(Unit(said[0], said[1], frozenset(said[2]), said[3]))
+                fields: Any = json.loads(line[len(mark) :])
+                runs.append(StatementRun(fields[0], fields[1], frozenset(fields[2]), fields[3]))
             except (ValueError, TypeError, LookupError):
                 continue
-    return units
+    return runs

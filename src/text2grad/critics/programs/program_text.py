@@ -1,7 +1,7 @@
-"""The program in a response: where it stands, and where its lines and expressions do.
+"""The program in a response, and the character offsets of its lines and expressions.
 
-A program is the longest fenced block of Python, else the longest fenced block, else the whole response. It is one piece
-of the response, so that a place in the program is a place in the response, moved by its start.
+The program is the longest fenced block of Python, else the longest fenced block, else the whole response. It is a
+substring of the response, so an offset in the response is an offset in the program plus its start.
 """
 
 import ast
@@ -19,11 +19,11 @@ _PYTHON = ("python", "py", "python3")
 
 @dataclass(frozen=True)
 class Program:
-    """A program and its place.
+    """A program and its position.
 
     Attributes:
         text: its source.
-        start: the character of the response where it begins.
+        start: offset of its first character in the response.
     """
 
     text: str
@@ -31,23 +31,23 @@ class Program:
 
     @cached_property
     def _lines(self) -> list[int]:
-        """Where each line begins, as Python counts lines."""
+        """Offset of the start of each line, by Python's definition of lines."""
         return [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
     @property
     def lines(self) -> int:
-        """How many lines there are."""
+        """Number of lines."""
         return len(self._lines)
 
     def at(self, line: int, column: int) -> int:
-        """Return the character of the program at a line and a column, both from 1; what lies beyond is its end."""
+        """Return the offset of a line and a column, both from 1; a position after the end is the end."""
         if line > self.lines:
             return len(self.text)
         end = self._lines[line] if line < self.lines else len(self.text)
         return min(self._lines[line - 1] + column - 1, end)
 
     def span(self, start: int, end: int) -> Span | None:
-        """Return characters of the program as a negative span of the response, without white space around them."""
+        """Return the negative span of the response for offsets in the program, without white space at its ends."""
         text = self.text[start:end]
         if not text.strip():
             return None
@@ -55,7 +55,7 @@ class Program:
         return Span(self.start + start, self.start + end, "negative")
 
     def expression(self, line: int) -> Span | None:
-        """Return what a line computes: the value of its statement, or its code where it has none."""
+        """Return the span of the value of the statement in a line, or of the whole code if it has no value."""
         for node in self._statements:
             if node.lineno == line:
                 value = next((getattr(node, name) for name in _VALUES if getattr(node, name, None) is not None), node)
@@ -76,7 +76,7 @@ class Program:
         return self._offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
 
     def _offset(self, line: int, column_bytes: int) -> int:
-        """Return the character at a line and a column as `ast` counts them, in bytes from 0."""
+        """Return the offset of a line and a column of `ast`, which counts bytes from 0."""
         begin = self.at(line, 1)
         return begin + len(self.text[begin : self.at(line + 1, 1)].encode()[:column_bytes].decode())
 
@@ -85,7 +85,7 @@ _VALUES = ("value", "test", "iter", "exc", "subject")
 
 
 def program_in(response: str) -> Program:
-    r"""Return the program of a response: its longest block of Python, or of anything, or all of it.
+    r"""Return the program of a response: its longest Python block, else its longest block, else the whole response.
 
     Example:
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
@@ -97,7 +97,7 @@ def program_in(response: str) -> Program:
 
 
 def _blocks(response: str) -> Iterator[tuple[str, Program]]:
-    """Yield the fenced blocks, the last of which may lack its end."""
+    """Yield the fenced blocks with their languages; the last block may lack its closing fence."""
     at = 0
     while opening := _FENCE.search(response, at):
         closing = re.compile(rf"^[ ]{{0,3}}{opening['ticks']}[`~]*[ \t]*\r?$", re.MULTILINE)

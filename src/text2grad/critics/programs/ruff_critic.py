@@ -1,7 +1,7 @@
-"""ruff as a critic: every message of the linter, and the exact place that it is about.
+"""ruff as a critic: the messages of the linter as feedback, and their positions as spans.
 
-ruff reads a program and never runs it. Comments that silence it (`# noqa`) do not count: a policy would learn to write
-them. What has no place, such as the end of a file that comes too early, stays in words.
+ruff reads a program and never runs it. Comments that silence ruff (`# noqa`) are ignored, since a policy would learn to
+write them. A message without a position, such as an unexpected end of file, is feedback without a span.
 """
 
 import json
@@ -21,13 +21,13 @@ TIMEOUT_S = 30.0
 
 @dataclass
 class RuffCritic:
-    """Judges the Python of responses by ruff's rules. Its critiques have no outcome unless one is given.
+    """Judges the Python code of responses by ruff's rules.
 
     Attributes:
-        select: rules or prefixes of rules; at first those that find errors and likely bugs, none of style.
-        ignore: rules that do not count.
-        clean_outcome: outcome of a response without messages.
-        faulty_outcome: outcome of any other.
+        select: rules or prefixes of rules; by default the rules for errors and likely bugs, none for style.
+        ignore: rules to ignore.
+        clean_outcome: outcome of a response without messages; None sets no outcome.
+        faulty_outcome: outcome of any other response.
 
     Raises:
         ConfigError: if ruff is not installed.
@@ -45,10 +45,10 @@ class RuffCritic:
     _command: list[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Find ruff, and have it refuse rules that it does not know."""
+        """Find ruff, and let it refuse unknown rules."""
         for name, rules in (("select", self.select), ("ignore", self.ignore)):
             if isinstance(rules, str):
-                raise ConfigError(f"{name} is a list of rules, got one text: {rules!r}. Write [{rules!r}]")
+                raise ConfigError(f"{name} must be a list of rules, got the text {rules!r}. Write [{rules!r}]")
         self._command = [_ruff(), "check", "--isolated", "--no-cache", "--ignore-noqa", "--output-format", "json"]
         for option, rules in (("--select", self.select), ("--ignore", self.ignore)):
             self._command += [option, ",".join(rules)] if rules else []
@@ -77,7 +77,7 @@ class RuffCritic:
         return Critique("\n".join(lines), tuple(sorted(spans)), self.faulty_outcome)
 
     def _check(self, program: str) -> list[dict[str, Any]]:
-        """Return ruff's messages on a program."""
+        """Return ruff's messages about a program."""
         try:
             done = subprocess.run(
                 [*self._command, "--stdin-filename", "response.py", "-"],
@@ -89,14 +89,14 @@ class RuffCritic:
         except subprocess.TimeoutExpired as error:
             raise CriticError(f"ruff did not answer within {TIMEOUT_S:g} seconds") from error
         if done.returncode > 1:
-            said = " ".join(done.stderr.decode("utf-8", "replace").split())
-            raise ConfigError(f"ruff refuses: {said}")
+            errors = " ".join(done.stderr.decode("utf-8", "replace").split())
+            raise ConfigError(f"ruff fails: {errors}")
         messages: list[dict[str, Any]] = json.loads(done.stdout)
         return messages
 
 
 def _ruff() -> str:
-    """Return the path of ruff: that of this Python's packages, or the one on the path."""
+    """Return the path of ruff: among the packages of this Python, or else on the PATH."""
     try:
         from ruff import find_ruff_bin
 

@@ -1,37 +1,37 @@
-"""Runs code that a model wrote, apart from everything else, and says whether its tests pass.
+"""Run code that a model wrote, isolated from the machine, and return whether its tests pass.
 
     run_tests("twice = lambda x: 2 * x", "assert twice(2) == 4")
     Outcome(passed=True, reason="passed", output="")
 
-`tests` are statements that run among the names of the program, or functions `test_*` without arguments, called in
-order; `from solution import twice` works too. Where they import pytest, have fixtures, decorators or test methods,
-pytest runs them, and each must pass: a skipped test is not a passed one. The tests see the builtins as they were
-before the program was loaded. Sets of strings have one order always, so that a program is judged alike each time.
+`tests` are statements that run in the namespace of the program, or functions `test_*` without arguments, called in
+order; `from solution import twice` works too. If they import pytest, or have fixtures, decorators or test methods,
+pytest runs them, and every test must pass: a skipped test does not count as passed. The tests see the builtins as they
+were before the program was loaded. The hash seed is fixed, so that a program always has the same outcome.
 
 Isolation, strongest first:
     bwrap     bubblewrap: own user, process, network, IPC, host and control-group namespaces; a root directory that
-              shows only /usr, the libraries, Python and the packages beside pytest, read-only; a private /tmp of
-              32 MiB; no capabilities
+              contains only /usr, the libraries, Python, the packages beside pytest and the sandbox's own modules, all
+              read-only; a private /tmp of 32 MiB; no capabilities
     unshare   the same by util-linux and mount calls (Linux 5.12)
     process   a separate process with limits, an empty environment and a directory of its own; only on request
-In all three, where the kernel can filter system calls (always in the first two), a program starts no other process,
-opens no socket, sends no signal to another and changes no limit. Its address space, processor time, wall-clock time,
-file sizes (16 MiB) and open files (64) are bounded, its output is cut at 10,000 characters while it is read, and it is
-killed at the end of its time from outside. What it left in /tmp is removed before the next program comes.
+If the kernel can filter system calls (required by bwrap and unshare), a program cannot start a process, open a socket,
+send a signal to another process or change a limit. Its address space, processor time, wall-clock time, file sizes
+(16 MiB) and open files (64) are bounded, its output is cut at 10,000 characters while it is read, and it is killed from
+outside when its time is over. Its files in /tmp are removed before the next program runs.
 
-Covered: endless loops, bombs of processes, memory, output and files; reading other files, changing any, the network,
-the environment; killing or tracing the sandbox; a death that takes the worker along (it is replaced, and no other
-program's outcome is touched). A verdict of "passed" needs the tests to have run to their end and a token that is
-random, made after the program's process, and readable there only over its channel: to exit early by sys.exit or
-os._exit, to print or write a verdict anywhere, to close files or to patch what the sandbox uses is never a pass. The
-tests are not in the process while the program is loaded.
+Protected against: endless loops; exhaustion by processes, memory, output and files; access to other files, the network
+and the environment; killing or tracing the sandbox; a crash that ends the worker (it is replaced, and the outcomes of
+other programs do not change). The verdict "passed" requires that the tests ran to their end, and a random token that
+is made after the program's process and can be read there only over its channel. So a program does not pass by
+sys.exit or os._exit, by printing or writing a verdict, by closing files or by patching modules of the sandbox. The
+tests are not in the process while the program is loaded. Neither `text2grad` nor the sandbox's modules can be imported.
 
-Not covered: program and tests share a process, so code written against this very sandbox can play the protocol itself
-(read token and tests from the channel, walk frames, write memory), and code may fool the tests: with objects that equal
-everything, by patching a module that the tests use, or pytest where that runs them. Who learns from such outcomes
-should look at what passes. Bugs of the kernel, timing side channels, the content of /usr and of the packages, and a
-fair share of processor and disk are not covered either. `process` hides no file and protects none: a program can do
-there what its user can, other than what is above.
+Not protected against: program and tests share a process, so code written against this sandbox can follow the protocol
+itself (read token and tests from the channel, walk frames, write memory, put the sandbox's files on `sys.path`), and
+code may deceive the tests: by objects that equal everything, or by patching pytest or a module that the tests use.
+Inspect passing programs when you train on these outcomes. Bugs of the kernel, timing side channels, the contents of
+/usr and of the packages, and a fair share of processor and disk are not covered either. `process` does not protect
+files: a program has the rights of its user, except for the limits above.
 """
 
 import math
@@ -43,36 +43,36 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
+from text2grad.critics.closing import Closing
 from text2grad.critics.sandbox.inside.server import plan
 from text2grad.critics.sandbox.worker import Isolation, StartError, Worker, pytest_site
 from text2grad.errors import ConfigError, Text2GradError
 
 Reason = Literal["passed", "failed", "error", "timeout", "memory", "crashed"]
 
-GRACE_S = 5.0  # beyond a program's own time, for its worker to answer
+GRACE_S = 5.0  # time for the worker to answer after the program's time limit
 LEAST_MEMORY_MB = 64
 OUTPUT_CHARS = 10_000
 STRONG: tuple[Isolation, ...] = ("bwrap", "unshare")
 
 
 class SandboxError(Text2GradError):
-    """Code cannot be run apart from everything else on this machine."""
+    """Code cannot be run in isolation on this machine."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program.
+    """The outcome of a program.
 
     Attributes:
         passed: True if every test passed.
-        reason: "passed"; "failed", an assertion of the tests did not hold; "error", the program could not be loaded
-            or something else was raised; "timeout"; "memory", it asked for more than it may have; "crashed", its
-            process ended before the tests did.
-        output: what was printed, then the traceback of what went wrong, with lines of "solution.py" and "tests.py";
-            at most 10,000 characters.
+        reason: "passed"; "failed": an assertion of the tests failed; "error": another exception, or the program could
+            not be loaded; "timeout"; "memory": it exceeded its memory limit; "crashed": its process ended before the
+            tests.
+        output: the printed text, then the traceback of the error, with lines of "solution.py" and "tests.py"; at most
+            10,000 characters.
     """
 
     passed: bool
@@ -80,27 +80,27 @@ class Outcome:
     output: str
 
 
-class Sandbox:
+class Sandbox(Closing):
     """Warm workers, each of which runs one program at a time. Use it in a `with` statement.
 
     Attributes:
         isolation: "bwrap", "unshare" or "process", see the module.
-        workers: how many programs run at the same time.
+        workers: number of programs that run at the same time.
     """
 
     def __init__(
         self, *, workers: int | None = None, accept_weaker: bool = False, isolation: Isolation | None = None
     ) -> None:
-        """Start a first worker, so that what is missing is told at once.
+        """Start a first worker, so that a missing requirement is reported at once.
 
         Args:
-            workers: how many; the processor's cores unless told.
-            accept_weaker: take isolation "process" where neither bwrap nor unshare works.
-            isolation: the one to use; the strongest that works unless told.
+            workers: number of workers; None takes the number of processor cores.
+            accept_weaker: use isolation "process" if neither bwrap nor unshare works.
+            isolation: the isolation to use; None takes the strongest that works.
 
         Raises:
-            ConfigError: if there are no workers, or "process" is asked for without `accept_weaker`.
-            SandboxError: if no isolation works here.
+            ConfigError: if `workers` is less than 1, or `isolation` is "process" without `accept_weaker`.
+            SandboxError: if no isolation works on this machine.
         """
         if workers is not None and workers < 1:
             raise ConfigError(f"a sandbox needs at least 1 worker, got {workers}")
@@ -116,46 +116,36 @@ class Sandbox:
         self.isolation: Isolation = first.isolation
         self._idle = [first]
 
-    def __enter__(self) -> Self:
-        """Return the sandbox."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the workers."""
-        self.close()
-
     def close(self) -> None:
-        """End the workers. A sandbox that is used again starts new ones."""
+        """End the workers. Later use starts new workers."""
         with self._lock:
             while self._idle:
                 self._idle.pop().end()
 
     def run(self, program: str, tests: str, *, timeout_s: float = 2.0, memory_mb: int = 256) -> Outcome:
-        """Return what became of one program; see `run_many`."""
+        """Return the outcome of one program; see `run_many`."""
         return self.run_many([(program, tests)], timeout_s=timeout_s, memory_mb=memory_mb)[0]
 
     def run_many(
         self, jobs: Sequence[tuple[str, str]], *, timeout_s: float = 2.0, memory_mb: int = 256
     ) -> list[Outcome]:
-        """Return what became of programs, in their order.
+        """Return the outcomes of programs, in order.
 
         Args:
             jobs: pairs of a program and its tests.
-            timeout_s: seconds that each may take, tests included.
-            memory_mb: MiB of address space that each may have, about 30 of which Python takes.
+            timeout_s: time limit of a program with its tests, in seconds.
+            memory_mb: limit of the address space in MiB, of which Python itself needs about 30.
 
         Raises:
-            ConfigError: if a limit makes no sense.
+            ConfigError: if a limit is out of range.
             SandboxError: if tests need pytest, which is not installed, or a lost worker cannot be replaced.
         """
         _check_limits(timeout_s, memory_mb)
         if (
             pytest_site() is None
-            and (wanting := next((k for k, job in enumerate(jobs) if "pytest" in job[1]), -1)) >= 0
+            and (job := next((k for k, (_, tests) in enumerate(jobs) if "pytest" in tests), -1)) >= 0
         ):
-            raise SandboxError(f"the tests of job {wanting} need pytest, which is not installed: pip install pytest")
+            raise SandboxError(f"the tests of job {job} need pytest, which is not installed: pip install pytest")
         with self._lock:
             return self._run(jobs, timeout_s, memory_mb)
 
@@ -171,14 +161,14 @@ class Sandbox:
                     worker = self._worker()
                     program, tests = jobs[waiting[0]]
                     worker.deadline = time.monotonic() + timeout_s + GRACE_S
-                    if worker.ask(program, tests, timeout_s=timeout_s, memory_mb=memory_mb):
+                    if worker.send_job(program, tests, timeout_s=timeout_s, memory_mb=memory_mb):
                         busy[worker] = waiting.popleft()
-                    else:  # it had ended before, with the thread that started it, say
+                    else:  # it had already ended, for example with the thread that started it
                         worker.end()
                 for worker in _ready(list(busy)):
                     try:
                         outcome = self._outcome(worker)
-                    except EOFError:  # the program's doing, or not: that is seen when it happens again
+                    except EOFError:  # the program's fault only if it happens again
                         job = busy.pop(worker)
                         worker.end()
                         if job in lost:
@@ -190,12 +180,12 @@ class Sandbox:
                     if outcome is not None:
                         outcomes[busy.pop(worker)] = outcome
         finally:
-            for worker in busy:  # nobody waits for what they are at
+            for worker in busy:  # their outcomes are no longer needed
                 worker.end()
         return [outcomes[k] for k in range(len(jobs))]
 
     def _outcome(self, worker: Worker) -> Outcome | None:
-        """Return what a worker has to say, or None if it is not done. EOFError if it was lost."""
+        """Return the outcome from a worker, or None if it is not ready. Raises EOFError if the worker ended."""
         if time.monotonic() > worker.deadline:
             worker.end()
             return Outcome(False, "timeout", "The time was up, and the sandbox did not answer.")
@@ -209,7 +199,7 @@ class Sandbox:
         return Outcome(message["reason"] == "passed", message["reason"], message["output"][:OUTPUT_CHARS])
 
     def _start(self, number: int) -> None:
-        """Have so many workers idle, started side by side."""
+        """Start workers in parallel until `number` are idle."""
         new: list[Worker] = []
         try:
             while len(self._idle) + len(new) < number:
@@ -233,18 +223,18 @@ class Sandbox:
 def run_tests(
     program: str, tests: str, *, timeout_s: float = 2.0, memory_mb: int = 256, accept_weaker: bool = False
 ) -> Outcome:
-    """Return what became of one program, in a sandbox of its own. For many, a `Sandbox` is much faster.
+    """Return the outcome of one program, in a sandbox of its own. For many programs, a `Sandbox` is much faster.
 
     Args:
-        program: its source, importable by the tests as `solution`.
-        tests: statements with assertions, or a file of tests.
-        timeout_s: seconds that both may take together.
-        memory_mb: MiB of address space.
-        accept_weaker: run without isolation from files where nothing better works; see the module.
+        program: its source, which the tests can import as `solution`.
+        tests: statements with assertions, or the text of a test file.
+        timeout_s: time limit of both together, in seconds.
+        memory_mb: limit of the address space in MiB.
+        accept_weaker: run without protection of files if no stronger isolation works; see the module.
 
     Raises:
-        ConfigError: if a limit makes no sense.
-        SandboxError: if no isolation works here, or pytest is needed and not installed.
+        ConfigError: if a limit is out of range.
+        SandboxError: if no isolation works on this machine, or pytest is needed and not installed.
     """
     _check_limits(timeout_s, memory_mb)
     with Sandbox(workers=1, accept_weaker=accept_weaker) as sandbox:
@@ -259,13 +249,13 @@ def _check_limits(timeout_s: float, memory_mb: int) -> None:
 
 
 def _ready(workers: Sequence[Worker]) -> list[Worker]:
-    """Return the workers that have something to say or are over their time, once there are any."""
+    """Wait, then return the workers that have sent data or that exceeded their time limit."""
     with selectors.DefaultSelector() as selector:
         for worker in workers:
             selector.register(worker, selectors.EVENT_READ, worker)
         left = min(worker.deadline for worker in workers) - time.monotonic()
-        said = [key.data for key, _ in selector.select(max(left, 0))]
-    return said or [worker for worker in workers if time.monotonic() > worker.deadline]
+        readable = [key.data for key, _ in selector.select(max(left, 0))]
+    return readable or [worker for worker in workers if time.monotonic() > worker.deadline]
 
 
 def _first_worker(choice: Sequence[Isolation]) -> Worker:
@@ -286,7 +276,7 @@ def _first_worker(choice: Sequence[Isolation]) -> Worker:
         else:
             return worker
     raise SandboxError(
-        "code cannot be run apart from everything else here. Tried "
+        "code cannot be run in isolation on this machine. Tried "
         + "; ".join(reasons)
         + ". Install bubblewrap (apt-get install bubblewrap) and let users make namespaces, or give "
         "accept_weaker=True if programs may see every file that you can read."
@@ -294,14 +284,14 @@ def _first_worker(choice: Sequence[Isolation]) -> Worker:
 
 
 def with_names(tests: str) -> str:
-    r"""Return tests that see the names of the program also where pytest runs them, as a module of their own.
+    r"""Add an import of the program's names to tests that pytest will run, as a module of their own.
 
     Example:
         >>> with_names("import pytest\ndef test_a(): assert f() == pytest.approx(0.5)").splitlines()[0]
         'from solution import *'
     """
     try:
-        wanting = plan(tests)["pytest"] and not re.search(r"^\s*(from|import) solution\b", tests, re.MULTILINE)
+        needs_import = plan(tests)["pytest"] and not re.search(r"^\s*(from|import) solution\b", tests, re.MULTILINE)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return tests
-    return f"from solution import *\n{tests}" if wanting else tests
+    return f"from solution import *\n{tests}" if needs_import else tests

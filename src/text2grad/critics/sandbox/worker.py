@@ -1,4 +1,4 @@
-"""One warm process of the sandbox, seen from the side that trusts it: how it is started, asked, and ended."""
+"""One warm worker process of the sandbox, seen from outside: start it, send it programs, read outcomes, end it."""
 
 import contextlib
 import importlib.util
@@ -16,37 +16,42 @@ from typing import Any, Literal
 
 Isolation = Literal["bwrap", "unshare", "process"]
 
-TMP_BYTES = 32 * 2**20  # what a program may write to /tmp, all files together
-START_S = 30.0  # for a worker to be ready
+TMP_BYTES = 32 * 2**20  # size of a program's /tmp
+START_S = 30.0  # time limit for a worker to become ready
 PACKAGE = Path(__file__).parent / "inside"
-INSIDE = "/sandbox"  # where bubblewrap shows the sandbox's own modules, and what lies outside in /tmp is shown
-HELPERS = ("__init__.py", "job.py", "kernel.py", "server.py")
-START = "import sys, json; sys.path[:0] = [sys.argv[1]]; from inside.server import main; "
-START += "del sys.path[0]; main(json.loads(sys.argv[2]))"
+INSIDE = "/sandbox"  # the place of the modules in bubblewrap, and of files that are in /tmp outside
+# `inside` is imported under its own name, so that nothing of text2grad is loaded in the process; no path to it stays.
+START = """
+import sys, json
+sys.path[:0] = [sys.argv[1]]
+from inside.server import main
+del sys.path[0], sys.path_importer_cache[sys.argv[1]], sys.path_importer_cache[sys.argv[1] + "/inside"]
+main(json.loads(sys.argv[2]))
+"""
 
 
 class StartError(Exception):
-    """A worker did not start; the text says why."""
+    """A worker did not start; the message says why."""
 
 
 def python_path() -> str:
-    """Return the Python that a virtual environment was made from, without its links."""
+    """Return the base Python of the virtual environment, with links resolved."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
 def pytest_site() -> str | None:
-    """Return the directory that pytest is imported from, or None where it is not installed."""
+    """Return the directory that pytest is imported from, or None if it is not installed."""
     found = importlib.util.find_spec("pytest")
     return None if found is None or found.origin is None else str(Path(found.origin).parents[1])
 
 
 def place_of(path: str) -> str:
-    """Return where a program sees a file: where it is, unless that is in /tmp, of which a program has its own."""
+    """Return the path of a file for a program: its own path, unless it is in /tmp, where programs have their own."""
     return INSIDE + path if Path(path).is_relative_to("/tmp") else path
 
 
 def shown() -> tuple[list[str], dict[str, str]]:
-    """Return what of the file system a program sees, each at `place_of` it: files and directories, and links."""
+    """Return the files and directories that a program sees, each at `place_of` it, and the links by place."""
     prefixes = {str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
     prefixes.add(str(Path(python_path()).parent))
     prefixes.add(pytest_site() or "/usr")
@@ -63,7 +68,7 @@ def shown() -> tuple[list[str], dict[str, str]]:
 
 
 def command(isolation: Isolation, directory: str) -> list[str]:
-    """Return the command that starts a worker; `directory` is an empty one of its own.
+    """Return the command that starts a worker; `directory` is its own empty directory.
 
     Raises:
         StartError: if a program that the isolation needs is not installed.
@@ -81,15 +86,15 @@ def command(isolation: Isolation, directory: str) -> list[str]:
             prefix += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, place_of(path)]
         for path, target in links.items():
             prefix += ["--symlink", target, path]
-        for name in HELPERS:
-            prefix += ["--ro-bind", str(PACKAGE / name), f"{INSIDE}/inside/{name}"]
+        for module in PACKAGE.glob("*.py"):
+            prefix += ["--ro-bind", str(module), f"{INSIDE}/inside/{module.name}"]
         prefix += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", "--"]
         home, python = INSIDE, place_of(python)
     elif isolation == "unshare":
         prefix = [_find("unshare"), "--user", "--map-root-user", "--mount", "--net", "--ipc", "--uts", "--cgroup"]
         prefix += ["--pid", "--fork", "--kill-child", "--"]
         if place_of(python) != python:
-            raise StartError(f"Python itself lies in /tmp, {python}, where programs have a directory of their own")
+            raise StartError(f"Python is installed in /tmp ({python}), where programs have a directory of their own")
         places = {path: place_of(path) for path in binds}
         settings["root"] = {"new": directory, "binds": places, "links": links, "tmp_bytes": TMP_BYTES}
     else:
@@ -100,15 +105,15 @@ def command(isolation: Isolation, directory: str) -> list[str]:
 def _find(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise StartError(f"there is no program {program}")
+        raise StartError(f"{program} is not installed")
     return path
 
 
 class Worker:
-    """A warm process and the pipes to it. Serves one program at a time."""
+    """A warm process and its pipes. It runs one program at a time."""
 
     def __init__(self, isolation: Isolation) -> None:
-        """Start the process, without waiting for it; `wait` does.
+        """Start the process; `wait` waits until it is ready.
 
         Raises:
             StartError: if it cannot be started at all.
@@ -119,7 +124,7 @@ class Worker:
         self._directory = tempfile.mkdtemp(prefix="text2grad-sandbox-")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         try:
-            # A fixed seed of hashes: sets come in one order, so that a program is judged alike every time.
+            # A fixed hash seed gives sets one order, so that a program always has the same outcome.
             self._process = subprocess.Popen(
                 command(isolation, self._directory),
                 stdin=subprocess.PIPE,
@@ -138,18 +143,18 @@ class Worker:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the worker has something to say."""
+        """Return the file descriptor of the worker's messages."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def ask(self, program: str, tests: str, *, timeout_s: float, memory_mb: int) -> bool:
-        """Send a program and its tests; False if the worker is gone and has not begun with them."""
+    def send_job(self, program: str, tests: str, *, timeout_s: float, memory_mb: int) -> bool:
+        """Send a program and its tests; return False if the worker had ended before."""
         limits = {"timeout_s": timeout_s, "memory_mb": memory_mb}
         try:
             self._send({"program": program, **limits})
         except OSError:
             return False
-        with contextlib.suppress(OSError):  # it died with the program in its hands, which its end will tell
+        with contextlib.suppress(OSError):  # the worker ended with the program; `read` reports that
             self._send(tests)
         return True
 
@@ -161,13 +166,13 @@ class Worker:
             rest = rest[os.write(self._process.stdin.fileno(), rest) :]
 
     def read(self) -> dict[str, Any] | None:
-        """Read what has come, and return the message if it is whole by now.
+        """Read the available data, and return the message if it is complete.
 
         Raises:
-            EOFError: if the worker has ended, or said something that it never says.
+            EOFError: if the worker has ended, or sent data that breaks the protocol.
         """
         data = os.read(self.fileno(), 65536)
-        self._inbox += data  # at most some 60 kB: an output is bounded where it is made
+        self._inbox += data  # at most about 60 kB: the worker bounds the output
         size = 4 + int.from_bytes(self._inbox[:4], "big")
         if not data or len(self._inbox) > size > 4:
             raise EOFError
@@ -181,23 +186,23 @@ class Worker:
         """Wait until the worker is ready.
 
         Raises:
-            StartError: if it ended instead, with what it wrote to its standard error.
+            StartError: if it ended instead, with the text of its standard error.
         """
         try:
             ready = None
             while ready is None:
                 left = self.deadline - time.monotonic()
                 if not select.select([self], [], [], max(left, 0))[0]:
-                    raise StartError(f"it was not ready after {START_S:.0f} s")
+                    raise StartError(f"not ready after {START_S:.0f} s")
                 ready = self.read()
         except EOFError:
             self._process.wait()
             self._errors.seek(0)
-            said = self._errors.read().decode("utf-8", "replace").strip()
-            raise StartError(said[-1000:] or f"it ended with exit status {self._process.returncode}") from None
+            errors = self._errors.read().decode("utf-8", "replace").strip()
+            raise StartError(errors[-1000:] or f"ended with exit status {self._process.returncode}") from None
 
     def end(self) -> None:
-        """Kill the worker and whatever runs in it, and remove its directory."""
+        """Kill the worker with its processes, and remove its directory."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -210,5 +215,5 @@ class Worker:
         self._errors.close()
         try:
             shutil.rmtree(self._directory, ignore_errors=True)
-        except RecursionError:  # a program made directories in directories, some hundreds deep
+        except RecursionError:  # a program nested directories hundreds of levels deep
             subprocess.run(["rm", "-rf", "--", self._directory], check=False, stderr=subprocess.DEVNULL)

@@ -1,14 +1,22 @@
-from .asking import Asker as Asker, Form as Form, Tally as Tally
-from .client import check_server as check_server
-from .judging import (
+from .annotation import (
+    AnnotationResult as AnnotationResult,
+    Annotator as Annotator,
     Failure as Failure,
     Item as Item,
-    Session as Session,
-    Verdict as Verdict,
+    collect_critiques as collect_critiques,
+    numbered_items as numbered_items,
     read_answer as read_answer,
 )
-from .llm_critic import LLMCritic as LLMCritic, critiques_of as critiques_of, settings_of as settings_of
+from .cached_client import (
+    AnnotationSession as AnnotationSession,
+    CachedClient as CachedClient,
+    ResponseFormat as ResponseFormat,
+    Usage as Usage,
+)
+from .endpoint import Endpoint as Endpoint, Spending as Spending, make_values as make_values
+from .llm_critic import LLMCritic as LLMCritic
 from .pace import Budget as Budget, Pace as Pace
-from .preferring import Contest as Contest, Preference as Preference, PreferenceSession as PreferenceSession
-from .store import Asked as Asked, Store as Store
-from .tested import tested as tested
+from .preference import Comparison as Comparison, Preference as Preference, prefer as prefer
+from .store import Prompt as Prompt, Store as Store
+from .templates import Template as Template
+from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

@@ -1,12 +1,12 @@
-"""How fast a server is asked, and for how much money.
+"""Rate and budget of the requests to a server.
 
-As many requests as allowed are under way at once. When the server says that it is too many (status 429), nobody asks
-until the time is over that it names, and half as many ask after that; each answer then raises the limit a little, by
-one for each round of answers, up to what is allowed: additive increase, multiplicative decrease, as TCP does it.
+The number of requests under way is limited. After status 429 (too many requests) no request starts until the pause
+that the server asks for is over, and the limit is halved. Each answer then raises the limit by 1 / limit, up to the
+maximum: additive increase, multiplicative decrease, as in TCP.
 
-A budget is never overspent: a request is only sent when all that are under way, and it too, may cost the most that
-they can (an answer of `max_tokens`, a token for each byte of the prompt). Where that is too much, it waits for those to
-come to less; where none is under way, the run stops.
+A budget is never overspent: a request starts only if the budget suffices when it and all requests under way cost their
+maximum (an answer of `max_tokens`, one token per byte of the prompt). Otherwise it waits until requests under way have
+cost less than that; if no request is under way, the run stops.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class Budget:
-    """What may be spent, and what has been.
+    """Limits of a run, and what it has spent.
 
     Attributes:
-        max_requests: most requests; None sets no limit.
-        max_cost: most US dollars; None sets no limit.
-        requests: sent so far.
-        cost: US dollars so far.
-        reserved: US dollars that the requests under way can cost at most.
+        max_requests: largest number of requests; None sets no limit.
+        max_cost: largest cost in US dollars; None sets no limit.
+        requests: number of requests sent so far.
+        cost: US dollars spent so far.
+        reserved: maximum cost of the requests under way, in US dollars.
     """
 
     max_requests: int | None = None
@@ -38,76 +38,76 @@ class Budget:
     reserved: float = 0.0
 
     def spent(self) -> str:
-        """Return which limit leaves no room for a request at all; empty where none is set or reached."""
+        """Return a message if no request is left in the budget, else the empty string."""
         if self.max_requests is not None and self.requests >= self.max_requests:
             return f"the budget of {self.max_requests:,} requests is used up"
         return ""
 
-    def has_room(self, most: float) -> bool:
-        """True where a request of at most so many US dollars fits in beside those under way."""
-        return self.max_cost is None or self.cost + self.reserved + most <= self.max_cost
+    def has_room(self, max_cost: float) -> bool:
+        """Return True if the budget suffices for a request of this maximum cost beside those under way."""
+        return self.max_cost is None or self.cost + self.reserved + max_cost <= self.max_cost
 
 
 class Pace:
-    """Lets requests through, one turn each. It belongs to one event loop."""
+    """Decides when a request may start. It belongs to one event loop.
 
-    def __init__(self, most: int, budget: Budget) -> None:
-        """Take the most requests at once, and the budget.
+    Attributes:
+        limit: largest number of requests under way at present.
+        active: number of requests under way.
+        slowed: how often the limit was halved.
+        stopped: why no request starts any more; empty while requests may start.
+    """
 
-        Attributes:
-            limit: how many may be under way now.
-            active: how many are.
-            slowed: how often the server said that it was too many.
-            stopped: why no request is let through any more; empty while they are.
-        """
-        self.most, self.budget = most, budget
-        self.limit, self.active, self.slowed, self.stopped = float(most), 0, 0, ""
+    def __init__(self, max_active: int, budget: Budget) -> None:
+        """Take the largest number of requests under way, and the budget."""
+        self.max_active, self.budget = max_active, budget
+        self.limit, self.active, self.slowed, self.stopped = float(max_active), 0, 0, ""
         self._resume_at = self._slowed_at = float("-inf")
         self._freed, self._end = asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
-    async def turn(self, most: float = 0.0) -> AsyncIterator[float]:
-        """Wait for a turn, then yield the time at which it came; what is asked within counts as under way.
+    async def turn(self, max_cost: float = 0.0) -> AsyncIterator[float]:
+        """Wait until a request may start, then yield the time; the request is under way inside the context.
 
         Args:
-            most: US dollars that the request can cost at most.
+            max_cost: maximum cost of the request, in US dollars.
 
         Raises:
             RequestError: of kind not_asked, if the run was stopped.
         """
-        await self._wait(most)
+        await self._wait(max_cost)
         self.active += 1
         self.budget.requests += 1
-        self.budget.reserved += most
+        self.budget.reserved += max_cost
         try:
             yield asyncio.get_running_loop().time()
         finally:
             self.active -= 1
-            self.budget.reserved -= most
+            self.budget.reserved -= max_cost
             self._freed.set()
 
-    async def _wait(self, most: float) -> None:
+    async def _wait(self, max_cost: float) -> None:
         while True:
             reason = self.budget.spent()
-            if reason or (not self.budget.has_room(most) and not self.active):
+            if reason or (not self.budget.has_room(max_cost) and not self.active):
                 self.stop(reason or f"the budget of {self.budget.max_cost:g} US dollars leaves no room for a request")
             if self.stopped:
                 raise RequestError("not_asked", self.stopped)
             pause = self._resume_at - asyncio.get_running_loop().time()
             if pause > 0:
                 await self.sleep(pause)
-            elif self.active < int(self.limit) and self.budget.has_room(most):
+            elif self.active < int(self.limit) and self.budget.has_room(max_cost):
                 return
             else:
                 self._freed.clear()
                 await self._freed.wait()
 
     def slow_down(self, sent_at: float, pause_s: float) -> None:
-        """Hear that a request was one too many.
+        """Halve the limit after a request was refused by status 429.
 
         Args:
-            sent_at: when it was sent; the limit is halved once for all that were sent before it was.
-            pause_s: seconds for which nobody asks.
+            sent_at: when the request was sent; requests sent before the last halving do not halve the limit again.
+            pause_s: seconds in which no request starts.
         """
         now = asyncio.get_running_loop().time()
         self._resume_at = max(self._resume_at, now + pause_s)
@@ -115,17 +115,17 @@ class Pace:
             self.limit, self._slowed_at, self.slowed = max(1.0, self.limit / 2), now, self.slowed + 1
 
     def speed_up(self) -> None:
-        """Hear that a request was answered."""
-        self.limit = min(float(self.most), self.limit + 1 / self.limit)
+        """Raise the limit after an answer."""
+        self.limit = min(float(self.max_active), self.limit + 1 / self.limit)
 
     def stop(self, reason: str) -> None:
-        """Let nothing more through; what is under way may end."""
+        """Start no more requests; requests under way may end."""
         self.stopped = self.stopped or reason
         self._end.set()
         self._freed.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep, unless the run is stopped meanwhile."""
+        """Sleep, or return early if the run is stopped."""
         try:
             async with asyncio.timeout(min(seconds, LONGEST_PAUSE_S)):
                 await self._end.wait()

@@ -1,11 +1,11 @@
-"""The prompts that ask for a critique (section 3.3): for a task, with or without reasoning, or for people's own words.
+"""The prompts that request a critique (section 3.3): with reasoning, without, or for feedback that a human wrote.
 
-    with reasoning        think step by step, then criticise in words, then quote; each quote follows from the critique
-    without               the quotes alone: the ablation of section 5.3
-    people's feedback     the words are there already, and only their places are asked for
+    with reasoning      reason step by step, then write the critique, then quote; each quote follows from the critique
+    without reasoning   the quotes alone: the ablation of section 5.3
+    human feedback      the text of the critique is given, and only its quotes are requested
 
-One message of the user holds it all, since some models know no system role; what does not change comes first, where
-servers cache it. Texts stand between tags that they do not hold themselves, whatever they say.
+A prompt is one user message, since some models have no system role. Its constant part comes first, where servers cache
+it. Each text stands between tags that do not occur in it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from typing import Any, Literal
 from text2grad.types import Example
 
 TemplateName = Literal["summarization", "code", "qa"]
-OUTPUT_CHARS = 2_000  # of what the unit tests printed, its end, where a traceback says what went wrong
+OUTPUT_CHARS = 2_000  # the end of the output of unit tests is shown, since a traceback ends with the error
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """How a task is spoken of: what a response is, and what to look at."""
+    """The words for a task: the noun for a response, and the questions to consider."""
 
     noun: str
     looks: tuple[str, ...]
@@ -78,11 +78,11 @@ _COMMON_PARTS = ("good_spans", "poor_spans")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """How critiques are asked for.
+    """A prompt for critiques.
 
     Attributes:
         name: the task.
-        reasoning: True asks to reason and criticise before quoting.
+        reasoning: True requests reasoning and a critique in words before the quotes.
     """
 
     name: TemplateName
@@ -91,13 +91,13 @@ class Template:
     def messages(
         self, example: Example, response: str, *, feedback: str | None = None, tests: str | None = None
     ) -> tuple[Mapping[str, str], ...]:
-        """Return the conversation that asks for a critique.
+        """Return the chat that requests a critique.
 
         Args:
-            example: what was asked of whoever responded; its reference is shown where it has one.
-            response: what is judged.
-            feedback: what a person said of it; only places are asked for then.
-            tests: what the unit tests came to, in words.
+            example: the task instance; its reference is shown if it has one.
+            response: the response to judge.
+            feedback: a human's critique of it; only its quotes are requested then.
+            tests: the outcome of the unit tests in words.
         """
         noun = _TASKS[self.name].noun
         parts = [self._instructions(grounding=feedback is not None), tagged("task", example.prompt_text)]
@@ -113,7 +113,7 @@ class Template:
         return ({"role": "user", "content": "\n\n".join(parts)},)
 
     def schema(self, *, grounding: bool) -> dict[str, Any]:
-        """Return the JSON schema of the answer; its keys in the order in which they are to be thought of."""
+        """Return the JSON schema of the answer, with its keys in the order of generation."""
         texts = [
             *(["reasoning"] if self.reasoning else []),
             *(["textual_feedback"] if self._criticises(grounding) else []),
@@ -130,7 +130,7 @@ class Template:
         return self.reasoning and not grounding
 
     def _instructions(self, *, grounding: bool) -> str:
-        """Return what stands before the example."""
+        """Return the instructions, the constant part of the prompt."""
         task = _TASKS[self.name]
         noun = task.noun
         if grounding:
@@ -166,7 +166,7 @@ class Template:
 
 
 def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
-    r"""Return what unit tests came to, as the prompt says it.
+    r"""Return the outcome of unit tests in the words of the prompt.
 
     Example:
         >>> outcome_in_words(passed=False, reason="failed", output="assert twice(2) == 4\nAssertionError")
@@ -178,7 +178,7 @@ def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
 
 
 def complaint(unmatched: Sequence[str]) -> Mapping[str, str]:
-    """Return the message that sends an answer back, since its quotes are not in what it is about."""
+    """Return the message that requests a correction after an answer with quotes that do not occur in the response."""
     listed = "\n".join(tagged("quote", quote) for quote in unmatched)
     return {
         "role": "user",

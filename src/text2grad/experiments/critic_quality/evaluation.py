@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from text2grad.align import quartiles
 from text2grad.experiments.critic_quality import counting, wording
 from text2grad.experiments.critic_quality.intervals import DRAWS, LEVEL, Estimate, Ratio, estimate
 from text2grad.experiments.critic_quality.pairs import Pair
 from text2grad.experiments.critic_quality.units import Marked, Units, mark
-from text2grad.experiments.reports.annotation_tables import quartiles
 from text2grad.experiments.reports.html import Table
 from text2grad.types import LABELS, Status
 

@@ -1,4 +1,4 @@
-"""What `text2grad align` gathers, writes and prints: the reports on what words lost on the way to tokens."""
+"""Token rewards → the reports of `text2grad align` on the losses between critique and tokens."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ FILES = ("rewards.jsonl", "report.json", "report.html", "tables.txt", "tables.pn
 
 @dataclass(slots=True)
 class Gathered:
-    """What the reports are made of."""
+    """The data of the reports."""
 
     tally: Tally = field(default_factory=Tally)
     tasks: dict[str, Counts] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Gathered:
     skipped: list[str] = field(default_factory=list)
 
     def skip(self, error: DataError) -> None:
-        """Count a record that cannot be used."""
+        """Count a record that could not be used."""
         self.tally.skip()
         self.skipped.append(str(error).removesuffix(f". {WAY_OUT}"))
 
@@ -53,7 +53,7 @@ def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: G
     """Write report.json, report.html, tables.txt and tables.png.
 
     Raises:
-        DataError: if one of them cannot be written.
+        DataError: if a file cannot be written.
     """
     prices = Prices(args.price_read, args.price_written)
     inputs = [str(path) for path in args.input]
@@ -82,16 +82,16 @@ def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: G
 
 
 def print_report(console: Console, args: argparse.Namespace, gathered: Gathered) -> None:
-    """Print some responses, the figures, and what was left out."""
+    """Print some responses, the numbers, and the problems."""
     for record, rewards in gathered.shown[: args.show]:
         print_critique(console, rewards.text, replace(rewards.critique, spans=rewards.spans), title=record.where)
     console.print(_table(gathered.tally.report(), f"{_names(args)} → {args.tokenizer.rpartition('/')[2]}"))
     tables = paper_tables(gathered.tasks, Prices(args.price_read, args.price_written))
     console.print(plain("\n" + as_text(tables).rstrip()), soft_wrap=True)
-    _print_problems(console, "no rewards, since the tokens decode to another text:", gathered.not_aligned)
+    _print_problems(console, "no rewards, because the tokens decode to another text:", gathered.not_aligned)
     _print_problems(console, "skipped:", gathered.skipped)
     flagged = [" ".join(span.split()) for counts in gathered.tasks.values() for span in counts.flagged]
-    _print_problems(console, "spans that the critique's words do not speak of, the first:", flagged[: args.show])
+    _print_problems(console, "first spans without word overlap with the feedback:", flagged[: args.show])
     if args.out is not None:
         console.print(plain(f"\nwritten: {args.out}/{', '.join(FILES)}"), soft_wrap=True)
 
@@ -105,14 +105,14 @@ def _page(
 ) -> str:
     """Return report.html."""
     shown, fidelity = gathered.shown, gathered.tally.report()
-    how = {"match": args.match, **asdict(settings)}
+    used = {"match": args.match, **asdict(settings)}
     intro = (
-        f"What the critiques of {_names(args)} say of each token of {args.tokenizer.rpartition('/')[2]}.\n\n"
-        + " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in how.items())
+        f"Critiques of {_names(args)} as rewards of the tokens of {args.tokenizer.rpartition('/')[2]}.\n\n"
+        + " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in used.items())
     )
     heading = "Responses" if len(shown) == fidelity.aligned else "First responses"
     return html.rollouts_page(
-        "From words to tokens",
+        "From critiques to token rewards",
         intro=intro,
         summary=fidelity.rows(),
         groups=[(heading, [rewards.to_json(record) for record, rewards in shown])],
@@ -122,7 +122,7 @@ def _page(
 
 
 def _table(fidelity: Fidelity, title: str) -> Table:
-    """Return the figures as a table."""
+    """Return the numbers as a table."""
     table = Table.grid(padding=(0, 3))
     table.add_row(plain(title, style="bold"))
     for name, value in fidelity.rows():
@@ -131,7 +131,7 @@ def _table(fidelity: Fidelity, title: str) -> Table:
 
 
 def _print_problems(console: Console, heading: str, problems: list[str]) -> None:
-    """Print the first problems of a kind, and how many more there are."""
+    """Print the first problems of a kind, and the number of others."""
     if not problems:
         return
     console.print(plain(f"\n{heading}", style="yellow"))

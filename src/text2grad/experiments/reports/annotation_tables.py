@@ -1,10 +1,10 @@
-"""Annotations of one or several tasks -> the tables 12, 14, 15 and 18 of the paper, counted on these very data.
+"""Annotations of one or several tasks → tables 12, 14, 15 and 18 of the paper, counted on these annotations.
 
-tokens     of the tokenizer in use. Spans: the critique as JSON, words and quotes, as a reward model learns to write it.
-           Dense: a JSON list with every token of the response and its label, [["Lyon", -1], ...], and no words.
-cost       an annotator reads prompt and response and writes the annotation; instructions are the same for both ways
+tokens     tokens of the given tokenizer. Spans: the critique as JSON with feedback and quotes, the training target of a
+           reward model. Dense: a JSON list of every token and its label, [["Lyon", -1], ...], without feedback.
+cost       an annotator reads prompt and response and writes the annotation; instructions are the same for both forms
            and are not counted. Prices are a setting.
-support    see `support.py`.
+support    word overlap of spans with the feedback (`feedback/word_overlap.py`).
 """
 
 import json
@@ -13,36 +13,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from text2grad.align import TokenRewards, encode
+from text2grad.align import TokenRewards, encode, quartiles, share
 from text2grad.experiments.reports.html import Table
 from text2grad.experiments.reports.plots import COLOURS, GRID, INK, to_png
-from text2grad.feedback import CritiqueRecord, is_supported
+from text2grad.feedback import CritiqueRecord, has_word_overlap
 from text2grad.reward_models import critique_target
 from text2grad.types import LABELS, Label
 
 FLAGGED = 20
-"""So many spans without support are named."""
+"""Maximum number of listed spans without support."""
 
 OUTCOMES = ("none", "negative", "zero", "positive")
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars per million tokens that an annotator reads and writes; at first GPT-4o's list prices (table 14)."""
+    """US dollars per million tokens that an annotator reads and writes; by default GPT-4o's list prices (table 14)."""
 
     read: float = 2.5
     written: float = 10.0
 
     def cost(self, read: int, written: int) -> float:
-        """Return what so many tokens cost, in US dollars."""
+        """Return the cost of tokens in US dollars."""
         return (read * self.read + written * self.written) / 1e6
 
 
 @dataclass(slots=True)
 class Counts:
-    """What the annotations of one task come to."""
+    """Counts over the annotations of one task."""
 
     numbers: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -64,7 +62,7 @@ class Counts:
         for span, tokens in zip(rewards.spans, rewards.tokens, strict=True):
             self.lengths[span.label] += [len(tokens)] if tokens else []
             text = rewards.text[span.start : span.end]
-            if not is_supported(text, critique.feedback):
+            if not has_word_overlap(text, critique.feedback):
                 self.numbers["unsupported"] += 1
                 self.flagged += [f"{record.where}: {text}"] if len(self.flagged) < FLAGGED else []
         outcome = critique.outcome
@@ -81,17 +79,17 @@ class Counts:
         )
 
     def as_json(self, prices: Prices) -> dict[str, Any]:
-        """Return the counts with what follows from them, ready for JSON."""
+        """Return the counts, shares and costs as JSON data."""
         n = self.numbers
         return {
             **{name: n[name] for name in _NUMBERS},
-            "saved_share": 1 - _share(n["written"], n["written_dense"]) if n["written_dense"] else 0.0,
+            "saved_share": 1 - share(n["written"], n["written_dense"]) if n["written_dense"] else 0.0,
             "cost_usd": prices.cost(n["read"], n["written"]),
             "cost_dense_usd": prices.cost(n["read"], n["written_dense"]),
-            "unmatched_rate": _share(n["unmatched"], n["unmatched"] + n["spans"]),
-            "unsupported_share": _share(n["unsupported"], n["spans"]),
-            "spans_per_response": _share(n["spans"], n["responses"]),
-            "labelled_share": _share(n["tokens_labelled"], n["tokens"]),
+            "unmatched_rate": share(n["unmatched"], n["unmatched"] + n["spans"]),
+            "unsupported_share": share(n["unsupported"], n["spans"]),
+            "spans_per_response": share(n["spans"], n["responses"]),
+            "labelled_share": share(n["tokens_labelled"], n["tokens"]),
             "span_tokens": {label: quartiles(self.lengths[label]) for label in LABELS},
             "outcomes": {kind: self.outcomes[kind] for kind in OUTCOMES},
             "flagged": self.flagged,
@@ -111,22 +109,12 @@ _NUMBERS = (
 )
 
 
-def quartiles(lengths: Sequence[int]) -> list[float] | None:
-    """Return the quartiles, None of nothing.
-
-    Example:
-        >>> quartiles([1, 2, 3, 10])
-        [1.75, 2.5, 4.75]
-    """
-    return [float(q) for q in np.quantile(lengths, [0.25, 0.5, 0.75])] if lengths else None
-
-
 def paper_tables(tasks: Mapping[str, Counts], prices: Prices) -> list[Table]:
-    """Return the tables, a row for each task.
+    """Return the tables, with one row per task.
 
     Args:
-        tasks: their counts by name.
-        prices: what tokens cost.
+        tasks: the counts of each task by its name.
+        prices: the prices of tokens.
     """
     found = {name: counts.as_json(prices) for name, counts in tasks.items()}
     per = {name: max(one["responses"], 1) for name, one in found.items()}
@@ -195,7 +183,7 @@ def paper_tables(tasks: Mapping[str, Counts], prices: Prices) -> list[Table]:
 
 
 def as_text(tables: Sequence[Table]) -> str:
-    """Return tables as plain text, columns side by side."""
+    """Return tables as plain text with aligned columns."""
     blocks = []
     for table in tables:
         rows = [list(table.columns), *map(list, table.rows)]
@@ -263,9 +251,5 @@ def _bars(axis: Any, names: Sequence[str], series: Mapping[str, Sequence[float]]
     )
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"

@@ -1,11 +1,11 @@
-"""What readers of sources share: looking a record's columns up, and what became of a record.
+"""Shared parts of the readers of sources: access to the columns of a record, and the items read from it.
 
-A reader maps one record to any number of `Item`s: annotations where it holds feedback, examples where it holds none.
-What an annotation cannot say is a loss: it is named with its reason, counted and shown, never dropped in silence.
+A reader maps one record to any number of `Item`s: annotations if it has feedback, examples if it has none. Data that an
+annotation cannot hold is a `Loss`, which is counted and reported with its reason.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -24,11 +24,11 @@ NOT_JUDGED = "responses without feedback: examples that an annotator can judge"
 
 
 class Loss(NamedTuple):
-    """Something that an annotation cannot say, or says only in words.
+    """Data that an annotation cannot hold, or holds only in words.
 
     Attributes:
-        reason: why, in words that all losses of this kind share.
-        detail: what it was.
+        reason: the reason, the same text for all losses of a kind.
+        detail: the lost data.
     """
 
     reason: str
@@ -36,12 +36,12 @@ class Loss(NamedTuple):
 
 
 class Item(NamedTuple):
-    """What a record became.
+    """One annotation or example of a record.
 
     Attributes:
-        made: an annotation, or an example where there is no feedback.
-        losses: what of the record is not in it.
-        missing: how many faults are of something that the response lacks, and so have no span.
+        made: an annotation, or an example if there is no feedback.
+        losses: the data of the record that it lacks.
+        missing: the number of errors about missing content, which have no span.
     """
 
     made: Annotation | Example
@@ -51,14 +51,15 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a source is read.
+    """The settings of a reader.
 
     Attributes:
-        columns: our name of a column -> the source's name, where the two differ.
-        labels: a label of the source -> what it means.
+        columns: our column name → the source's column name.
+        labels: a label of the source → its meaning.
         match: how quotes are found in the response, as in `locate_spans`.
-        ground: where words come with a better response: mark what was changed, or leave them as words.
-        missing_outcome: the outcome of each fault that has no span, such as a missing fact; None gives none.
+        ground: for words with a better response: `diff` marks the changes as spans, `words` adds no spans.
+        missing_outcome: the outcome of each error without a span, such as a missing fact; None for no outcome.
+        prepare_tests: applied to the tests of KodCode, such as `with_names` of the sandbox.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -66,25 +67,26 @@ class Options:
     match: Match = "exact"
     ground: Ground = "diff"
     missing_outcome: float | None = None
+    prepare_tests: Callable[[str], str] = str
 
 
 class Reader(Protocol):
     """A function that reads one record of a source."""
 
     def __call__(self, row: "Row", /) -> Iterator[Item]:
-        """Yield what the record holds."""
+        """Yield the items of the record."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record, its place, and how to read it. Every refusal names the place.
+    """One record with its place and settings; every error message names the place.
 
     Attributes:
-        number: its line or place in the file, from 1.
+        number: its line or position in the file, from 1.
         where: file and number.
         record: the JSON object.
-        options: how its source is read.
+        options: the settings of the reader.
     """
 
     number: int
@@ -97,29 +99,29 @@ class Row:
         return self.options.columns.get(column, column)
 
     def get(self, column: str) -> Any:
-        """Return what a column holds, None where there is no such column."""
+        """Return the value of a column; None without this column."""
         return self.record.get(self.name(column))
 
     def text(self, column: str) -> str:
-        """Return a text that the record must have."""
+        """Return the text of a required column."""
         value = self.get(column)
         if not isinstance(value, str):
             raise self.bad(f'"{self.name(column)}" must be a text; {self._got(column)}')
         return value
 
     def words(self, column: str) -> str:
-        """Return a text that may be missing, without space around it."""
+        """Return the stripped text of an optional column; empty without this column."""
         return "" if self.get(column) is None else self.text(column).strip()
 
     def listed(self, column: str) -> list[Any]:
-        """Return a list that the record must have."""
+        """Return the list of a required column."""
         value = self.get(column)
         if not isinstance(value, list):
             raise self.bad(f'"{self.name(column)}" must be a list; {self._got(column)}')
         return value
 
     def first(self, *columns: str) -> str:
-        """Return the text of the first of these columns that there is."""
+        """Return the text of the first of these columns that is present."""
         found = next((column for column in columns if self.get(column) is not None), None)
         if found is None:
             names = " or ".join(f'"{self.name(column)}"' for column in columns)
@@ -127,7 +129,7 @@ class Row:
         return self.text(found)
 
     def span(self, start: Any, end: Any, label: Label, response: str) -> Span:
-        """Return a span of the response, or refuse it."""
+        """Return a span; raise an error if it is empty or not inside the response."""
         if not (type(start) is type(end) is int and 0 <= start < end <= len(response)):
             raise self.bad(
                 f"span [{shown(start)}, {shown(end)}] does not lie in the response, which has {len(response)} "
@@ -136,7 +138,7 @@ class Row:
         return Span(start, end, label)
 
     def bad(self, what: str) -> Exception:
-        """Return the error of a record that cannot be used."""
+        """Return the error for a record that cannot be used."""
         return bad_record(self.where, what)
 
     def _got(self, column: str) -> str:
@@ -145,10 +147,10 @@ class Row:
 
 
 class Gather(Protocol):
-    """A function that puts records together that a source spreads over several rows."""
+    """A function that joins the rows of each record, for sources with several rows per record."""
 
     def __call__(self, entries: Iterator[Entry], /) -> Iterator[Entry]:
-        """Yield whole records."""
+        """Yield complete records."""
         ...
 
 
@@ -157,11 +159,11 @@ class Source:
     """One source of feedback.
 
     Attributes:
-        about: what it is, in a line.
+        about: a one-line description.
         read: its reader.
-        columns: the names that a column mapping may give.
-        gather: puts rows together, where records are spread over several.
-        labels: True where labels must be told what they mean.
+        columns: the names that a column mapping may use.
+        gather: joins rows into records, if records have several rows.
+        labels: True if labels can be given a meaning.
     """
 
     about: str
@@ -172,17 +174,17 @@ class Source:
 
 
 def critique(lines: list[str], spans: list[Span], outcome: float | None = None) -> Critique:
-    """Return a critique of lines of words and spans, each span once and in order."""
+    """Return a critique of lines of feedback and of spans, each span once and in order."""
     return Critique("\n".join(line for line in lines if line) or NO_ERRORS, tuple(sorted(set(spans))), outcome)
 
 
 def unjudged(
     prompt: str, response: Any, *losses: Loss, reference: str | None = None, meta: Mapping[str, Any] | None = None
 ) -> Item:
-    """Return a response that nobody judged, as an example that has it in its `meta`, beside what else is there."""
+    """Return a response without feedback as an example, with the response in its `meta`."""
     return Item(Example(prompt, reference, meta={"response": response, **(meta or {})}), (Loss(NOT_JUDGED), *losses))
 
 
 def quoted(text: str) -> str:
-    """Return a text as JSON quotes it, on one line."""
+    """Return a text as a JSON string on one line."""
     return json.dumps(text, ensure_ascii=False)

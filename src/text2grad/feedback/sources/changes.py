@@ -1,8 +1,8 @@
-r"""A response and a better one -> the places that the better one changed, as negative spans.
+r"""A response and a corrected response → the changed parts of the response as negative spans.
 
-This grounds words that name no place, where the person who wrote them also mended the response (ILF, arXiv
-2303.16749). Compared are words, signs and line breaks with their indentation, by difflib; white space within a line
-does not count. What the better response only adds has no place in the first, and is counted.
+This gives spans to feedback in words whose author also corrected the response (ILF, arXiv 2303.16749). difflib compares
+words, signs, and line breaks with the indentation after them; it ignores white space within a line. Text that the
+corrected response only adds has no place in the response; it is counted.
 """
 
 import re
@@ -16,11 +16,11 @@ _PIECE = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)|\w+|[^\w\s]")
 
 
 class Changes(NamedTuple):
-    """What a better response changed.
+    """The changes of a corrected response.
 
     Attributes:
-        spans: the places of the first that are not in the better one, negative, in order.
-        added: how many pieces of text the better one only adds.
+        spans: the changed or deleted parts of the response, negative, in order.
+        added: the number of added pieces of text.
     """
 
     spans: tuple[Span, ...]
@@ -34,7 +34,7 @@ class _Piece(NamedTuple):
 
 
 def changed_spans(response: str, better: str) -> Changes:
-    r"""Return what a better response changed.
+    r"""Return the changes of a corrected response.
 
     Example:
         >>> response = "def add(a, b):\n    return a - b"
@@ -56,8 +56,8 @@ def changed_spans(response: str, better: str) -> Changes:
 
 
 def _pieces(text: str) -> list[_Piece]:
-    """Cut a text into words, signs and line breaks with the indentation after them."""
-    found = _PIECE.finditer("\n" + text)  # the first line has an indentation, too
+    """Split a text into words, signs, and line breaks with the indentation after them."""
+    found = _PIECE.finditer("\n" + text)  # so that the first line has an indentation too
     return [
         _Piece(
             match[0] if match["indent"] is None else "\n" + match["indent"], max(match.start() - 1, 0), match.end() - 1
@@ -67,7 +67,7 @@ def _pieces(text: str) -> list[_Piece]:
 
 
 def _span(response: str, pieces: Sequence[_Piece], begin: int, end: int) -> Span:
-    """Return the place of some pieces without white space around it; a changed indentation marks the word after it."""
+    """Return the span of some pieces, without white space around it; a changed indentation marks the next word."""
     start, stop = pieces[begin].start, pieces[end - 1].end
     if not response[start:stop].strip():
         return Span(pieces[begin].end, pieces[min(end, len(pieces) - 1)].end, "negative")

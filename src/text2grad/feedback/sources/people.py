@@ -1,11 +1,11 @@
 r"""Feedback of people: Fine-Grained RLHF, MQM, ILF.
 
-qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1"; what is missing stays in words.
+qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1"; missing content stays in words.
 mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("source", "target", "ratings": {rater:
               [{"side", "start", "end", "category", "severity"}]}) or as the published table, where <v>…</v> marks the
-              error and each row is one. One annotation per rater; what is marked in the source has no span.
+              error and each row is one error. One annotation per rater; errors marked in the source have no span.
 ilf           Imitation learning from language feedback on code (arXiv 2303.16749): words about a program, and the
-              program as the same person mended it, which shows the places.
+              program as corrected by the same person; the changes become spans.
 """
 
 import re
@@ -35,7 +35,7 @@ def read_qa_feedback(row: Row) -> Iterator[Item]:
 
 
 def read_mqm(row: Row) -> Iterator[Item]:
-    """Yield what each rater says of one translation."""
+    """Yield the annotation of each rater of one translation."""
     source, target = row.text("source"), row.text("target")
     ratings = row.get("ratings")
     if not isinstance(ratings, dict) or not all(isinstance(errors, list) for errors in ratings.values()):
@@ -58,7 +58,7 @@ def read_mqm(row: Row) -> Iterator[Item]:
 
 
 def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:
-    """Return an error in words, and its place in the target; None where it has none there."""
+    """Return an error in words, and its span in the target; None if it has no span there."""
     if not isinstance(error, dict) or error.get("side") not in ("source", "target"):
         raise row.bad('an error is an object with a "side", which is "source" or "target"')
     kind = f"{error.get('category') or 'Error'} ({error.get('severity') or 'no severity'})"
@@ -72,7 +72,7 @@ def _translation_error(row: Row, error: object, source: str, target: str) -> tup
 
 
 def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Yield one record per segment and rater, where a table has one row per error; pass other records on."""
+    """Yield one record per segment and rater of a table with one row per error; other records unchanged."""
     for (is_row, *_), group in groupby(entries, key=_segment_key):
         if not is_row:
             yield from group
@@ -82,7 +82,7 @@ def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _segment_key(entry: Entry) -> tuple[object, ...]:
-    """Return what the rows of one segment and rater have in common; True comes first for rows."""
+    """Return the key that the rows of one segment and rater share; its first entry is True for rows of a table."""
     if not isinstance(entry.record, dict) or "rater" not in entry.record:
         return (False,)
     return (True, *(entry.record.get(key) for key in _SEGMENT))
@@ -107,7 +107,7 @@ def _segment(rows: list[Entry]) -> Object:
 
 
 def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text without its marks, and where they stood."""
+    """Return a text without its marks, and the marked ranges."""
     if not isinstance(row.record.get(side), str):
         raise bad_record(row.where, f'"{side}" must be a text; the record has {keys_of(row.record)}')
     text, places = "", []
@@ -118,30 +118,30 @@ def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def read_ilf(row: Row) -> Iterator[Item]:
-    """Yield one person's words about a program."""
+    """Yield the feedback of one person on a program."""
     prompt, whole = row.text("prompt"), row.text("original_model_completion")
     better = row.words("unedited_annotator_completion") or (row.words("completion") and prompt + row.text("completion"))
     head = prompt if whole.startswith(prompt) else ""
     yield grounded(row, (prompt, whole.removeprefix(prompt)), row.text("Feedback").strip(), better, head)
 
 
-def grounded(row: Row, asked: tuple[str, str], said: str, better: str, head: str = "") -> Item:
-    """Return words as an annotation, with the places that a better response changed where there is one.
+def grounded(row: Row, pair: tuple[str, str], feedback: str, better: str, head: str = "") -> Item:
+    """Return feedback in words as an annotation; the changes of a better response become spans.
 
     Args:
-        row: where the words are from.
-        asked: prompt and response.
-        said: the words.
-        better: the better response, "" where there is none.
-        head: what `better` and the response both go on from.
+        row: the record of the feedback.
+        pair: prompt and response.
+        feedback: the feedback in words.
+        better: the better response; "" if there is none.
+        head: the text before the response that `better` also begins with.
     """
-    prompt, response = asked
+    prompt, response = pair
     if not better or row.options.ground == "words":
-        return Item(Annotation(prompt, response, Critique(said)), (Loss(WORDS_ONLY),))
+        return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
     changes = changed_spans(head + response, better)
     at = len(head)
     spans = tuple(Span(max(s.start - at, 0), s.end - at, "negative") for s in changes.spans if s.end > at)
     losses = [Loss("text that the better response adds: it has no place in this one")] * changes.added
     losses += [Loss("changes of the prompt's own text: no span")] * (len(changes.spans) - len(spans))
     losses += [] if spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(said, spans)), tuple(losses), changes.added)
+    return Item(Annotation(prompt, response, Critique(feedback, spans)), tuple(losses), changes.added)

@@ -1,8 +1,8 @@
-"""The sources by name, and how one is read."""
+"""The readers by format name, and the functions that read a source with them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from text2grad.feedback.sources.people import gather_mqm, read_ilf, read_mqm, re
 from text2grad.feedback.sources.published import read_kodcode, read_slf5k, read_ultrafeedback
 from text2grad.feedback.sources.table import COLUMNS, read_table
 from text2grad.feedback.sources.tools import read_argilla, read_label_studio
-from text2grad.types import Critique, Example
+from text2grad.types import Example
 
 SOURCES: dict[str, Source] = {
     "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS),
@@ -35,7 +35,7 @@ EXAMPLES_OF_LOSS = 3
 
 
 class Found(NamedTuple):
-    """An item, and the place of the record that it comes from."""
+    """An item and the place of its record."""
 
     where: str
     item: Item
@@ -49,19 +49,19 @@ def read_source(
     labels: Mapping[str, Meaning] | None = None,
     split: str = "train",
 ) -> list[Annotation | Example]:
-    """Return the annotations of a source, and examples where it has no feedback.
+    """Return the annotations of a source; records without feedback become examples.
 
     Args:
         path: a file, a directory, or the name of a data set on the Hugging Face hub.
         format: a name of `SOURCES`.
-        columns: our name of a column -> the source's.
-        labels: a label of an annotation tool -> "positive", "negative" or "ignore".
-        split: which part of a data set.
+        columns: our column name → the source's column name.
+        labels: a label of an annotation tool → "positive", "negative" or "ignore".
+        split: the split of a data set.
 
     Raises:
-        DataError: if it cannot be read, or a record cannot be used. `read_items` can skip such records, and tells
-            what each record lost.
-        ConfigError: if a setting has no such value.
+        DataError: if it cannot be read, or a record cannot be used. `read_items` can skip bad records, and reports
+            the losses of each record.
+        ConfigError: if a setting has an unknown value.
     """
     options = Options(columns or {}, labels or {})
     return [found.item.made for found in read_items(path, format, options, split=split)]
@@ -76,19 +76,19 @@ def read_items(
     limit: int | None = None,
     on_bad: Callable[[DataError], None] | None = None,
 ) -> Iterator[Found]:
-    """Yield what the records of a source hold, with what is lost of each.
+    """Yield the items of a source with their losses.
 
     Args:
         path: a file, a directory, or the name of a data set on the Hugging Face hub.
         format: a name of `SOURCES`.
-        options: how it is read.
-        split: which part of a data set.
-        limit: read at most so many records.
-        on_bad: is given the error of each record that cannot be used; without it the first one is raised.
+        options: the settings of the reader.
+        split: the split of a data set.
+        limit: the maximum number of records to read.
+        on_bad: called with the error of each record that cannot be used; without it, the first error is raised.
 
     Raises:
         DataError: if it cannot be read or has no records, or one of them cannot be used.
-        ConfigError: if a setting has no such value.
+        ConfigError: if a setting has an unknown value.
     """
     check_known("format", format, tuple(SOURCES))
     source, options = SOURCES[format], options or Options()
@@ -103,13 +103,13 @@ def read_items(
                 raise
             on_bad(error)
             continue
-        yield from (Found(where, _charged(item, options.missing_outcome)) for item in found)
+        yield from (Found(where, _with_outcome(item, options.missing_outcome)) for item in found)
     if not number:
         raise DataError(f"{path} has no records")
 
 
 def _check(format: str, source: Source, options: Options) -> None:
-    """Refuse settings that this source does not have."""
+    """Check that the source has the given settings."""
     for name in options.columns:
         if not source.columns:
             raise ConfigError(f'format "{format}" has columns of its own and takes no column mapping, got {name!r}')
@@ -120,20 +120,18 @@ def _check(format: str, source: Source, options: Options) -> None:
         raise ConfigError(f"missing_outcome must be a finite number, got {options.missing_outcome!r}")
 
 
-def _charged(item: Item, missing_outcome: float | None) -> Item:
-    """Return an item whose faults without a span count in the outcome."""
+def _with_outcome(item: Item, missing_outcome: float | None) -> Item:
+    """Return an item with `missing_outcome` per error without a span added to its outcome."""
     made = item.made
     if missing_outcome is None or not item.missing or not isinstance(made, Annotation):
         return item
-    judged = made.critique
-    outcome = (judged.outcome or 0.0) + missing_outcome * item.missing
-    charged = Critique(judged.feedback, judged.spans, outcome, judged.status, judged.unmatched)
-    return item._replace(made=made._replace(critique=charged))
+    outcome = (made.critique.outcome or 0.0) + missing_outcome * item.missing
+    return item._replace(made=made._replace(critique=replace(made.critique, outcome=outcome)))
 
 
 @dataclass(slots=True)
 class Account:
-    """What was kept of a source and what was lost, with the first losses of each kind."""
+    """Counts of the items and losses of a source, with the first losses of each kind."""
 
     annotations: int = 0
     examples: int = 0

@@ -1,9 +1,9 @@
-"""Records with columns of any name: our own JSONL, and tables whose columns are mapped to it.
+"""Our own JSONL, and tables whose columns are mapped to its names.
 
 A record with a response and feedback becomes an annotation: "critique", or "feedback", "spans", "good_spans",
-"poor_spans", "outcome" (see `text2grad.records`). With "refinement", a better response, words without spans are
-grounded in what it changed. A record without feedback becomes an example: "prompt", "reference", "tests"; a response
-stays in its `meta`. In text tables, lists are written as JSON and empty cells are missing ones.
+"poor_spans", "outcome" (see `feedback/records.py`). With a better response in "refinement", its changes become the
+spans of feedback without spans. A record without feedback becomes an example: "prompt", "reference", "tests"; a
+response goes into its `meta`. In text tables, lists are JSON, and empty cells are missing values.
 """
 
 import json
@@ -25,27 +25,27 @@ _FEEDBACK = ("critique", *BESIDE)
 
 
 def read_table(row: Row) -> Iterator[Item]:
-    """Yield what one record holds."""
+    """Yield the item of one record."""
     record = _renamed(row)
-    said = {key: record[key] for key in _FEEDBACK if key in record}
-    if "response" not in record or not said:
+    given = {key: record[key] for key in _FEEDBACK if key in record}
+    if "response" not in record or not given:
         yield _example(row, record)
         return
-    judged = parse_record(row.number, row.where, record, match=row.options.match)
-    critique = judged.critique
-    if set(said) == {"feedback"}:
+    read = parse_record(row.number, row.where, record, match=row.options.match)
+    critique = read.critique
+    if set(given) == {"feedback"}:
         better = record.get("refinement") or ""
         if not isinstance(better, str):
             raise row.bad(f'"{row.name("refinement")}" must be a text')
-        yield grounded(row, (judged.prompt, judged.response), critique.feedback, better)
+        yield grounded(row, (read.prompt, read.response), critique.feedback, better)
         return
     losses = [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
     losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
-    yield Item(Annotation(judged.prompt, judged.response, critique), tuple(losses))
+    yield Item(Annotation(read.prompt, read.response, critique), tuple(losses))
 
 
 def _renamed(row: Row) -> Object:
-    """Return the record under our names, without what is missing."""
+    """Return the record under our names, without missing values."""
     mapped = row.options.columns
     absent = [theirs for theirs in mapped.values() if theirs not in row.record]
     if absent:
@@ -58,7 +58,7 @@ def _renamed(row: Row) -> Object:
 
 
 def _cell(key: str, value: Any) -> Any:
-    """Return a cell of a text table as the value that it stands for."""
+    """Return the value of a cell of a text table."""
     if not isinstance(value, str):
         return value
     if key == "outcome" or (key in _LISTS and value.lstrip()[:1] in ("[", "{")):
@@ -70,7 +70,7 @@ def _cell(key: str, value: Any) -> Any:
 
 
 def _example(row: Row, record: Object) -> Item:
-    """Return a record without feedback."""
+    """Return a record without feedback as an example."""
     if "prompt" not in record:
         raise row.bad(
             'there is neither a "response" with feedback nor a "prompt"; '

@@ -1,18 +1,18 @@
 """Exports of annotation tools: Label Studio and Argilla.
 
 label_studio  "Export → JSON": tasks with "data" and "annotations". Regions of `Labels` over the response become
-              spans, by what the labels mean; notes on regions, `TextArea`s and `Choices` are the words. One annotation
-              per annotator.
-argilla       Argilla 2: `dataset.records.to_datasets()`, or `.to_json(...)`, which does not say what was submitted.
-              Answers to a span question become spans, texts the words, one annotation per user.
+              spans, by the meaning of their labels; notes on regions, `TextArea`s and `Choices` become feedback. One
+              annotation per annotator.
+argilla       Argilla 2: `dataset.records.to_datasets()`, or `.to_json(...)`, which does not mark drafts.
+              Answers to a span question become spans, texts become feedback. One annotation per user.
 
-What a label means is told (`labels`), or plain from its name: good, positive, correct, …; poor, negative, error, ….
-What a model guessed and what a person did not submit are losses.
+`labels` gives the meaning of a label, unless it has a known name: good, positive, correct, …; poor, negative, error, ….
+Predictions of a model and answers that nobody submitted are losses.
 
-Label Studio counts code points, as Python does; older versions counted UTF-16 units, as browsers do. The text that it
-quotes tells which. It quotes what the screen shows: a line break is a backslash and an n, several spaces are one.
-Argilla's page counts UTF-16 units and its Python client code points, and neither quotes: where the two differ, a span's
-place is not known.
+Label Studio counts code points, as Python does; older versions counted UTF-16 units, as browsers do. The quoted text in
+the export shows which. It is the text on the screen: a line break is a backslash and an n, several spaces are one.
+Argilla's page counts UTF-16 units, its Python client counts code points, and the export has no quoted text: if the two
+counts differ, the place of a span is unknown.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say:
 
 
 def read_label_studio(row: Row) -> Iterator[Item]:
-    """Yield each annotator's regions and words on one task."""
+    """Yield the annotation of each annotator of one task."""
     data = row.record.get("data")
     if not isinstance(data, dict):
         raise row.bad('a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV')
@@ -55,7 +55,7 @@ def read_label_studio(row: Row) -> Iterator[Item]:
 
 
 def _objects(row: Row, values: list[Any]) -> list[Object]:
-    """Return a list of JSON objects, or refuse it."""
+    """Return a list after checking that it holds JSON objects only."""
     for value in values:
         if not isinstance(value, dict):
             raise row.bad(f"annotations, results and answers are objects, got {shown(value)}")
@@ -63,7 +63,7 @@ def _objects(row: Row, values: list[Any]) -> list[Object]:
 
 
 def _regions(row: Row, results: list[Object], data: Object, response: str) -> tuple[list[str], list[Span], list[Loss]]:
-    """Return what one annotator marked, and wrote on what is marked and on the whole."""
+    """Return the feedback lines, spans and losses of one annotator."""
     lines: list[str] = []
     spans: list[Span] = []
     losses = [loss for result in results if (loss := _loss(result, data, response))]
@@ -87,7 +87,7 @@ def _regions(row: Row, results: list[Object], data: Object, response: str) -> tu
 
 
 def _loss(result: Object, data: Object, response: str) -> Loss | None:
-    """Return why a result is neither a region of the response nor words, None where it is one of them."""
+    """Return the loss of a result that is neither a region of the response nor text; else None."""
     kind, value = result.get("type"), result.get("value") or {}
     if kind in ("textarea", "choices"):
         return None
@@ -100,7 +100,7 @@ def _loss(result: Object, data: Object, response: str) -> Loss | None:
 
 
 def _words(result: Object) -> list[str]:
-    """Return what was written in a text area, or chosen."""
+    """Return the texts of a text area, or the choices."""
     value = result.get("value") or {}
     if result.get("type") == "choices":
         return [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
@@ -108,12 +108,12 @@ def _words(result: Object) -> list[str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return texts that come as one or as a list."""
+    """Return the texts of one text or of a list."""
     return [value] if isinstance(value, str) else [text for text in value or [] if isinstance(text, str)]
 
 
 def _place(row: Row, value: Object, response: str) -> Span:
-    """Return the place of a region, checked against the text that the export quotes."""
+    """Return the span of a region, checked against its quoted text."""
     start: Any = value.get("start")
     end: Any = value.get("end")
     quote = value.get("text")
@@ -131,19 +131,19 @@ def _is_place(start: Any, end: Any) -> bool:
 
 
 def _readings(response: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Return a place that is given in code points or in UTF-16 units, as code points, by both readings."""
+    """Return a range in code points, read as code points and read as UTF-16 units."""
     units = response.encode("utf-16-le", "surrogatepass")
     first, last = (len(units[: 2 * place].decode("utf-16-le", "surrogatepass")) for place in (start, end))
     return [(start, end), (first, last)]
 
 
 def _without_space(text: str) -> str:
-    """Return a text without space, a line break as Label Studio quotes it included."""
+    """Return a text without white space and without line breaks as Label Studio quotes them."""
     return "".join(text.replace("\\n", "").split())
 
 
 class _Answer(NamedTuple):
-    """What a user of Argilla answered to a question."""
+    """The answer of an Argilla user to a question."""
 
     user: Any
     question: str
@@ -151,7 +151,7 @@ class _Answer(NamedTuple):
 
 
 def read_argilla(row: Row) -> Iterator[Item]:
-    """Yield each user's answers on one record."""
+    """Yield the annotation of each user of one record."""
     fields, answers, unused = _nested(row) if "fields" in row.record else _flat(row)
     texts = Row(row.number, row.where, fields, row.options)
     response, prompt = texts.first("response", "text"), texts.words("prompt")
@@ -200,7 +200,7 @@ def _flat(row: Row) -> tuple[Object, list[_Answer], list[Loss]]:
 
 
 def _answers(row: Row, answers: list[_Answer], response: str) -> tuple[list[str], list[Span], list[Loss]]:
-    """Return what one user marked and wrote."""
+    """Return the feedback lines, spans and losses of one user."""
     lines: list[str] = []
     spans: list[Span] = []
     losses: list[Loss] = []
@@ -224,18 +224,18 @@ def _answers(row: Row, answers: list[_Answer], response: str) -> tuple[list[str]
 
 
 def label_meaning(row: Row, label: str) -> Meaning:
-    """Return what a label means, told or plain from its name."""
-    told = row.options.labels.get(label) or PLAIN_LABELS.get(label.strip().lower())
-    if told is None:
+    """Return the meaning of a label: given by the user, or known by its name."""
+    meaning = row.options.labels.get(label) or PLAIN_LABELS.get(label.strip().lower())
+    if meaning is None:
         raise row.bad(
             f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "
             "or =ignore"
         )
-    return told
+    return meaning
 
 
 def marked(label: str, text: str, note: str) -> str:
-    """Return a mark in words.
+    """Return a marked text as a line of feedback.
 
     Example:
         >>> marked("Error", "Lyon", "She lives in Nice.")

@@ -1,8 +1,7 @@
-"""Greedy decoding that can only write whole critiques, with quotes that stand in the response.
+"""Decoding of complete critiques whose quotes occur in the response, greedy or sampled.
 
-The model's most likely token is asked about first, and taken if it may stand there: that is a look-up, or a comparison
-of bytes. Only where it may not are the allowed ones gathered and the likeliest of them taken, which is the arg max of
-the masked logits all the same. A token may stand where the critique can still be ended within the tokens that are left.
+Try the argmax token first: a lookup or a comparison of bytes decides whether it is valid. Mask the vocabulary only if
+it is invalid. The result equals a masked argmax. A token is valid if the critique can still end within the tokens left.
 
 Shapes: B rows, V ids of the model.
 """
@@ -22,32 +21,32 @@ from text2grad.errors import ModelError
 from text2grad.models import sample_inverse_cdf
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, LISTS, START, Skeleton
-from text2grad.reward_models.decoding.verbatim import MARK, OVER, Said, hear, to_close
+from text2grad.reward_models.decoding.verbatim import MARK, UNCHECKED, QuotedWords, read, tokens_to_close
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
 from text2grad.reward_models.writing import GOOD, OPENING
 
 
 class State(NamedTuple):
-    """How far a critique is written.
+    """The state of an incomplete critique.
 
     Attributes:
-        where: the skeleton's state.
-        quote: the quote of a list that is open there.
+        skeleton: state of the skeleton.
+        quote: the open quote of a list.
         listed: the quotes before it.
-        said: the words, while they are to be heard.
+        words: the parser of the feedback, if its quotes are checked.
     """
 
-    where: int
+    skeleton: int
     quote: Quote | None = None
     listed: Listed = ()
-    said: Said = OVER
+    words: QuotedWords = UNCHECKED
 
 
 class ConstrainedCritique:
-    """The critique of one response, written token by token.
+    """The critique of one response, decoded token by token.
 
     Attributes:
-        text: what is written so far.
+        text: the text so far.
     """
 
     def __init__(
@@ -57,48 +56,50 @@ class ConstrainedCritique:
 
         Args:
             skeleton: of the tokenizer.
-            response: what is quoted from.
-            eos_ids: one of them follows the critique, if there is room.
-            room: the most tokens that it may have, at least `skeleton.cost[START]`.
+            response: the response that the critique quotes.
+            eos_ids: ids of which one ends the critique, if a token is left.
+            room: number of tokens left, at least `skeleton.cost[START]`.
             limits: on the quotes.
         """
         self.skeleton, self.eos_ids, self.room = skeleton, eos_ids, room
         self.quotable = Quotable(response, limits, skeleton.vocabulary)
-        self.state: State | None = State(START, said=Said(before=len(OPENING)) if limits.verbatim else OVER)
+        self.state: State | None = State(
+            START, words=QuotedWords(before=len(OPENING)) if limits.verbatim else UNCHECKED
+        )
         self._label = {skeleton.open[label]: label for label in LISTS}
         self._written: list[bytes] = []
-        self._heard = False
+        self._feedback_ended = False
 
     @property
     def text(self) -> str:
-        """What is written so far."""
+        """The text so far."""
         return b"".join(self._written).decode()
 
     def take(self, token: int) -> bool:
-        """Write a token if it may stand here; any may stand after the end."""
+        """Append a token if it is valid, and return whether it is; after the end every token is."""
         if self.state is None:
             return True
-        if self.state.where == END:
+        if self.state.skeleton == END:
             self.state = None if token in self.eos_ids else self.state
             return self.state is None
         spelled = self.skeleton.vocabulary
-        heard = self._heard or self._hear(token)
+        feedback_ended = self._feedback_ended or self._restrict_quotes(token)
         after = self.step(self.state, token, self.room - 1)
         if after is None:
-            if heard and not self._heard:
-                self.quotable.support(None)  # the words go on after all
+            if feedback_ended and not self._feedback_ended:
+                self.quotable.restrict_to(None)  # the token is refused, so the feedback has not ended
             return False
-        self._heard = heard
-        self._written.append((spelled.first if self.state.where == START else spelled.data)[token])
+        self._feedback_ended = feedback_ended
+        self._written.append((spelled.first if self.state.skeleton == START else spelled.data)[token])
         self.state, self.room = after, self.room - 1
         return True
 
     def take_best(self, scores: NDArray[np.float32]) -> int:
-        """Write the allowed token with the highest of the scores, [V], and return it."""
+        """Append the valid token with the highest score, [V], and return it."""
         return self._take_one(scores, lambda among: int(among.argmax()))
 
     def take_drawn(self, scores: NDArray[np.float32], numbers: Random) -> int:
-        """Write one of the allowed tokens, drawn by the softmax of their scores, [V], and return it."""
+        """Append a token sampled from the softmax of the valid tokens' scores, [V], and return it."""
 
         def draw(among: NDArray[np.float32]) -> int:
             mass = np.exp((among - among.max()).astype(np.float64)).cumsum()
@@ -107,61 +108,61 @@ class ConstrainedCritique:
         return self._take_one(scores, draw)
 
     def _take_one(self, scores: NDArray[np.float32], choose: Callable[[NDArray[np.float32]], int]) -> int:
-        """Write the first choice among the scores that may stand here; those that may not are −∞."""
-        among = np.where(self._barred(), -np.inf, np.fmax(scores, np.finfo(np.float32).min))  # NaN and −∞ come last
+        """Append the first choice that is valid; scores of invalid tokens are −∞."""
+        among = np.where(self._invalid(), -np.inf, np.fmax(scores, np.finfo(np.float32).min))  # NaN and −∞ rank last
         while not self.take(token := choose(among)):
             among[token] = -np.inf
         return token
 
     def step(self, state: State, token: int, room: int) -> State | None:
-        """Return the state after a token; None where it may not stand, or leaves more to write than there is room."""
+        """Return the state after a token; None if it is invalid, or if the critique could not end within `room`."""
         where, _, listed, _ = state
         if where in self._label:
-            after = self._quote(state, self.skeleton.vocabulary.data.get(token, b""))
+            after = self._read_quote(state, self.skeleton.vocabulary.data.get(token, b""))
         else:
             move = self.skeleton.move(where, token)
-            said = OVER if state.said.over or move is None else self._said(state, token)
-            if move is None or said is None:
+            words = UNCHECKED if state.words.over or move is None else self._read_words(state, token)
+            if move is None or words is None:
                 return None
-            after = State(move.state, None, listed, said)
-            if said.over and move.state not in self.skeleton.opens:  # most tokens, and nothing more to ask
+            after = State(move.state, None, listed, words)
+            if words.over and move.state not in self.skeleton.opens:  # most tokens need no further check
                 return after if self.skeleton.cost[move.state] <= room else None
             if move.rest:
-                after = self._quote(after, move.rest)
-        return after if after is not None and self.needed(after) <= room else None
+                after = self._read_quote(after, move.rest)
+        return after if after is not None and self.tokens_to_end(after) <= room else None
 
-    def _said(self, state: State, token: int) -> Said | None:
-        """Return the words after a token, None where it misquotes."""
+    def _read_words(self, state: State, token: int) -> QuotedWords | None:
+        """Return the parser of the feedback after a token; None if a quote does not occur in the response."""
         spelled = self.skeleton.vocabulary
-        return hear(state.said, (spelled.first if state.where == START else spelled.data)[token], self.quotable)
+        return read(state.words, (spelled.first if state.skeleton == START else spelled.data)[token], self.quotable)
 
-    def _hear(self, token: int) -> bool:
-        """Let the words say what may be quoted, if this token may stand here and ends them; tell whether it does."""
+    def _restrict_quotes(self, token: int) -> bool:
+        """If a valid token ends the feedback, restrict the lists to quotes in it; return whether it does."""
         data = self.skeleton.vocabulary.data.get(token, b"")
         if not self.quotable.limits.quoted_in_feedback or b"[" not in data:
             return False
-        if self.state is None or self.skeleton.move(self.state.where, token) is None:
+        if self.state is None or self.skeleton.move(self.state.skeleton, token) is None:
             return False
-        words, over, _ = b"".join([*self._written, data]).partition(GOOD.encode())
-        if over:
-            self.quotable.support(json.loads(words + b'"}')["textual_feedback"])
-        return bool(over)
+        feedback, end, _ = b"".join([*self._written, data]).partition(GOOD.encode())
+        if end:
+            self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"])
+        return bool(end)
 
-    def needed(self, state: State) -> float:
-        """Return a number of tokens in which the critique can be ended; infinite where it cannot."""
-        where, quote, listed, said = state
+    def tokens_to_end(self, state: State) -> float:
+        """Return a number of tokens that suffices to end the critique; infinite if it cannot end."""
+        where, quote, listed, words = state
         label = self.skeleton.opens.get(where)
-        if said.quote is not None:
-            return to_close(said, self.quotable) + self.skeleton.cost[self.skeleton.text]
+        if words.quote is not None:
+            return tokens_to_close(words, self.quotable) + self.skeleton.cost[self.skeleton.text]
         if label is None:
             return self.skeleton.cost[where]
         if quote is None and not self.quotable.may_open(label, listed):
             return float("inf")
         closing = self.skeleton.cost[self.skeleton.inside[label]]
-        return self.skeleton.to_open[where] + self.quotable.needed(quote, label, listed) + closing
+        return self.skeleton.to_open[where] + self.quotable.tokens_to_end(quote, label, listed) + closing
 
-    def _quote(self, state: State, data: bytes) -> State | None:
-        """Read bytes inside a quote, and what follows its closing mark."""
+    def _read_quote(self, state: State, data: bytes) -> State | None:
+        """Return the state after bytes that begin inside a quote and may go beyond its closing mark."""
         where, quote, listed, _ = state
         label = self._label[where]
         if not data or (quote is None and not self.quotable.may_open(label, listed)):
@@ -179,46 +180,47 @@ class ConstrainedCritique:
                 if move is None:
                     return None
                 after = State(move.state, None, (*listed, (label, text)))
-                return self._quote(after, move.rest) if move.rest else after
-            at = data.find(b'"', at + 1)  # this one is a character of the response, behind a backslash
+                return self._read_quote(after, move.rest) if move.rest else after
+            at = data.find(b'"', at + 1)  # this mark is escaped: a character of the response
         longer = self.quotable.advance(quote, data)
         return None if longer is None else State(where, longer, listed)
 
-    def _barred(self) -> NDArray[np.bool_]:
-        """Return which ids may not stand here, [V]; a few others may not either, which `take` finds out."""
+    def _invalid(self) -> NDArray[np.bool_]:
+        """Return a mask [V] of invalid ids; it may miss a few, which `take` refuses."""
         assert self.state is not None  # after the end, any token is taken
-        where, quote, _, said = self.state
+        where, quote, _, words = self.state
         spelled, before = self.skeleton.vocabulary.spelled, self.skeleton.vocabulary.before_quote
-        found = np.ones(self.skeleton.vocabulary.size, np.bool_)
-        if said.quote is not None and not said.tail:
-            found[before.get(MARK[:1], ())] = False
-            found[spelled.get(MARK[:1], ())] = False
-            for data in self.quotable.tokens(said.quote):
-                found[[*spelled.get(data, ()), *before.get(data + MARK[:1], ())]] = False
-            return found
+        mask = np.ones(self.skeleton.vocabulary.size, np.bool_)
+        if words.quote is not None and not words.tail:
+            mask[before.get(MARK[:1], ())] = False
+            mask[spelled.get(MARK[:1], ())] = False
+            for data in self.quotable.tokens(words.quote):
+                mask[[*spelled.get(data, ()), *before.get(data + MARK[:1], ())]] = False
+            return mask
         if where not in self._label and where != END:
-            return self.skeleton.barred(where, self.room)
+            return self.skeleton.invalid(where, self.room)
         if where == END:
-            found[list(self.eos_ids)] = False
-            return found
-        found[self.skeleton.next(self.skeleton.inside[self._label[where]])[0]] = False
+            mask[list(self.eos_ids)] = False
+            return mask
+        mask[self.skeleton.next(self.skeleton.inside[self._label[where]])[0]] = False
         for data in self.quotable.tokens(quote):
-            found[[*spelled.get(data, ()), *before.get(data, ())]] = False
-        return found
+            mask[[*spelled.get(data, ()), *before.get(data, ())]] = False
+        return mask
 
 
 class ConstrainedProcessor:
-    """Leaves generate's arg max no choice but the best token that each row's critique allows, or one drawn of them.
+    """Logits processor that forces the best (or a sampled) valid token of each row's critique.
 
-    A token is drawn among all, and again among the allowed ones where it is none: the same as drawing among those.
+    A token is sampled from all tokens, and sampled again from the valid tokens if it is invalid: the distribution is
+    the softmax of the valid tokens. Without critiques every token is valid.
     """
 
     def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
-        """Take the critiques of the rows, of which nothing is written, and each row's random numbers to draw by."""
+        """Take the empty critique of each row, and its random generator for sampling."""
         self.critiques, self.numbers = critiques, numbers
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Choose each row's next token by the scores, [B, V], and give it the highest."""
+        """Choose each row's next token by the scores, [B, V], and set its score to ∞."""
         chosen = draw(scores, self.numbers) if self.numbers else self._best(scores)
         for row, critique in enumerate(self.critiques):
             if critique.take(chosen[row]):
@@ -229,40 +231,30 @@ class ConstrainedProcessor:
 
     def _best(self, scores: Tensor) -> list[int]:
         on_cpu = scores.device.type == "cpu"
-        best: list[int] = (scores.numpy() if on_cpu else scores).argmax(-1).tolist()  # numpy's takes a quarter
+        best: list[int] = (
+            (scores.numpy() if on_cpu else scores).argmax(-1).tolist()
+        )  # numpy takes a quarter of the time
         return best
 
 
-class DrawingProcessor:
-    """Leaves generate's arg max no choice but a token that is drawn by each row's random numbers."""
-
-    def __init__(self, numbers: Sequence[Random]) -> None:
-        """Take the random numbers of the rows."""
-        self.numbers = numbers
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Draw each row's next token by the scores, [B, V], and give it the highest."""
-        return scores.scatter_(1, torch.tensor(draw(scores, self.numbers), device=scores.device)[:, None], torch.inf)
-
-
 def draw(scores: Tensor, numbers: Sequence[Random]) -> list[int]:
-    """Return one token per row, drawn by the softmax of its scores, [B, V]."""
+    """Return one token per row, sampled from the softmax of its scores, [B, V]."""
     uniform = torch.tensor([own.random() for own in numbers], device=scores.device)
     tokens: list[int] = sample_inverse_cdf(scores, uniform).tolist()
     return tokens
 
 
 def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool) -> Skeleton:
-    """Return the skeleton for a tokenizer, made once.
+    """Return the skeleton of a tokenizer, which is cached.
 
     Args:
         tokenizer: the reward model's.
-        size: how many ids the model has.
-        eos_ids: ids that end a critique and are no text.
-        write_feedback: False leaves the critique in words empty.
+        size: number of ids of the model.
+        eos_ids: ids that end a critique and are not text.
+        write_feedback: False keeps the feedback empty.
 
     Raises:
-        ModelError: if the tokenizer cannot write a critique's JSON.
+        ModelError: if the tokenizer cannot encode a critique's JSON.
     """
     made = _SKELETONS.setdefault(tokenizer, {})
     key = (len(tokenizer), size, frozenset(eos_ids), write_feedback)
@@ -270,9 +262,9 @@ def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], write_fe
         skeleton = Skeleton(Vocabulary(tokenizer, size=size, banned=eos_ids), write_feedback=write_feedback)
         if skeleton.cost[START] == float("inf"):
             raise ModelError(
-                "the tokenizer has no tokens for the JSON of a critique, so constrained decoding cannot write one. "
-                "Take a tokenizer that can, or switch it off: GenerativeRewardModel(..., constrain=False), in a "
-                "recipe critic.constrain = false."
+                "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
+                "another tokenizer, or switch it off: GenerativeRewardModel(..., constrain=False), in a recipe "
+                "critic.constrain = false."
             )
         made[key] = skeleton
     return made[key]

@@ -1,7 +1,7 @@
-r"""The critique of one response as a grammar for a server: Lark, as llguidance reads it within vLLM and SGLang.
+r"""The critiques of one response as a grammar for a server: Lark, as llguidance reads it in vLLM and SGLang.
 
-The same language as `constrained.py` accepts, but for what a grammar cannot count: a quote may be listed more often
-than it occurs, and in both lists. Of tokens it counts those of the words alone: lists without a limit may be cut off.
+The grammar accepts the language of `constrained.py`, but it cannot count: a quote may be listed more often than it
+occurs, and in both lists. Only the feedback's tokens are limited; long lists of quotes may be cut off.
 """
 
 import json
@@ -12,25 +12,25 @@ from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR
 
-# One character as JSON spells it, first white space as Python knows it, then everything else.
+# One character in JSON encoding: white space as defined by Python, and any other character.
 _SPACE = r"(?:[ \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|\\[tnfr]|\\u00(?:0b|1[c-f]))"
 _WORD = (
     r"(?:[^\"\\\u0000-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
     r"|\\[\"\\b]|\\u00(?:0[0-8ef]|1[0-9ab]))"
 )
-_EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, and so the most tokens, of a critique that says nothing
+_EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, an upper bound of the tokens, of an empty critique
 
 
 def critique_grammar(
     response: str, *, write_feedback: bool = True, limits: QuoteLimits | None = None, max_tokens: int | None = None
 ) -> str:
-    r"""Return the Lark grammar of the critiques that can be written about a response.
+    r"""Return the Lark grammar of the critiques of a response.
 
     Args:
-        response: what is quoted from.
-        write_feedback: False leaves the critique in words empty.
-        limits: on the quotes; `one_list`, `supported` and `verbatim` are not in the grammar.
-        max_tokens: where the critique will be cut off; its words then end where its JSON still has room.
+        response: the response that the critique quotes.
+        write_feedback: False keeps the feedback empty.
+        limits: on the quotes; the grammar ignores `one_list`, `quoted_in_feedback` and `verbatim`.
+        max_tokens: length limit of the critique; the feedback then ends early enough for the JSON around it.
 
     Example:
         >>> print(critique_grammar("A cat.", write_feedback=False).splitlines()[0])
@@ -61,20 +61,20 @@ def critique_grammar(
     return "\n".join(lines) + "\n"
 
 
-def check_countable(limits: QuoteLimits) -> None:
-    """Refuse limits that no grammar holds anybody to.
+def check_expressible(limits: QuoteLimits) -> None:
+    """Refuse limits that a grammar cannot express.
 
     Raises:
-        ConfigError: if there is one.
+        ConfigError: if one is set.
     """
     if limits.one_list or limits.quoted_in_feedback or limits.verbatim:
         raise ConfigError(
-            "a grammar cannot hold a model to one_list, supported or verbatim; leave them out, in a recipe of [critic]"
+            "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from [critic]"
         )
 
 
 def _chunks(response: str, limits: QuoteLimits) -> list[str]:
-    """Return the pieces that quotes are made of, as JSON spells them: characters, or words."""
+    """Return the units of quotes in JSON encoding: characters, or words."""
     cuts = [at for at in range(len(response) + 1) if not (limits.whole_words and inside_word(response, at))]
     pieces = (response[start:end] for start, end in pairwise(cuts))
     return [json.dumps(piece, ensure_ascii=False)[1:-1] for piece in pieces]

@@ -1,10 +1,10 @@
-r"""What may be quoted from one response: its pieces, as JSON spells them, and each as often as it occurs.
+r"""The valid quotes of one response: its substrings in JSON encoding, each as often as it occurs.
 
-A quote is followed token by token as the set of places in the response where it may have got to. Where it may end,
-`locate_spans(match="exact")` finds it: it is not blank, and listed no more often than there are places for it.
+The state of a quote is the set of positions in the response where it may end. A quote may end only if
+`locate_spans(match="exact")` finds it: it is not blank, and is listed at most as often as it occurs.
 
-In: a response, the limits, a vocabulary. Out: the quotes one token further, whether one may end, and how many tokens
-are needed until one may. Offsets are bytes of the response as JSON spells it (`json.dumps`, without its marks).
+In: a response, the limits, a vocabulary. Out: the state of a quote after more bytes, whether it may end, and the least
+number of tokens until it may end. Offsets are bytes of the response in JSON encoding (`json.dumps` without its marks).
 """
 
 import json
@@ -21,20 +21,20 @@ from text2grad.types import Label
 Listed = tuple[tuple[Label, str], ...]
 
 _MARKS = ('"', "'", "`", "“”")
-_MOST_MARKS = 100  # of one kind in a critique; those after them support nothing
+_MAX_MARKS = 100  # marks of one kind that are read in a feedback; later marks quote nothing
 
 
 @dataclass(frozen=True, slots=True)
 class QuoteLimits:
-    """What a critic may quote, beside what every quote must be: a piece of the response.
+    """Limits on quotes, in addition to the rule that a quote is a substring of the response.
 
     Attributes:
-        whole_words: quotes neither begin nor end within a word; scripts without spaces have no such bounds.
-        max_quote_words: the most words of one quote, parted by white space; None for any number.
-        max_quotes: the most quotes in each list; None for any number.
-        one_list: a text that is listed as good is not listed as poor.
-        quoted_in_feedback: a quote stands between quotation marks in the critique's words, too.
-        verbatim: what stands between double quotation marks in the critique's words is a piece of the response, too.
+        whole_words: quotes do not begin or end inside a word; has no effect in scripts without spaces.
+        max_quote_words: largest number of words in a quote, separated by white space; None sets no limit.
+        max_quotes: largest number of quotes in each list; None sets no limit.
+        one_list: a quote in the positive list does not occur in the negative list.
+        quoted_in_feedback: a quote also occurs between quotation marks in the feedback.
+        verbatim: text between double quotation marks in the feedback is a substring of the response, too.
     """
 
     whole_words: bool = False
@@ -46,21 +46,21 @@ class QuoteLimits:
 
 
 class Quote(NamedTuple):
-    """A quote so far: where in the response it may end, and its length, both in bytes."""
+    """The state of a quote: the positions where it may end in the response, and its length, both in bytes."""
 
     ends: Sequence[int]
     length: int
 
 
 class Quotable:
-    """The quotes of one response."""
+    """The valid quotes of one response."""
 
     def __init__(self, response: str, limits: QuoteLimits, vocabulary: Vocabulary) -> None:
-        """Spell the response as JSON does, and find where its characters begin."""
+        """Encode the response as JSON, and find the first byte of each character."""
         self.response, self.limits, self.vocabulary = response, limits, vocabulary
         spelled = json.dumps(response, ensure_ascii=False)[1:-1]
         self.data = spelled.encode()
-        self.character: Sequence[int] = range(len(response) + 1)  # by byte; -1 within a character
+        self.character: Sequence[int] = range(len(response) + 1)  # by byte; -1 inside a character
         if len(self.data) != len(response):
             sizes = (len(json.dumps(c, ensure_ascii=False).encode()) - 2 for c in response)
             self.character = [-1] * (len(self.data) + 1)
@@ -68,23 +68,23 @@ class Quotable:
                 self.character[at] = number
         self._anywhere = len(self.data) == len(response) and not limits.whole_words
         self.empty = Quote([at for at, number in enumerate(self.character) if number >= 0], 0)
-        self._needed: dict[tuple[bytes, Label, Listed], float] = {}
-        self._support: dict[str, bytes] | None = None  # None: any piece of the response
+        self._tokens_to_end: dict[tuple[bytes, Label, Listed], float] = {}
+        self._quoted_in_feedback: dict[str, bytes] | None = None  # None: any substring of the response
 
-    def support(self, words: str | None) -> None:
-        """Allow those quotes alone that stand between quotation marks in a critique's words; without words, any."""
-        self._needed.clear()
-        self._support = None
-        if words is not None:
-            marked = (words[a + 1 : b] for marks in _MARKS for a, b in combinations(_places(words, marks), 2))
+    def restrict_to(self, feedback: str | None) -> None:
+        """Allow only quotes between quotation marks of the feedback; None allows any quote."""
+        self._tokens_to_end.clear()
+        self._quoted_in_feedback = None
+        if feedback is not None:
+            marked = (feedback[a + 1 : b] for marks in _MARKS for a, b in combinations(_positions(feedback, marks), 2))
             quoted = {text for text in marked if text and text in self.response}
-            self._support = {text: json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in quoted}
+            self._quoted_in_feedback = {text: json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in quoted}
 
     def advance(self, quote: Quote | None, data: bytes) -> Quote | None:
-        """Return the quote with some bytes more; None where the response, or a limit, has no such quote.
+        """Return the quote after more bytes; None if it does not occur in the response or breaks a limit.
 
         Args:
-            quote: None for the quote of which nothing is written.
+            quote: None for an empty quote.
             data: at least one byte.
         """
         if quote is None:
@@ -96,57 +96,61 @@ class Quotable:
         if not ends:
             return None
         longer = Quote(ends, length)
-        if self._support is not None:  # `needed` would find out, too, after a search
+        if self._quoted_in_feedback is not None:  # a shortcut: `tokens_to_end` would find this after a search
             begun = self.data[ends[0] - length : ends[0]]
-            if not any(whole.startswith(begun) for whole in self._support.values()):
+            if not any(whole.startswith(begun) for whole in self._quoted_in_feedback.values()):
                 return None
         limit = self.limits.max_quote_words
         return longer if limit is None or len((self.text(longer) or "").split()) <= limit else None
 
     def text(self, quote: Quote) -> str | None:
-        """Return the characters of a quote; None within one."""
+        """Return the text of a quote; None if it ends inside a character."""
         last = self.character[quote.ends[0]]
         return None if last < 0 else self.response[self.character[quote.ends[0] - quote.length] : last]
 
     def may_open(self, label: Label, listed: Listed) -> bool:
-        """True where a list has room for another quote."""
+        """Return True if another quote may be added to a list."""
         limit = self.limits.max_quotes
         return limit is None or sum(one == label for one, _ in listed) < limit
 
     def may_end(self, quote: Quote, label: Label, listed: Listed) -> bool:
-        """True where a quote, ended here and listed under a label after others, is found in the response."""
+        """Return True if a quote may end here: `locate_spans` finds it after the quotes listed before."""
         text = self.text(quote)
-        if text is None or text.isspace() or (self._support is not None and text not in self._support):
+        if (
+            text is None
+            or text.isspace()
+            or (self._quoted_in_feedback is not None and text not in self._quoted_in_feedback)
+        ):
             return False
         if self.limits.whole_words and all(inside_word(self.response, self.character[end]) for end in quote.ends):
             return False
-        good, poor = listed.count(("positive", text)), listed.count(("negative", text))
-        if not good and not poor:
+        positive, negative = listed.count(("positive", text)), listed.count(("negative", text))
+        if not positive and not negative:
             return True
-        if label == "negative" and good and self.limits.one_list:
+        if label == "negative" and positive and self.limits.one_list:
             return False
         places = count_places(self.response, text)
         if label == "positive":
-            return good < places
-        return poor < (places - good or places)  # rule 4 of spans.py
+            return positive < places
+        return negative < (places - positive or places)  # rule 4 of spans.py
 
-    def needed(self, quote: Quote | None, label: Label, listed: Listed) -> float:
-        """Return the least number of tokens after which a quote may end; infinite where it never may."""
+    def tokens_to_end(self, quote: Quote | None, label: Label, listed: Listed) -> float:
+        """Return the least number of tokens until a quote may end; infinite if it never may."""
         if quote is not None and self.may_end(quote, label, listed):
             return 0
         if self.response.isspace():
             return math.inf
         key = (b"" if quote is None else self.data[quote.ends[0] - quote.length : quote.ends[0]], label, listed)
-        if key not in self._needed:
-            self._needed[key] = self._search(quote, lambda longer: self.may_end(longer, label, listed))
-        return self._needed[key]
+        if key not in self._tokens_to_end:
+            self._tokens_to_end[key] = self._search(quote, lambda longer: self.may_end(longer, label, listed))
+        return self._tokens_to_end[key]
 
-    def to_character(self, quote: Quote) -> float:
-        """Return the least number of tokens after which a quote ends between two characters."""
+    def tokens_to_character(self, quote: Quote) -> float:
+        """Return the least number of tokens until a quote ends between two characters."""
         return 0 if self.text(quote) is not None else self._search(quote, lambda longer: self.text(longer) is not None)
 
     def tokens(self, quote: Quote | None) -> Iterator[bytes]:
-        """Yield how tokens may go on in a quote, in bytes: whole tokens and their beginnings, each once."""
+        """Yield the byte strings that may continue a quote: whole tokens and prefixes of tokens, each once."""
         known, seen = self.vocabulary.prefixes, set()
         for at in filter(self._begins, range(len(self.data))) if quote is None else quote.ends:
             for end in range(at + 1, len(self.data) + 1):
@@ -158,7 +162,7 @@ class Quotable:
                     yield data
 
     def _search(self, quote: Quote | None, found: Callable[[Quote], bool]) -> float:
-        """Search breadth first, token by token."""
+        """Return the least number of tokens until `found` is True, by breadth-first search."""
         waiting, seen = [quote], set()
         for depth in range(1, len(self.data) + 1):
             longer: list[Quote | None] = []
@@ -175,7 +179,7 @@ class Quotable:
         return math.inf
 
     def _begins(self, at: int) -> bool:
-        """True where a quote may begin."""
+        """Return True if a quote may begin at this byte."""
         number = self.character[at]
         return number >= 0 and not (self.limits.whole_words and inside_word(self.response, number))
 
@@ -186,6 +190,6 @@ class Quotable:
             at = self.data.find(data, at + 1)
 
 
-def _places(text: str, marks: str) -> list[int]:
-    """Return where some marks stand."""
-    return [at for at, character in enumerate(text) if character in marks][:_MOST_MARKS]
+def _positions(text: str, marks: str) -> list[int]:
+    """Return the offsets of some marks."""
+    return [at for at, character in enumerate(text) if character in marks][:_MAX_MARKS]

@@ -1,12 +1,12 @@
-r"""Everything of a critique but the content of its quotes, as an automaton over bytes.
+r"""A byte automaton for a critique's JSON, without the content of its quotes.
 
     {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...]}
 
-TEXT is what a JSON string may hold: UTF-8 without control characters, escapes that JSON knows. The automaton is the
-same for every response, so what each token does in each state is looked up, and computed once per tokenizer. So is
-the cost of a state: the least number of tokens that end the critique from there.
+TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. The automaton is the same
+for every response, so the transition of each token from each state is computed once per tokenizer. So is the cost of a
+state: the least number of tokens from there to the end of the critique.
 
-A state is a small number; `Skeleton.OPEN` of a list is the place inside a quote, where the response takes over.
+A state is a small integer. In the states `Skeleton.open` (inside a quote), `Quotable` decides about the next bytes.
 """
 
 import math
@@ -21,12 +21,12 @@ from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR
 from text2grad.types import Label
 
-BEYOND, START, END = 1, 2, 3  # BEYOND: a token that goes on inside a quote; which ones may, the response decides
+IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
 LISTS: tuple[Label, Label] = ("positive", "negative")
 
 
 class Move(NamedTuple):
-    """What a token does: the state after it, and those of its bytes that go on inside a quote."""
+    """The transition of a token: the next state, and the bytes of the token that belong to a quote."""
 
     state: int
     rest: bytes = b""
@@ -36,20 +36,20 @@ class Skeleton:
     """The automaton for one vocabulary.
 
     Attributes:
-        table: the state after each state and byte, int16 [S, 256].
-        text: within the words.
-        open: inside a quote, by the list it is in.
-        inside: where a quote may end, by list: no state of its own, it knows the closing mark alone.
-        opens: the list that a state must open a quote of, if it must.
-        cost: the least number of tokens to the end, by state; infinite where only a quote leads there.
-        to_open: the least number of tokens into the quote that a state must open.
+        table: next state by state and byte, int16 [S, 256].
+        text: state inside TEXT.
+        open: state inside a quote, by list.
+        inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
+        opens: the list of the quote that must follow, by state.
+        cost: least number of tokens to the end, by state; infinite if every path passes through a quote.
+        to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True) -> None:
-        """Lay out the states; `write_feedback=False` leaves TEXT empty."""
+        """Build the automaton; `write_feedback=False` keeps TEXT empty."""
         self.vocabulary = vocabulary
         self._rows = [[DEAD] * 256 for _ in range(4)]
-        self._rows[BEYOND] = [BEYOND] * 256
+        self._rows[IN_QUOTE] = [IN_QUOTE] * 256
         self.open: dict[Label, int] = {}
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
@@ -62,13 +62,13 @@ class Skeleton:
         self._list("negative", poor, CLOSING, END)
         self.table: NDArray[np.int16] = np.array(self._rows, np.int16)
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
-        self._barred: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
         self.cost = self._distances(END)
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
 
     def move(self, state: int, token: int) -> Move | None:
-        """Return what a token does in a state that is not inside a quote; None where it may not stand there."""
+        """Return the transition of a token from a state outside a quote; None if the token is invalid there."""
         known = self._moves[state]
         if token not in known:
             spelled = self.vocabulary.first if state == START else self.vocabulary.data
@@ -76,7 +76,7 @@ class Skeleton:
         return known[token]
 
     def read(self, state: int, data: bytes) -> Move | None:
-        """Read bytes; stop where a quote begins. None where they may not stand there, or there are none."""
+        """Read bytes up to the content of a quote; return None if they are invalid or empty."""
         for position, byte in enumerate(data):
             if state in self._quoting:
                 return Move(state, data[position:])
@@ -84,7 +84,7 @@ class Skeleton:
         return Move(state) if data and state != DEAD else None
 
     def next(self, state: int) -> tuple[Ints, NDArray[np.int16]]:
-        """Return the ids that may stand in a state, and the states after them; BEYOND stands for perhaps."""
+        """Return the ids that are valid in a state, and their next states; IN_QUOTE means possibly valid."""
         if state not in self._next:
             if state == START:
                 reached = {i: self.read(START, data) for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
@@ -96,25 +96,25 @@ class Skeleton:
                 self._next[state] = self.vocabulary.ids[after != DEAD], after[after != DEAD]
         return self._next[state]
 
-    def barred(self, state: int, room: int) -> NDArray[np.bool_]:
-        """Return which ids cannot stand in a state that has room for so many tokens, [V]; a few more may not either."""
-        room = min(room, self._enough)
-        if (found := self._barred.get((state, room))) is None:
+    def invalid(self, state: int, room: int) -> NDArray[np.bool_]:
+        """Return a mask [V] of ids that are invalid in a state with `room` tokens left; it may miss a few."""
+        room = min(room, self._ample_room)
+        if (mask := self._invalid.get((state, room))) is None:
             ids, after = self.next(state)
-            found = np.ones(self.vocabulary.size, np.bool_)
-            found[ids[self._perhaps[after] < room]] = False
-            if room == self._enough:
-                self._barred[state, room] = found
-        return found
+            mask = np.ones(self.vocabulary.size, np.bool_)
+            mask[ids[self._least_cost[after] < room]] = False
+            if room == self._ample_room:
+                self._invalid[state, room] = mask
+        return mask
 
     @cached_property
-    def _perhaps(self) -> NDArray[np.float64]:
-        """The costs by state, none where the response decides, float64 [S]."""
-        return np.array([0.0 if s in self.opens or s == BEYOND else cost for s, cost in enumerate(self.cost)])
+    def _least_cost(self) -> NDArray[np.float64]:
+        """Lower bounds of the costs by state, 0 where the cost depends on the response, float64 [S]."""
+        return np.array([0.0 if s in self.opens or s == IN_QUOTE else cost for s, cost in enumerate(self.cost)])
 
     @cached_property
-    def _enough(self) -> int:
-        """Room that leaves time for anything; less is seen once in each critique, and not worth keeping."""
+    def _ample_room(self) -> int:
+        """Room in which every transition is possible; masks for less room are used once per critique, so not cached."""
         return 1 + int(max(cost for cost in self.cost if cost < math.inf))
 
     @cached_property
@@ -135,7 +135,7 @@ class Skeleton:
 
     @cached_property
     def _edges(self) -> dict[int, list[int]]:
-        """The states that one token leads to, by state, last states first; through a quote leads none."""
+        """The next states of one token, by state, last states first; no edge passes through a quote."""
         return {state: np.unique(self.next(state)[1]).tolist() for state in reversed(range(START, len(self._rows)))}
 
     def _new(self) -> int:
@@ -143,7 +143,7 @@ class Skeleton:
         return len(self._rows) - 1
 
     def _chain(self, state: int, text: str, goal: int | None = None) -> int:
-        """Lead from a state through a text, to a goal or to a new state."""
+        """Add a path from a state through a text, to a goal or to a new state."""
         for position, byte in enumerate(text.encode()):
             last = position == len(text) - 1
             after = goal if last and goal is not None else self._new()
@@ -155,7 +155,7 @@ class Skeleton:
         self._rows[state][first : last + 1] = [goal] * (last + 1 - first)
 
     def _text(self, text: int) -> None:
-        """Let a state read any JSON string but its closing mark (RFC 8259 on UTF-8 by RFC 3629)."""
+        """Let a state read the content of any JSON string (RFC 8259 in UTF-8 by RFC 3629)."""
         self._link(text, 0x20, 0x7F, text)
         escape = self._rows[text][ord("\\")] = self._new()
         for byte in b'"\\/bfnrt':
@@ -175,9 +175,9 @@ class Skeleton:
             self._link(text, first, last, state)
 
     def _list(self, label: Label, start: int, close: str, goal: int) -> None:
-        """Let a state read a list of quotes; `close` is what follows it, the bracket first."""
+        """Let a state read a list of quotes; `close` is the text after the list, bracket included."""
         opened, inside, after = self._new(), self._new(), self._new()
-        self._link(opened, 0, 255, BEYOND)
+        self._link(opened, 0, 255, IN_QUOTE)
         self._link(start, ord('"'), ord('"'), opened)
         self._link(inside, ord('"'), ord('"'), after)
         self._chain(after, ', "', opened)
@@ -189,11 +189,11 @@ class Skeleton:
 
 
 def _utf8() -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield the characters beyond ASCII: their first bytes, the bounds of the second, how many bytes follow."""
+    """Yield ranges of characters beyond ASCII: first byte, second byte, and number of bytes after the first."""
     yield 0xC2, 0xDF, 0x80, 0xBF, 1
     yield 0xE0, 0xE0, 0xA0, 0xBF, 2
     yield 0xE1, 0xEC, 0x80, 0xBF, 2
-    yield 0xED, 0xED, 0x80, 0x9F, 2  # the rest are surrogates
+    yield 0xED, 0xED, 0x80, 0x9F, 2  # the rest would be surrogates
     yield 0xEE, 0xEF, 0x80, 0xBF, 2
     yield 0xF0, 0xF0, 0x90, 0xBF, 3
     yield 0xF1, 0xF3, 0x80, 0xBF, 3

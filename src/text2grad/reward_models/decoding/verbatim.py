@@ -1,9 +1,9 @@
-r"""Words that misquote nothing: between double quotation marks, a critique holds pieces of the response alone.
+r"""Check that text between double quotes in the feedback occurs in the response.
 
-The marks of the words, `\\"` in JSON, open and close in turn. What follows one that opens has to be a piece of the
-response, as a quote of the lists has to be, until the next mark closes it. Without marks the words are free.
+The quotation marks of the feedback, `\\"` in JSON, open and close in turn. The text after an opening mark must be a
+substring of the response until the next mark closes it. The rest of the feedback is free.
 
-In: the words so far and some bytes of JSON. Out: the words with them, or None where they would misquote.
+In: the parser state of the feedback and some bytes of JSON. Out: the next state, or None if a quote does not occur.
 """
 
 import re
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 from text2grad.reward_models.decoding.quotable import Quotable, Quote
 
-MARK, BACKSLASH, END_OF_WORDS = b'\\"', b"\\", b'"'
+MARK, BACKSLASH, END_OF_FEEDBACK = b'\\"', b"\\", b'"'
 _UNIT = re.compile(rb'[^"\\]+|"|\\u[0-9a-fA-F]{4}|\\[^u]')
 
 
-class Said(NamedTuple):
-    """The words so far.
+class QuotedWords(NamedTuple):
+    """State of the parser that reads the feedback.
 
     Attributes:
-        quote: what is quoted and not closed yet; None outside of quotation marks.
-        tail: the beginning of an escape of JSON.
-        before: bytes until the words begin.
-        over: they have ended, or need not be heard.
+        quote: the open quote; None outside of quotation marks.
+        tail: incomplete JSON escape at the end.
+        before: number of bytes before the feedback begins.
+        over: True after the end of the feedback, or if it is not checked.
     """
 
     quote: Quote | None = None
@@ -31,21 +31,21 @@ class Said(NamedTuple):
     over: bool = False
 
 
-OVER = Said(over=True)
+UNCHECKED = QuotedWords(over=True)
 
 
-def hear(said: Said, data: bytes, quotable: Quotable) -> Said | None:
-    """Return the words some bytes further; None if these misquote."""
-    if said.before >= len(data):
-        return said._replace(before=said.before - len(data))
-    quote, data, at = said.quote, said.tail + data[said.before :], 0
+def read(words: QuotedWords, data: bytes, quotable: Quotable) -> QuotedWords | None:
+    """Return the state after some bytes; None if a quote does not occur in the response."""
+    if words.before >= len(data):
+        return words._replace(before=words.before - len(data))
+    quote, data, at = words.quote, words.tail + data[words.before :], 0
     while at < len(data):
         unit = _UNIT.match(data, at)
-        if unit is None:  # it may still become a mark; other escapes come whole or not at all
+        if unit is None:  # an incomplete escape; inside a quote it can only become a mark
             tail = data[at:]
-            return Said(quote, tail) if quote is None or tail == BACKSLASH else None
-        if unit[0] == END_OF_WORDS:
-            return OVER if quote is None else None
+            return QuotedWords(quote, tail) if quote is None or tail == BACKSLASH else None
+        if unit[0] == END_OF_FEEDBACK:
+            return UNCHECKED if quote is None else None
         if unit[0] == MARK:
             quote = quotable.empty if quote is None else None
         elif quote is not None:
@@ -53,15 +53,15 @@ def hear(said: Said, data: bytes, quotable: Quotable) -> Said | None:
             if quote is None:
                 return None
         at = unit.end()
-    return Said(quote)
+    return QuotedWords(quote)
 
 
-def to_close(said: Said, quotable: Quotable) -> float:
-    """Return the least number of tokens after which no quote is open."""
-    if said.quote is None:
+def tokens_to_close(words: QuotedWords, quotable: Quotable) -> float:
+    """Return the least number of tokens that close the open quote."""
+    if words.quote is None:
         return 0
     spelled = quotable.vocabulary.spelled
-    if said.tail:
-        return 1 if END_OF_WORDS in spelled else float("inf")
-    mark = 1 if MARK in spelled else 2 if BACKSLASH in spelled and END_OF_WORDS in spelled else float("inf")
-    return quotable.to_character(said.quote) + mark
+    if words.tail:
+        return 1 if END_OF_FEEDBACK in spelled else float("inf")
+    mark = 1 if MARK in spelled else 2 if BACKSLASH in spelled and END_OF_FEEDBACK in spelled else float("inf")
+    return quotable.tokens_to_character(words.quote) + mark

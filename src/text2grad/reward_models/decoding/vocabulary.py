@@ -1,9 +1,9 @@
-"""A tokenizer's tokens as bytes, sorted so that an automaton can ask which of them it may read next.
+"""The tokens of a tokenizer as bytes, indexed for a byte automaton.
 
-In: any tokenizer that `pieces.py` can read. Out: the bytes of each id, which beginnings of tokens there are, and, for a
-table of a byte automaton, the state after each token, for the whole vocabulary in a few passes of numpy.
+In: any tokenizer that `align.PieceTable` can read. Out: the bytes of each id, the prefixes of tokens, and the state of
+a byte automaton after each token, for the whole vocabulary in a few passes of numpy.
 
-Shapes: K tokens that add anything to a text, S states.
+Shapes: K tokens that are not empty, S states.
 """
 
 from collections import defaultdict
@@ -18,29 +18,29 @@ from text2grad.align import PieceTable, Tokenizer
 Ints = NDArray[np.int64]
 
 DEAD = 0
-"""The state of every automaton from which no byte leads anywhere."""
+"""The state of every automaton after an invalid byte."""
 
 
 class Vocabulary:
     """The tokens of one tokenizer, as bytes.
 
     Attributes:
-        size: how many ids the model has.
-        data: the bytes of each id where others stand before it; ids that add nothing are left out.
-        first: its bytes where it begins a text, which SentencePiece decodes without a space.
+        size: number of ids of the model.
+        data: bytes of each id after other tokens; ids without bytes are left out.
+        first: bytes of each id at the beginning of a text, where SentencePiece drops a space.
         ids: the ids of `data`, ascending, int64 [K].
-        spelled: which ids spell some bytes, ascending.
-        prefixes: how tokens begin, the whole tokens among them.
-        before_quote: ids by what stands before one of the quotation marks within them, if anything.
+        spelled: ids by their bytes, ascending.
+        prefixes: all prefixes of tokens, whole tokens included.
+        before_quote: ids by the bytes before a quotation mark in them.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, size: int, banned: Collection[int] = ()) -> None:
-        """Read a tokenizer; some seconds where it has 100,000 tokens.
+        """Read a tokenizer; takes some seconds for 100,000 tokens.
 
         Args:
             tokenizer: any that `PieceTable` can read.
-            size: how many ids the model has; the tokenizer may know more.
-            banned: ids that are no text, such as those that end a sequence.
+            size: number of ids of the model; the tokenizer may have more.
+            banned: ids that are not text, such as ends of sequence.
         """
         self.size, known = size, cast(Any, tokenizer)
         table = PieceTable(tokenizer)
@@ -66,8 +66,8 @@ class Vocabulary:
         """Return the state after each token, int16 [K], for a byte automaton.
 
         Args:
-            table: the state after each state and byte, int16 [S, 256].
-            state: where every token begins.
+            table: next state by state and byte, int16 [S, 256].
+            state: the state before each token.
         """
         result = np.full(len(self.ids), DEAD, np.int16)
         live, at = np.arange(len(self.ids)), np.full(len(self.ids), state, np.int16)

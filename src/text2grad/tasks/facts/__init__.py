@@ -1,4 +1,4 @@
-"""Parts that the tasks about facts share: reading claims of an answer, and wording critiques."""
+"""Answers of one sentence that states facts, for `qa` and `summarization`: noise, reading, critiques and metric."""
 
 import lazy_loader
 

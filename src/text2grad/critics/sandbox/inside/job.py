@@ -1,12 +1,12 @@
 """One program and its tests, in a process of their own that ends with them.
 
-The process was forked by `_sandbox_server`, is bound by every limit already, and holds three files: what it prints
-goes to 1 and 2, and `CHANNEL` leads to the server. Over that it says that the program was loaded, is given the tests
-(not before, so that no program finds them lying about while it is loaded), and says how they ended. Last in the
-channel lies a token, which is not read until the tests have all passed, and which a verdict of "passed" must hold.
+`server` forked the process and set all its limits. Its open files are 1 and 2 for printed text, and `CHANNEL` to the
+server. The job sends "loaded" over the channel when the program is loaded, receives the tests (not earlier, so that the
+program cannot read them while it is loaded), and sends the verdict. The last message in the channel is a token, which
+is read only after all tests passed, and which the verdict "passed" must contain.
 
-What is used after the program was loaded is written in C and bound to a name here, as far as the verdict hangs on it:
-a program that patches a module of the standard library then changes nothing.
+The functions that the verdict depends on after the program was loaded are written in C and bound to names here, so that
+a program that patches a module of the standard library does not change them.
 """
 
 import builtins
@@ -22,7 +22,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 PRISTINE: dict[str, Any] = dict(vars(builtins))
-# The functions below take their builtins from this copy; the program and the tests can change only the originals.
+# The functions below use this copy of the builtins; the program and the tests can change only the originals.
 globals()["__builtins__"] = PRISTINE
 
 TOKEN_BYTES = 16
@@ -31,7 +31,7 @@ CHANNEL = 3
 
 
 class Verdict(NamedTuple):
-    """How a job ended: "passed", "failed", "error" or "memory", and a report of why."""
+    """The result of a job: "passed", "failed", "error" or "memory", and a report of the error."""
 
     reason: str
     report: str = ""
@@ -51,7 +51,7 @@ def receive(channel: int) -> bytes | None:
 
 
 def receive_bytes(channel: int, number: int) -> bytes:
-    """Read so many bytes, or fewer at the end."""
+    """Read `number` bytes, or fewer at the end of the channel."""
     data = b""
     while len(data) < number and (piece := read(channel, number - len(data))):
         data += piece
@@ -59,7 +59,7 @@ def receive_bytes(channel: int, number: int) -> bytes:
 
 
 def pack(plan: dict[str, Any]) -> bytes:
-    """Return the tests and how to run them as a message for a job."""
+    """Return a plan (see `server.plan`) as a message for a job."""
     return dumps(plan)
 
 
@@ -73,11 +73,11 @@ def run(program: str, *, site: str | None) -> None:
     job = getpid()
     try:
         verdict = _load_and_test(program, site)
-    except BaseException as error:  # noqa: BLE001 - whatever a program raises is an outcome
-        verdict = _told(error)
+    except BaseException as error:  # noqa: BLE001 - any exception of a program is an outcome
+        verdict = _verdict_of(error)
     _flush()
     if getpid() != job:
-        _exit(1)  # a copy that the program made of this process
+        _exit(1)  # the program forked this process
     proof = receive_bytes(CHANNEL, TOKEN_BYTES) if verdict.reason == "passed" else b""
     send(
         CHANNEL, verdict.reason.encode() + b"\0" + (proof or verdict.report.encode("utf-8", "replace")[-REPORT_BYTES:])
@@ -87,7 +87,7 @@ def run(program: str, *, site: str | None) -> None:
 
 def _load_and_test(program: str, site: str | None) -> Verdict:
     module = _prepare(program)
-    if site is not None:  # what is installed beside pytest: numpy, say
+    if site is not None:  # packages beside pytest, such as numpy
         sys.path.append(site)
     pristine = dict(PRISTINE)
     exec(compile(program, "solution.py", "exec", dont_inherit=True), vars(module))
@@ -109,8 +109,8 @@ def _load_and_test(program: str, site: str | None) -> Verdict:
 
 def _prepare(program: str) -> ModuleType:
     _forget("text2grad", __package__.partition(".")[0])
-    sys.modules["text2grad"] = None  # type: ignore[assignment] # cannot be imported, wherever it is installed
-    sys.argv = ["solution.py"]
+    sys.modules["text2grad"] = None  # type: ignore[assignment] # cannot be imported, even if installed beside pytest
+    sys.argv = sys.orig_argv = ["solution.py"]
     sys.dont_write_bytecode = True
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), "utf-8", "backslashreplace", line_buffering=True)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), "utf-8", "backslashreplace", line_buffering=True)
@@ -122,7 +122,7 @@ def _prepare(program: str) -> ModuleType:
 
 
 def _forget(*packages: str) -> None:
-    """Let the next import of these packages load them anew."""
+    """Remove packages from the loaded modules, so that the next import loads them again."""
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
 
@@ -133,8 +133,8 @@ def _run_plain(code: CodeType, names: dict[str, Any], functions: list[str]) -> V
         for function in functions:
             if (answer := names[function]()) is not None:
                 raise TypeError(f"{function} returned a {type(answer).__name__}; what it should check was not run")
-    except BaseException as error:  # noqa: BLE001 - whatever a test raises is an outcome
-        return _told(error, failed=True)
+    except BaseException as error:  # noqa: BLE001 - any exception of a test is an outcome
+        return _verdict_of(error, failed=True)
     return Verdict("passed")
 
 
@@ -145,10 +145,10 @@ def _run_pytest(program: str, tests: str, site: str | None) -> Verdict:
         with open(name, "w", encoding="utf-8") as file:
             file.write(text)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    _forget("pytest", "_pytest", "pluggy", "iniconfig")  # a program that imported them may have changed them
+    _forget("pytest", "_pytest", "pluggy", "iniconfig")  # the program may have changed them
     import pytest
 
-    elsewhere: str = site
+    hidden: str = site
     counts = {"collected": 0, "passed": 0}
     reports = []
 
@@ -160,7 +160,7 @@ def _run_pytest(program: str, tests: str, site: str | None) -> Verdict:
             counts["passed"] += report.when == "call" and report.outcome == "passed"
 
         def pytest_exception_interact(self, call: Any) -> None:
-            reports.append(_told(call.excinfo.value, failed=True, hidden=elsewhere))
+            reports.append(_verdict_of(call.excinfo.value, failed=True, hidden=hidden))
 
     options = ["-q", "--no-header", "--tb=no", "--import-mode=importlib", "--rootdir=.", "-c", "/dev/null"]
     options += ["-p", "no:cacheprovider", "-p", "no:faulthandler", "tests.py"]
@@ -172,22 +172,22 @@ def _run_pytest(program: str, tests: str, site: str | None) -> Verdict:
     return Verdict("error", f"{counts['passed']} of {counts['collected']} tests passed; the others were skipped.")
 
 
-def _told(error: BaseException, *, failed: bool = False, hidden: str = __file__) -> Verdict:
-    """Return the verdict of an exception; an AssertionError is a failed test only where `failed` says so."""
+def _verdict_of(error: BaseException, *, failed: bool = False, hidden: str = __file__) -> Verdict:
+    """Return the verdict of an exception; an AssertionError is a failed test only if `failed` is True."""
     reason = "error"
     if isinstance(error, MemoryError):
         reason = "memory"
     elif failed and isinstance(error, AssertionError):
         reason = "failed"
     try:
-        told = traceback.TracebackException(type(error), error, error.__traceback__)
-        shown = [frame for frame in told.stack if not frame.filename.startswith((hidden, "<frozen "))]
+        summary = traceback.TracebackException(type(error), error, error.__traceback__)
+        shown = [frame for frame in summary.stack if not frame.filename.startswith((hidden, "<frozen "))]
         for frame in shown:
             if os.path.basename(frame.filename) in ("tests.py", "solution.py"):
                 frame.filename = os.path.basename(frame.filename)
-        told.stack = traceback.StackSummary.from_list(shown)
-        report = "".join(told.format())
-    except BaseException:  # noqa: BLE001 - an exception may be made so that it cannot be printed
+        summary.stack = traceback.StackSummary.from_list(shown)
+        report = "".join(summary.format())
+    except BaseException:  # noqa: BLE001 - a program can make exceptions that cannot be printed
         report = f"{type(error).__name__}, which could not be printed\n"
     if isinstance(error, SystemExit):
         report += "The program or a test asked to exit before the tests were over.\n"
@@ -195,7 +195,7 @@ def _told(error: BaseException, *, failed: bool = False, hidden: str = __file__)
 
 
 def _show_source(name: str, text: str) -> None:
-    # Python marks the place within a line one too far where the line has no end, which a file's last one always has.
+    # Python marks a column one too far in a line without a newline, so the last line gets one.
     linecache.cache[name] = (len(text), None, f"{text}\n".splitlines(keepends=True), name)
 
 
@@ -203,5 +203,5 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BaseException:  # noqa: BLE001 - the program may have put anything in its place
+        except BaseException:  # noqa: BLE001 - the program may have replaced the stream
             continue

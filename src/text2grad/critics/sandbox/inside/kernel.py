@@ -1,7 +1,7 @@
-"""What the sandbox asks of the Linux kernel, from inside: a root directory of its own, no privileges, few system calls.
+"""Requests of the sandbox to the Linux kernel: a root directory of its own, no privileges, few system calls.
 
-Everything here runs in the sandbox's own processes, before any of a program's code does, and only takes rights away.
-Imports nothing but the standard library: the processes have no other.
+These functions run in the sandbox's processes before a program's code, and only remove rights. They import only the
+standard library: the processes have no other packages.
 """
 
 import ctypes
@@ -11,71 +11,36 @@ import resource
 import struct
 from collections.abc import Mapping
 
-FILE_BYTES = 16 * 2**20  # the longest file a program may write
+FILE_BYTES = 16 * 2**20  # size limit of a program's files
 OPEN_FILES = 64
 
-# The kernel's numbers of what a program may not call: (x86_64, aarch64); None where there is no such call.
+# Numbers of the forbidden system calls: (x86_64, aarch64); None if the processor has no such call.
+# fmt: off
 FORBIDDEN: dict[str, tuple[int, int | None]] = {
-    # no second process, so that nothing outlives the first
-    "fork": (57, None),
-    "vfork": (58, None),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "setsid": (112, 157),
+    # no second process, so that no process outlives the program
+    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281), "setsid": (112, 157),
     "setpgid": (109, 154),
-    # no hand on other processes
-    "tkill": (200, 130),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438),
-    "pidfd_send_signal": (424, 424),
-    "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274),
-    "setpriority": (141, 140),
-    "setrlimit": (160, 164),
-    # no network: socketpair stays, which event loops need
+    # no access to other processes
+    "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "ptrace": (101, 117),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
+    "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424),
+    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "setpriority": (141, 140), "setrlimit": (160, 164),
+    # no network; event loops need socketpair, which stays allowed
     "socket": (41, 198),
-    # no memory that the limit on addresses does not see, and nothing that stays for the next program
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "shmget": (29, 194),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    "mq_open": (240, 180),
-    # little of the kernel to attack
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsmount": (432, 432),
-    "mount_setattr": (442, 442),
-    "open_by_handle_at": (304, 265),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "kexec_load": (246, 104),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
+    # no memory beyond the limit of the address space, and none that lasts until the next program
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),
+    "semget": (64, 190), "mq_open": (240, 180),
+    # a small attack surface of the kernel
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
+    "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
+    "fsmount": (432, 432), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265), "keyctl": (250, 219),
+    "add_key": (248, 217), "request_key": (249, 218), "bpf": (321, 280), "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427), "init_module": (175, 105), "finit_module": (313, 273), "kexec_load": (246, 104),
+    "reboot": (169, 142), "swapon": (167, 224),
 }
-# Allowed for some arguments, or refused in a way that the C library understands.
+# fmt: on
+# Allowed for some arguments, or refused with an error that the C library handles.
 CLONE, CLONE3, KILL, TGKILL, PRLIMIT = (56, 220), (435, 435), (62, 129), (234, 131), (302, 261)
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 CLONE_THREAD = 0x10000
@@ -96,7 +61,7 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def set_limits(*, memory_bytes: int, cpu_s: int) -> None:
-    """Limit this process: bytes of address space, seconds of processor, file sizes, open files, no core file."""
+    """Limit the address space, processor time, file sizes, open files and core files of this process."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
@@ -105,31 +70,31 @@ def set_limits(*, memory_bytes: int, cpu_s: int) -> None:
 
 
 def forbid_processes() -> None:
-    """Forbid new processes and threads by a limit, where system calls cannot be filtered. Root is not bound by it."""
+    """Forbid new processes and threads by a limit, if system calls cannot be filtered. The limit does not bind root."""
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def hide_memory() -> None:
-    """Make this process's memory and files unreadable to others of its user."""
+    """Make the memory and files of this process unreadable to other processes of its user."""
     _call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def system_call_filter(machine: str, pid: int) -> bytes:
-    """Return the filter of system calls for a process: what `FORBIDDEN` names, new processes and signals to others.
+    """Return a filter that refuses the calls in `FORBIDDEN`, new processes, and signals to other processes.
 
     Args:
         machine: the processor, "x86_64" or "aarch64".
-        pid: the process's own id, which it may send signals to.
+        pid: id of the process itself, to which it may send signals.
 
     Raises:
-        OSError: if the machine is another, whose system calls are not known here.
+        OSError: if the system calls of the machine are not known.
     """
     if machine not in AUDIT_ARCH:
-        raise OSError(errno.ENOSYS, f"system calls of a {machine} cannot be filtered, only of {sorted(AUDIT_ARCH)}")
+        raise OSError(errno.ENOSYS, f"system calls of {machine} cannot be filtered, only those of {sorted(AUDIT_ARCH)}")
     column = list(AUDIT_ARCH).index(machine)
     refuse, unknown = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
     lines = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, AUDIT_ARCH[machine]), (RETURN, 0, 0, KILL_PROCESS), (LOAD, 0, 0, 0)]
-    lines += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL_PROCESS)]  # x86_64 has a second table up there
+    lines += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL_PROCESS)]  # x86_64 has a second table of calls there
     for numbers in FORBIDDEN.values():
         if (number := numbers[column]) is not None:
             lines += [(EQUAL, 0, 1, number), (RETURN, 0, 0, refuse)]
@@ -151,10 +116,10 @@ def _low(argument: int) -> int:
 
 
 def filter_system_calls() -> None:
-    """Bind this process and its threads to `system_call_filter`, for good.
+    """Apply `system_call_filter` to this process and its threads, irrevocably.
 
     Raises:
-        OSError: if the kernel or the machine does not know such filters.
+        OSError: if the kernel or the machine does not support filters.
     """
     code = system_call_filter(os.uname().machine, os.getpid())
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -164,12 +129,12 @@ def filter_system_calls() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, and the way to get one back by running another program."""
+    """Drop every capability, and forbid to regain one by running another program."""
     _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _call("prctl", PR_CAP_AMBIENT, 4, 0, 0, 0)
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-            break  # the kernel knows no more of them
+            break  # the kernel has no more capabilities
     header, nothing = struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", *[0] * 6)
     _call("capset", ctypes.c_char_p(header), ctypes.c_char_p(nothing))
 
@@ -179,16 +144,16 @@ MOUNT_SETATTR = 442
 
 
 def enter_root(new: str, *, binds: Mapping[str, str], links: Mapping[str, str], tmp_bytes: int) -> None:
-    """Make an empty root directory, hang what Python needs into it read-only, and move in. Needs a mount namespace.
+    """Build a root directory of read-only bind mounts, and make it the root. Needs a mount namespace.
 
     Args:
-        new: an empty directory to build on.
-        binds: files and directories to show, each with its place.
-        links: symbolic links, from place to target.
-        tmp_bytes: size of /tmp, the one place that can be written to.
+        new: an empty directory on which to mount the root.
+        binds: files and directories to show, each with its path in the new root.
+        links: symbolic links: path in the new root → target.
+        tmp_bytes: size of /tmp, the only writable directory.
 
     Raises:
-        OSError: if the kernel refuses; Linux 5.12 is needed.
+        OSError: if the kernel refuses; it needs Linux 5.12.
     """
     _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     _mount_tmpfs(new, "mode=755,size=1m")
@@ -207,7 +172,7 @@ def enter_root(new: str, *, binds: Mapping[str, str], links: Mapping[str, str], 
     _mount_tmpfs(new + "/tmp", f"mode=700,size={tmp_bytes},nr_inodes=4096")
     os.chdir(new)
     _call("pivot_root", b".", b".")
-    _call("umount2", b".", 2)  # the old root, which now lies over the new one; 2: as soon as nobody uses it
+    _call("umount2", b".", 2)  # the old root, now mounted over the new one; 2 = MNT_DETACH
     os.chdir("/")
 
 

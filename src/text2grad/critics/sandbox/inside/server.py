@@ -1,7 +1,7 @@
-"""The sandbox's warm process: forks one process per program, watches it from outside, and judges what it says.
+"""The warm process of the sandbox: it forks one process per program, watches it, and checks its verdict.
 
-It never runs a program's code itself. Requests come in on its standard input, each as two messages: the program with
-its limits, and the tests. The second is read after the fork, so that the program's process holds no copy of them.
+It never runs a program's code itself. A request on standard input is two messages: the program with its limits, and the
+tests. The tests are read after the fork, so that the program's process has no copy of them.
 """
 
 import ast
@@ -22,15 +22,15 @@ from typing import Any
 from . import job, kernel
 
 OUTPUT_CHARS = 10_000
-CHANNEL_BYTES = 100_000  # the most that a program's process may say
-LEFT_FILES = 1_000  # a program that leaves more than this is cleaned up by ending the whole sandbox
+CHANNEL_BYTES = 100_000  # limit of the data that a program's process may send
+LEFT_FILES = 1_000  # with more files left by a program, the whole worker is replaced instead of cleaned
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Move in, say so, and serve until the other side closes.
+    """Isolate this process, report that it is ready, and serve until the input closes.
 
     Args:
-        settings: "isolation", "site" (where pytest is), and for isolation "unshare" the arguments of `enter_root`.
+        settings: "isolation"; "site", the directory of pytest; for "unshare" "root", the arguments of `enter_root`.
     """
     inbox, outbox = os.dup(0), os.dup(1)
     null = os.open("/dev/null", os.O_RDWR)
@@ -69,7 +69,7 @@ def _can_filter() -> bool:
 
 
 def _clean(directory: str) -> bool:
-    """Remove what a program left in the directory; False if that is too much, or cannot be done."""
+    """Remove the files that a program left; return False if there are too many, or if that fails."""
     try:
         os.chmod(directory, 0o700)
         left = 0
@@ -88,10 +88,10 @@ def _clean(directory: str) -> bool:
 
 
 def plan(tests: str) -> dict[str, Any]:
-    """Return how to run tests: the names of the functions to call, and whether pytest is needed.
+    """Return the tests, the names of the functions to call, and whether pytest is needed.
 
     Raises:
-        ValueError: if nothing in the tests could fail; a SyntaxError or other error of the parser otherwise.
+        ValueError: if no statement of the tests can fail; SyntaxError or another error of the parser otherwise.
     """
     tree = ast.parse(tests)
     nodes = list(ast.walk(tree))
@@ -108,20 +108,20 @@ def plan(tests: str) -> dict[str, Any]:
         for method in node.body
         if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name.startswith("test")
     ]
-    elsewhere = [node for node in every if node.name.startswith("test_") and node not in functions]
+    nested = [node for node in every if node.name.startswith("test_") and node not in functions]
     fixtures = [node for node in functions if node.args.args or node.args.posonlyargs or node.decorator_list]
-    wants_pytest = "pytest" in imports or bool(methods or elsewhere or fixtures)
+    wants_pytest = "pytest" in imports or bool(methods or nested or fixtures)
     return {"tests": tests, "functions": [node.name for node in functions], "pytest": wants_pytest}
 
 
 class Job:
-    """One program's process, seen from outside."""
+    """The process of one program, seen from outside."""
 
     def __init__(self, request: dict[str, Any], inbox: int, *, filtered: bool, site: str | None) -> None:
-        """Start the process, then read the tests, which it shall not know yet."""
+        """Fork the process, then read the tests, so that the process does not have them yet."""
         self.deadline = time.monotonic() + request["timeout_s"]
         self.printed, self.left_out = b"", 0
-        self.said = b""
+        self.received = b""
         self.pid, self.channel, self.prints = self._fork(request, filtered=filtered, site=site)
         self.inbox = inbox
         self.tests = json.loads(job.receive(inbox) or b'""')
@@ -152,7 +152,7 @@ class Job:
             os._exit(1)
 
     def outcome(self) -> tuple[str, str]:
-        """Wait for the end, by itself or by force, and return the reason and the output."""
+        """Wait for the end of the process, kill it after its time limit, and return the reason and the output."""
         try:
             message = job.pack(plan(self.tests))
         except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
@@ -169,9 +169,9 @@ class Job:
         return reason, printed + gap + report
 
     def _watch(self, answer: bytes) -> bool:
-        """Pass the tests on once the program was loaded, and collect what comes; False if the time ran out first."""
+        """Send the tests when the program is loaded, and collect data; return False if the time limit passed first."""
         poller = select.poll()
-        poller.register(self.inbox, 0)  # tells only that the other side is gone
+        poller.register(self.inbox, 0)  # reports only that the other side has closed
         poller.register(self.prints, select.POLLIN)
         poller.register(self.channel, select.POLLIN)
         waiting = {self.prints, self.channel.fileno()}
@@ -187,7 +187,7 @@ class Job:
                     ended = self._read_prints()
                 else:
                     ended = self._read_channel()
-                    if self.said and answer:
+                    if self.received and answer:
                         answer = self._write_channel(answer)
                         poller.modify(self.channel, select.POLLIN | (select.POLLOUT if answer else 0))
                 if ended:
@@ -217,8 +217,8 @@ class Job:
             return False
         except OSError:
             return True
-        self.said += data
-        return not data or len(self.said) > CHANNEL_BYTES
+        self.received += data
+        return not data or len(self.received) > CHANNEL_BYTES
 
     def _write_channel(self, data: bytes) -> bytes:
         try:
@@ -236,7 +236,7 @@ class Job:
         return status
 
     def _judge(self, status: int) -> tuple[str, str]:
-        """Return the reason and the report; "passed" only for exactly the two messages that belong to it."""
+        """Return the reason and the report; "passed" requires exactly the two messages of a passing run."""
         if status == -signal.SIGXCPU:
             return "timeout", "The time on the processor was up."
         messages = self._messages()
@@ -250,12 +250,12 @@ class Job:
                 return "passed", ""
             if reason in (b"failed", b"error", b"memory") and len(report) <= job.REPORT_BYTES:
                 return reason.decode(), report.decode("utf-8", "replace")
-        how = f"with exit status {status}" if status >= 0 else f"by signal {-status}"
-        return "crashed", f"The process ended {how}, without a verdict of the tests."
+        end = f"with exit status {status}" if status >= 0 else f"by signal {-status}"
+        return "crashed", f"The process ended {end}, without a verdict of the tests."
 
     def _messages(self) -> list[bytes]:
-        """Return what was said, message by message; nothing if it is not made of whole messages."""
-        messages, rest = [], self.said
+        """Split the received data into messages; return no message if the data are incomplete."""
+        messages, rest = [], self.received
         while rest:
             size = int.from_bytes(rest[:4], "big")
             if len(rest) < 4 + size:

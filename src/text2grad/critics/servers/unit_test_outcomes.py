@@ -1,18 +1,18 @@
-"""Unit tests run beside the responses that are judged."""
+"""Responses that are programs → the same items with the outcome of their unit tests in words."""
 
 from collections.abc import Sequence
 
 from text2grad.critics.programs.program_text import program_in
 from text2grad.critics.sandbox.sandbox import Sandbox
-from text2grad.critics.servers.judging import Item
+from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Store, hash_of
 from text2grad.critics.servers.templates import outcome_in_words
 
 TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256
 
 
-def tested(items: Sequence[Item], store: Store) -> list[Item]:
-    """Return the items with what their tests say; tests that ran before are not run again."""
+def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:
+    """Return the items with `tests` set; tests with a stored outcome do not run again."""
     programs = [program_in(item.response).text for item in items]
     keys = [hash_of(program, item.example.tests) for program, item in zip(programs, items, strict=True)]
     jobs = {
@@ -26,6 +26,6 @@ def tested(items: Sequence[Item], store: Store) -> list[Item]:
             for start in range(0, len(new), JOBS_AT_ONCE):
                 chunk = new[start : start + JOBS_AT_ONCE]
                 outcomes = sandbox.run_many([job for _, job in chunk], timeout_s=TEST_TIMEOUT_S)
-                said = [outcome_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
-                store.keep_outcome(dict(zip([key for key, _ in chunk], said, strict=True)))
+                words = [outcome_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
+                store.keep_outcomes(dict(zip([key for key, _ in chunk], words, strict=True)))
     return [item._replace(tests=store.outcome(key)) for key, item in zip(keys, items, strict=True)]

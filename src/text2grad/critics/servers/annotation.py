@@ -1,0 +1,192 @@
+"""Answers → critiques: parse the answer, look up its quotes, list quotes without support, and ask again on request.
+
+The result of an item is one of:
+
+    (a critique)  parsed; quotes that do not occur in the response are dropped from its spans
+    refused       the model, or a filter before it, refused to judge
+    empty         an answer without text
+    truncated     the length limit ended the answer before its JSON was complete
+    unreadable    a text that contains no critique, or that is longer than the reader accepts
+    timeout, connection, rate_limit, server_error, bad_reply, rejected
+                  no answer after all retries (see `RequestError`)
+    not_asked     the run had stopped before: by its budget, its user, or the server
+
+The first four kinds of failure have an answer, which was paid for; only `reask` requests another one. The other kinds
+are requested again by the next run. A failure is not an exception: it is counted and listed.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from text2grad.critics.servers.cached_client import AnnotationSession, CachedClient, ResponseFormat
+from text2grad.critics.servers.store import Answer
+from text2grad.critics.servers.templates import Template, complaint
+from text2grad.errors import CriticError, RequestError
+from text2grad.feedback import Match, Occurrences, critique_from_text, quotes_without_overlap
+from text2grad.types import Critique, Example
+
+ANSWERED = ("refused", "empty", "truncated", "unreadable")
+_SHOWN_CHARS = 160
+
+
+class Item(NamedTuple):
+    """A response to annotate.
+
+    Attributes:
+        id: its name in messages and files.
+        example: the task instance.
+        response: the response.
+        feedback: the words of a human annotator, if any: only their places are requested then.
+        tests: the outcome of its unit tests in words, if any.
+    """
+
+    id: str
+    example: Example
+    response: str
+    feedback: str | None = None
+    tests: str | None = None
+
+
+class Failure(NamedTuple):
+    """Why an item has no critique, or could not be asked about again: a kind of the module's docstring, and details."""
+
+    kind: str
+    detail: str
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Failure":
+        """Return the failure of an answer that cannot be used."""
+        kind = "refused" if answer.finish == "refused" else "unreadable" if answer.text.strip() else "empty"
+        return cls(kind, answer.text[:_SHOWN_CHARS])
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationResult:
+    """The result of an item.
+
+    Attributes:
+        critique: None if no answer could be used.
+        failure: None if nothing failed.
+        unsupported: quotes that the critique's text does not mention.
+        prompt_tokens: of all answers about this item.
+        completion_tokens: likewise.
+    """
+
+    critique: Critique | None = None
+    failure: Failure | None = None
+    unsupported: tuple[str, ...] = ()
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Less is better: a critique before a failure, then fewer unmatched quotes."""
+        return self.critique is None, len(self.critique.unmatched) if self.critique else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Annotator:
+    """Annotates items by prompting a language model; its `annotate` is the task of an `AnnotationSession`.
+
+    Attributes:
+        template: the prompt.
+        reask: how often the model may be asked again about an item.
+        match: how quotes are found in the response.
+    """
+
+    template: Template
+    reask: int = 0
+    match: Match = "exact"
+
+    async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
+        """Return the best result among the answers about one item."""
+        first = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
+        schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
+        best = AnnotationResult(failure=Failure("not_asked", ""))
+        messages, prompt_tokens, completion_tokens = first, 0, 0
+        for sample in range(self.reask + 1):
+            try:
+                answer = await client.complete(messages, schema, sample=sample)
+            except RequestError as error:
+                best = replace(best, failure=Failure(error.kind, error.detail))
+                break
+            prompt_tokens += answer.prompt_tokens or 0
+            completion_tokens += answer.completion_tokens or 0
+            result = self._read(answer, item)
+            best = result if sample == 0 else min(best, result, key=lambda one: one.rank)
+            if best.rank == (False, 0):
+                break
+            messages = first
+            if result.critique is not None:
+                reply = {"role": "assistant", "content": answer.text}
+                messages = (*first, reply, complaint(result.critique.unmatched))
+        return replace(best, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
+
+    def _read(self, answer: Answer, item: Item) -> AnnotationResult:
+        """Return the result of one answer, with its quotes checked."""
+        result = read_answer(answer, item.response, match=self.match)
+        if result.critique is None:
+            return result
+        critique = result.critique
+        if item.feedback is not None:
+            critique = replace(critique, feedback=item.feedback)
+        checked = self.template.reasoning or item.feedback is not None
+        return AnnotationResult(
+            critique, unsupported=quotes_without_overlap(critique, item.response) if checked else ()
+        )
+
+
+def read_answer(
+    answer: Answer, response: str, *, match: Match = "exact", occurrences: Occurrences = "all", complete: bool = True
+) -> AnnotationResult:
+    """Return the critique in an answer, or the failure of an answer without one.
+
+    Args:
+        answer: the model's answer.
+        response: the response that it is about.
+        match: see `locate_spans`.
+        occurrences: see `locate_spans`.
+        complete: False also accepts the quotes of an answer that the length limit cut.
+    """
+    if answer.finish == "refused":
+        return AnnotationResult(failure=Failure.of(answer))
+    if answer.finish == "too_long":
+        return AnnotationResult(failure=Failure("unreadable", answer.text[:_SHOWN_CHARS]))
+    critique = critique_from_text(answer.text, response, match=match, occurrences=occurrences)
+    if critique.failed or (complete and answer.finish == "length" and critique.status != "ok"):
+        failure = Failure.of(answer)
+        return AnnotationResult(failure=failure._replace(kind="truncated") if answer.finish == "length" else failure)
+    return AnnotationResult(critique)
+
+
+def numbered_items(examples: Sequence[Example], responses: Sequence[str]) -> list[Item]:
+    """Return one item per response, with its row as id."""
+    return [Item(str(row), *pair) for row, pair in enumerate(zip(examples, responses, strict=True))]
+
+
+def collect_critiques(session: AnnotationSession[Item, AnnotationResult], items: Sequence[Item]) -> list[Critique]:
+    """Run a session, in a thread of its own since an event loop may already run in this thread.
+
+    Returns:
+        One critique per item: of status "unparsable" if the answer has none, "timed_out" if no answer came.
+
+    Raises:
+        CriticError: if the server rejects every request or does not respond.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        results, _, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()
+    stopped = next((one.failure for one in results if one.failure and one.failure.kind == "not_asked"), None)
+    if stopped:
+        endpoint = session.endpoint
+        raise CriticError(f"no more requests are sent to {endpoint.model} at {endpoint.base_url}: {stopped.detail}")
+    return [_critique(result) for result in results]
+
+
+def _critique(result: AnnotationResult) -> Critique:
+    if result.critique is not None:
+        return result.critique
+    kind, detail = result.failure or ("unreadable", "")
+    return Critique(f"{kind}: {detail}", status="unparsable" if kind in ANSWERED else "timed_out")

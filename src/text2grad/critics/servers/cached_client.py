@@ -1,0 +1,264 @@
+"""Completions of one model, each requested once: from the store if it has the answer, else from the server.
+
+A request without an answer is repeated (`tenacity`: exponential waits with jitter, at least as long as the server asks
+for). Equal requests at the same time become one. An answer is on disk before it is returned.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import tenacity
+
+from text2grad.critics.servers.client import ServerClient
+from text2grad.critics.servers.endpoint import Endpoint, Spending
+from text2grad.critics.servers.pace import Budget, Pace
+from text2grad.critics.servers.store import Answer, Prompt, Request, Store
+from text2grad.errors import RequestError
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the wait before a request is repeated; part of it is random
+GIVE_UP_AFTER = 20  # requests in a row without an answer after all retries: the server is down
+Input = TypeVar("Input")
+Result = TypeVar("Result")
+NO_LIMITS = Spending()
+_TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
+
+
+class ResponseFormat(NamedTuple):
+    """The format that a server enforces on an answer: a JSON schema or a grammar.
+
+    Attributes:
+        name: "schema" or "grammar".
+        content: the schema or the grammar.
+    """
+
+    name: Literal["schema", "grammar"]
+    content: Mapping[str, Any] | str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a request for this format: OpenAI's for schemas, vLLM's for grammars."""
+        if self.name == "grammar":
+            return {"structured_outputs": {"grammar": self.content}}
+        schema = {"name": "critique", "strict": True, "schema": self.content}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+@dataclass(slots=True)
+class Usage:
+    """Counts of a run.
+
+    Attributes:
+        answered: requests that the server answered.
+        reused: requests that the store answered.
+        retried: requests that were repeated.
+        prompt_tokens: of the server's answers in this run.
+        completion_tokens: likewise.
+    """
+
+    answered: int = 0
+    reused: int = 0
+    retried: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class CachedClient:
+    """Requests completions of one model for one run. It belongs to one event loop."""
+
+    def __init__(self, endpoint: Endpoint, spending: Spending, store: Store) -> None:
+        """Open a client; the answers that the store already holds count towards the budget.
+
+        Raises:
+            ConfigError: if the endpoint is incomplete or its key is missing.
+        """
+        self.endpoint, self.spending, self.store = endpoint, spending, store
+        self.server = ServerClient(endpoint)
+        budget = Budget(spending.max_requests, spending.max_cost, cost=spending.cost(*store.tokens()))
+        self.pace = Pace(endpoint.concurrency, budget)
+        self.usage = Usage()
+        self._under_way: dict[str, asyncio.Task[Answer]] = {}
+        self._formats_supported: bool | None = {"json_schema": True, "off": False}.get(endpoint.structured)
+        self._first_request, self._failed_in_row = asyncio.Lock(), 0
+
+    async def complete(self, prompt: Prompt, response_format: ResponseFormat, *, sample: int = 0) -> Answer:
+        """Return the answer to a prompt.
+
+        Args:
+            prompt: chat messages, or a text to continue.
+            response_format: the format that the server enforces, if it supports such formats.
+            sample: number of the answer among several answers to the same prompt.
+
+        Raises:
+            RequestError: if no answer came.
+            DataError: if the answer cannot be stored.
+        """
+        endpoint = self.endpoint
+        parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
+        parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
+        request = Request(endpoint.model, prompt, parameters, sample)
+        stored = self.store.get(request)
+        if stored is not None:
+            self.usage.reused += 1
+            return stored
+        task = self._under_way.get(request.key)
+        if task is None:
+            task = asyncio.create_task(self._fetch(request, response_format))
+            self._under_way[request.key] = task
+            task.add_done_callback(lambda _: self._under_way.pop(request.key))
+        return await task
+
+    async def _fetch(self, request: Request, response_format: ResponseFormat) -> Answer:
+        """Return the server's answer, after as many attempts as the endpoint allows."""
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
+            stop=tenacity.stop_after_attempt(self.endpoint.retries + 1),
+            wait=_wait,
+            sleep=self.pace.sleep,
+            before_sleep=self._count_retry,
+            reraise=True,
+        )
+        try:
+            answer: Answer = await retrying(self._attempt, request, response_format)
+        except RequestError as error:
+            self._stop_if_server_fails(error)
+            raise
+        self._failed_in_row = 0
+        return answer
+
+    def _count_retry(self, _: tenacity.RetryCallState) -> None:
+        self.usage.retried += 1
+
+    def _stop_if_server_fails(self, error: RequestError) -> None:
+        """Stop the run if every other request would fail too."""
+        self._failed_in_row += error.transient
+        if error.fatal:
+            self.pace.stop(error.detail)
+        elif self._failed_in_row >= GIVE_UP_AFTER:
+            self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
+
+    async def _attempt(self, request: Request, response_format: ResponseFormat) -> Answer:
+        """Make one request; the first request of a run finds out whether the server supports formats."""
+        if self._formats_supported is None:
+            async with self._first_request:
+                if self._formats_supported is None:
+                    return await self._probe(request, response_format)
+        return await self._send(request, response_format if self._formats_supported else None)
+
+    async def _probe(self, request: Request, response_format: ResponseFormat) -> Answer:
+        try:
+            answer = await self._send(request, response_format)
+        except RequestError as error:
+            if error.kind != "rejected" or error.fatal:
+                raise
+            answer = await self._send(request, None)  # if this is rejected too, the next request probes again
+            self._formats_supported = False
+        else:
+            self._formats_supported = True
+        return answer
+
+    async def _send(self, request: Request, response_format: ResponseFormat | None) -> Answer:
+        """Make one request, count its cost, and store its answer."""
+        max_cost = self._max_cost(request)
+        async with self.pace.turn(max_cost) as sent_at:
+            try:
+                answer = await self.server.complete(request.prompt, self._parameters(response_format))
+            except RequestError as error:
+                self.pace.budget.cost += max_cost if error.may_cost else 0.0
+                if error.kind == "rate_limit" and error.transient:
+                    self.pace.slow_down(sent_at, error.retry_after_s)
+                raise
+            self._count(answer, max_cost)
+            self.pace.speed_up()
+        await self.store.put(request, answer)
+        return answer
+
+    def _parameters(self, response_format: ResponseFormat | None) -> dict[str, Any]:
+        """Return the parameters of a request, by their names in the API."""
+        parameters: dict[str, Any] = {self.endpoint.max_tokens_name: self.endpoint.max_tokens}
+        if self.endpoint.temperature is not None:
+            parameters["temperature"] = self.endpoint.temperature
+        return parameters | (response_format.parameters if response_format else {})
+
+    def _max_cost(self, request: Request) -> float:
+        """Return an upper bound of a request's cost in US dollars: no token is shorter than a byte."""
+        prompt = request.prompt
+        texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+        size = sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
+        return self.spending.cost(size, self.endpoint.max_tokens)
+
+    def _count(self, answer: Answer, max_cost: float) -> None:
+        prompt_tokens, completion_tokens = answer.prompt_tokens, answer.completion_tokens
+        self.usage.answered += 1
+        self.usage.prompt_tokens += prompt_tokens or 0
+        self.usage.completion_tokens += completion_tokens or 0
+        unknown = prompt_tokens is None or completion_tokens is None
+        self.pace.budget.cost += max_cost if unknown else self.spending.cost(prompt_tokens or 0, completion_tokens or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationSession(Generic[Input, Result]):
+    """One run over many items.
+
+    Attributes:
+        endpoint: the model, and how it is requested.
+        store: the file of its answers.
+        annotate: annotates one item by completions of the model.
+        spending: prices and budget.
+    """
+
+    endpoint: Endpoint
+    store: Store
+    annotate: Callable[[CachedClient, Input], Awaitable[Result]]
+    spending: Spending = NO_LIMITS
+
+    async def run(
+        self,
+        items: Sequence[Input],
+        on_done: Callable[[Result, Usage, Budget], None] | None = None,
+        on_start: Callable[[Pace], None] | None = None,
+    ) -> tuple[list[Result], Usage, Budget]:
+        """Annotate the items, as many in parallel as the endpoint allows.
+
+        Args:
+            items: the items.
+            on_done: called with each result when it is ready.
+            on_start: called with the pace, which can stop the run: requests under way then end, and no other starts.
+
+        Returns:
+            The results in the order of the items, the counts, and the budget spent.
+
+        Raises:
+            ConfigError: if the endpoint is incomplete or its key is missing.
+            DataError: if an answer cannot be stored.
+        """
+        client = CachedClient(self.endpoint, self.spending, self.store)
+        results: dict[int, Result] = {}
+        rows = iter(range(len(items)))
+
+        async def work() -> None:
+            for row in rows:
+                results[row] = await self.annotate(client, items[row])
+                if on_done:
+                    on_done(results[row], client.usage, client.pace.budget)
+
+        if on_start:
+            on_start(client.pace)
+        tasks = [asyncio.create_task(work()) for _ in range(min(self.endpoint.concurrency, len(items)))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:  # an error in one task ends all tasks
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await client.server.close()
+        return [results[row] for row in range(len(items))], client.usage, client.pace.budget
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    """Return the seconds before a request is repeated: the server's own wait, plus a random part that grows."""
+    error = state.outcome.exception() if state.outcome else None
+    least = error.retry_after_s if isinstance(error, RequestError) else 0.0
+    jitter = tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
+    return least + jitter(state)

@@ -1,0 +1,138 @@
+"""Values that a critic on a server needs: the model and its address, the prices of tokens and the budget of a run.
+
+They are validated when they are made, so that a wrong keyword of `LLMCritic` or `ServerRewardModel` is named
+in the message.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from text2grad.errors import ConfigError
+
+_VALIDATION = ConfigDict(strict=True, allow_inf_nan=False)
+_Count = Annotated[int, Field(ge=1)]
+_Dollars = Annotated[float, Field(ge=0.0)]
+
+
+@dataclass(frozen=True, config=_VALIDATION)
+class Endpoint:
+    """A model on an OpenAI-compatible server, and how completions are requested from it.
+
+    Attributes:
+        model: its name on the server.
+        base_url: address of the server, up to /v1.
+        api_key_env: environment variable that holds the key; empty for a server without keys.
+        temperature: sampling temperature; None leaves the parameter out of the request.
+        max_tokens: length limit of a completion.
+        max_tokens_name: the server's name for that limit.
+        structured: send a JSON schema or a grammar: until the server refuses the first one (auto), always, or never.
+        concurrency: largest number of requests under way.
+        timeout_s: time limit of a request, from its start to its last byte.
+        retries: how often a request without an answer is repeated.
+    """
+
+    model: str
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str = "OPENAI_API_KEY"
+    temperature: Annotated[float, Field(ge=0.0)] | None = 0.3
+    max_tokens: _Count = 1200
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    structured: Literal["auto", "json_schema", "off"] = "auto"
+    concurrency: _Count = 32
+    timeout_s: Annotated[float, Field(gt=0.0)] = 120.0
+    retries: Annotated[int, Field(ge=0)] = 6
+
+    def check(self, section: str = "annotate") -> None:
+        """Check that the model and the address are set, hold no secret, and that the key exists.
+
+        Args:
+            section: the section of the recipe that the message names.
+
+        Raises:
+            ConfigError: if not; an address that holds a password is not repeated in the message.
+        """
+        if not self.model:
+            raise ConfigError(f"[{section}] model is not set; name a model that the server has, such as gpt-4o")
+        parts = urlsplit(self.base_url)
+        if parts.username or parts.password or parts.query:
+            raise ConfigError(
+                f"[{section}] base_url contains a user, a password or a query, but a recipe must not contain secrets. "
+                "Put the key into the environment variable that api_key_env names"
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"[{section}] base_url must be an address such as http://localhost:8000/v1, got {self.base_url!r}"
+            )
+        if self.api_key_env and not self.api_key:
+            raise ConfigError(
+                f"the environment variable {self.api_key_env} holds no key for {self.base_url}. Set it, or set "
+                f'[{section}] api_key_env = "" for a server without keys'
+            )
+
+    @property
+    def api_key(self) -> str:
+        """The key, read from the environment and stored nowhere; empty for a server without keys."""
+        return os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+
+
+@dataclass(frozen=True, config=_VALIDATION)
+class Spending:
+    """Prices of tokens, and the budget of a run.
+
+    Attributes:
+        input_price: US dollars per million prompt tokens.
+        output_price: US dollars per million completion tokens.
+        max_cost: US dollars that all answers in the store may cost; None sets no limit.
+        max_requests: largest number of requests of a run, repeated requests included; None sets no limit.
+    """
+
+    input_price: _Dollars = 0.0
+    output_price: _Dollars = 0.0
+    max_cost: _Dollars | None = None
+    max_requests: _Count | None = None
+
+    def __post_init__(self) -> None:
+        """Check that a limit on costs comes with prices."""
+        if self.max_cost is not None and not self.input_price and not self.output_price:
+            raise ValueError("max_cost needs input_price and output_price: without prices every answer costs 0")
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return the price of some tokens in US dollars.
+
+        Example:
+            >>> Spending(input_price=2.5, output_price=10.0).cost(1_000, 500)
+            0.0075
+        """
+        return (prompt_tokens * self.input_price + completion_tokens * self.output_price) / 1e6
+
+
+def make_values(owner: str, settings: Mapping[str, Any], *kinds: type) -> tuple[Any, ...]:
+    """Return dataclasses of this module, made from the keyword arguments of a critic.
+
+    Args:
+        owner: name of the critic, for the message.
+        settings: the keyword arguments, by name.
+        kinds: the dataclasses, each with its own names.
+
+    Raises:
+        ConfigError: if no dataclass has a name, or if a value is invalid.
+    """
+    names = {kind: [field.name for field in fields(kind)] for kind in kinds}
+    known = [name for own in names.values() for name in own]
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f' Did you mean "{near[0]}"?' if near else ""
+            raise ConfigError(f'{owner} has no setting "{name}".{hint} Known settings: {", ".join(known)}')
+    try:
+        return tuple(kind(**{name: settings[name] for name in own if name in settings}) for kind, own in names.items())
+    except ValidationError as error:
+        reasons = "; ".join(": ".join([*map(str, one["loc"]), one["msg"]]) for one in error.errors())
+        raise ConfigError(f"{owner} cannot be made: {reasons}") from error

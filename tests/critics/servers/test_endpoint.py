@@ -1,0 +1,117 @@
+"""Endpoints and budgets are validated; requests have the hashes of earlier versions, so that paid answers are found."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.config.critic import AnnotateConfig
+from text2grad.config.reward_model import ServerConfig, VLLMConfig
+from text2grad.critics.servers.annotation import Annotator, Item
+from text2grad.critics.servers.cached_client import AnnotationSession
+from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
+from text2grad.critics.servers.llm_critic import LLMCritic
+from text2grad.critics.servers.preference import Comparison, prefer
+from text2grad.critics.servers.store import Answer, Request, Store
+from text2grad.critics.servers.templates import Template
+from text2grad.errors import ConfigError
+from text2grad.experiments.annotation_items import endpoint_values
+from text2grad.reward_models.served import ServerRewardModel
+from text2grad.reward_models.vllm import VLLMSettings
+from text2grad.types import Example
+
+URL = "http://127.0.0.1:9/v1"  # nothing listens there
+ITEM = Item("1", Example("Where?\n", reference="Here."), "in Lyon in May")
+HASHES = {  # made by version 9d12d7a, before the modules moved
+    "annotation": "94302c5b819c9070a901cc81e412b277c7adb9b32bf2d03e90e32ad4708bdae2",
+    "human feedback": "48eeec81f52ffd14c0cc8e97a430a105e7c06480cea4113d6dfefcc6170f48ce",
+    "preference": "cf205fec948a36b85f4f45d817aaecfa61a643cc8d1062338cabd4de0aa50b4a",
+    "reward model": "7660f461c9212fe54abca47d5492cb666a9fc1ee8bb8a6ef8321f25411757a48",
+    "unconstrained": "d7b25e2b320ba14757d5c9e05f406d32258ec25de6d477d805d0e382eaa06d19",
+    "chat": "61430e4954f30030c7340b9f0b4e42873c1a99d5c42e37b670665a32f8eb6d86",
+}
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Answer every request from the store, and return the hashes that were looked up."""
+    found: list[str] = []
+
+    def get(store: Store, request: Request) -> Answer:
+        found.append(request.key)
+        return Answer("{}", "stop")
+
+    monkeypatch.setattr(Store, "get", get)
+    return found
+
+
+def test_requests_of_the_annotator_have_the_hashes_of_earlier_versions(keys: list[str], tmp_path: Path) -> None:
+    endpoint, spending = endpoint_values(AnnotateConfig(model="m", base_url=URL, api_key_env=""))
+    annotate = Annotator(Template("qa")).annotate
+    with Store(tmp_path / "a.sqlite") as store:
+        asyncio.run(AnnotationSession(endpoint, store, annotate, spending).run([ITEM]))
+        grounded = ITEM._replace(example=Example("Where?\n"), feedback="fine")
+        asyncio.run(AnnotationSession(endpoint, store, annotate, spending).run([grounded]))
+        asyncio.run(AnnotationSession(endpoint, store, prefer).run([Comparison("Why?", "So.", "A", "B")]))
+    assert keys == [HASHES["annotation"], HASHES["human feedback"], HASHES["preference"]]
+
+
+def test_requests_of_critics_have_the_hashes_of_earlier_versions(keys: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    LLMCritic("m", base_url=URL, api_key_env="", store=path)([ITEM.example], [ITEM.response])
+    for settings in ({}, {"constrain": False}, {"prompt_format": "chat"}):
+        ServerRewardModel("rm", store=path, **settings)([Example("Where?\n")], [ITEM.response])  # type: ignore[arg-type]
+    assert keys == [HASHES[name] for name in ("annotation", "reward model", "unconstrained", "chat")]
+
+
+def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    config = AnnotateConfig(model="m")
+    critic = LLMCritic("m")
+    assert endpoint_values(config) == (critic.endpoint, critic.spending) == (Endpoint("m"), Spending())
+    template = critic.annotator.template
+    assert (config.template, config.reasoning, config.reask) == (template.name, template.reasoning, 0)
+    model = ServerRewardModel("m")
+    for name, value in ServerConfig().model_dump().items():
+        assert getattr(model if name in ("prompt_format", "write_feedback") else model.endpoint, name) == value
+    assert VLLMSettings(**VLLMConfig().model_dump()) == VLLMSettings()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"tempreature": 0.5},
+            'Critic has no setting "tempreature". Did you mean "temperature"? Known settings: model, base_url, '
+            "api_key_env, temperature, max_tokens, max_tokens_name, structured, concurrency, timeout_s, retries, "
+            "input_price, output_price, max_cost, max_requests",
+        ),
+        ({"concurrency": 0}, "Critic cannot be made: concurrency: Input should be greater than or equal to 1"),
+        ({"max_tokens": "9"}, "Critic cannot be made: max_tokens: Input should be a valid integer"),
+        ({"temperature": float("nan")}, "Critic cannot be made: temperature: Input should be a finite number"),
+        ({"structured": "yes"}, "Critic cannot be made: structured: Input should be 'auto', 'json_schema' or 'off'"),
+        (
+            {"max_cost": 1.0},
+            "Critic cannot be made: Value error, max_cost needs input_price and output_price: without prices every "
+            "answer costs 0",
+        ),
+    ],
+)
+def test_wrong_values_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_values("Critic", {"model": "m", **settings}, Endpoint, Spending)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"template": "prose"}, "template has no value 'prose'. Known values: summarization, code, qa"),
+        ({"reask": -1}, "reask must be at least 0, got -1"),
+    ],
+)
+def test_an_annotator_with_wrong_settings_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LLMCritic("m", api_key_env="", **settings)
+    assert str(caught.value) == message
