@@ -18,7 +18,6 @@ from text2grad import files
 from text2grad.align import AlignSettings
 from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
-from text2grad.experiments.recipe_run import refresher_from_recipe
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.spans import Match
@@ -79,7 +78,7 @@ def trainer(
     tokenizer, model = small_run.tokenizer_and_model()
     critic = critic or GenerativeRewardModel.load(phases / "reward_model")
     recipe = small_run.recipe(out, **sections(out, phases, **more))
-    retrained = refresher_from_recipe(recipe, critic, annotator or Annotator())
+    retrained = Refresher.from_recipe(recipe, critic, annotator or Annotator())
     return Text2GradTrainer(model, critic, tokenizer, EXAMPLES, recipe, refresher=retrained, resume=resume)
 
 
@@ -568,7 +567,7 @@ def test_several_processes_are_refused(tmp_path: Path, phases: Path, need: dict[
     def check(**settings: Any) -> None:
         recipe = small_run.recipe(tmp_path, refresh=settings)
         two = SimpleNamespace(recipe=recipe, accelerator=SimpleNamespace(num_processes=2))
-        Text2GradTrainer._checked(two, refresher_from_recipe(recipe, critic, Annotator()))  # type: ignore[arg-type]
+        Text2GradTrainer._checked(two, Refresher.from_recipe(recipe, critic, Annotator()))  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError) as caught:
         check(**need)

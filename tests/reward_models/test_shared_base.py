@@ -13,7 +13,7 @@ import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic
 from text2grad.config.recipe import Recipe
 from text2grad.errors import ModelError
-from text2grad.experiments.recipe_run import refresher_from_recipe, run_recipe
+from text2grad.experiments.recipe_run import run_recipe
 from text2grad.feedback.critic import annotate
 from text2grad.models.adapters import CRITIC_ADAPTER, adapter_parameters, with_lora
 from text2grad.models.batch import collate
@@ -207,7 +207,7 @@ def test_a_run_that_shares_its_base_ends_as_one_that_does_not(
 
 def refresher(out: Path, critic: GenerativeRewardModel) -> Refresher:
     settings = {"steps": [1], "window": 12, "train_steps": 2, "batch_size": 4, "lr": 1e-2}
-    found = refresher_from_recipe(small_run.recipe(out, refresh=settings), critic, ColourCritic())
+    found = Refresher.from_recipe(small_run.recipe(out, refresh=settings), critic, ColourCritic())
     assert found is not None
     return found
 

@@ -205,13 +205,13 @@ class RewardRun:
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
         model, unseen = self.recipe.model, self.recipe.reward_model.unseen
-        lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
+        base, lora = model.path, (model.lora_r, model.lora_alpha) if model.lora_r else None
         card = model_card(
             results,
             self.reward_model,
             self.settings,
             name=name,
-            base=model.path,
+            base=base,
             lora=lora,
             adapter=adapter,
             unseen=unseen,
