@@ -47,32 +47,14 @@ def add_parser(commands: Any) -> None:
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
     add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl or .parquet file")
     add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
-    add(
-        "--label",
-        action="append",
-        default=[],
-        metavar="NAME=MEANING",
-        help="meaning of a label: positive, negative or ignore",
-    )
+    add("--label", action="append", default=[], metavar="NAME=MEANING", help="positive, negative or ignore")
     add("--split", default="train", help="split of a data set (default: %(default)s)")
-    add(
-        "--match",
-        choices=("exact", "normalized"),
-        default="exact",
-        help="how quotes are located (default: %(default)s)",
-    )
-    add(
-        "--ground",
-        choices=("diff", "words"),
-        default="diff",
-        help="mark the changes of a refinement, or keep words only",
-    )
-    add(
-        "--missing-outcome",
-        type=float,
-        metavar="X",
-        help="outcome of each error without a span, such as a missing fact",
-    )
+    for name, choices, help in (
+        ("--match", ("exact", "normalized"), "how quotes are located"),
+        ("--ground", ("diff", "words"), "mark the changes of a refinement, or keep words only"),
+    ):
+        add(name, choices=choices, default=choices[0], help=f"{help} (default: %(default)s)")
+    add("--missing-outcome", type=float, metavar="X", help="outcome of each error without a span (a missing fact)")
     add("--limit", type=int, metavar="N", help="read only the first N records")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=int, default=0, metavar="N", help="print the first N annotations with coloured spans")
@@ -91,14 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
-    options = Options(
-        _pairs("--column", args.column),
-        _meanings(args.label),
-        args.match,
-        args.ground,
-        args.missing_outcome,
-        with_names,
-    )
+    columns, labels = _pairs("--column", args.column), _meanings(args.label)
+    options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
     console, account = Console(), Account()
     annotations: list[Annotation] = []
     examples: list[Example] = []

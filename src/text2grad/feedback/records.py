@@ -49,6 +49,8 @@ Form = Literal["jsonl", "qa_feedback"]
 BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
 """Parts of a critique that may stand beside the response."""
 
+_WANTED = '"critique" must be a critic\'s text or an object of "feedback" and spans'
+
 
 class Annotation(NamedTuple):
     """A response and its critique."""
@@ -105,9 +107,7 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
     if isinstance(given, str):
         return critique_from_text(given, response, match=match)
     if not isinstance(given, dict) or not given:
-        raise bad_record(
-            where, f'"critique" must be a critic\'s text or an object of "feedback" and spans; got {shown(given)}'
-        )
+        raise bad_record(where, f"{_WANTED}; got {shown(given)}")
     spans = given.get("spans")
     if not isinstance(spans, list) or not all(map(_is_offsets, spans)):
         return locate_critique(parse_critique_object(given), response, match=match)
@@ -192,11 +192,7 @@ def parse_record(
     if given is None:
         given = {key: record[key] for key in BESIDE if key in record}
         if not given:
-            raise bad_record(
-                where,
-                '"critique" must be a critic\'s text or an object of "feedback" and spans; the record has '
-                f"{keys_of(record)}",
-            )
+            raise bad_record(where, f"{_WANTED}; the record has {keys_of(record)}")
     critique = critique_from_json(given, response, where=where, match=match)
     critique = replace(critique, spans=tuple(sorted(set(critique.spans))))
     return CritiqueRecord(number, where, prompt, response, critique, _ids(record, where))
