@@ -26,7 +26,6 @@ from .reward_models import (
     Refresher as Refresher,
     ServerRewardModel as ServerRewardModel,
     VLLMRewardModel as VLLMRewardModel,
-    VLLMSettings as VLLMSettings,
     critique_grammar as critique_grammar,
 )
 from .rl import (

@@ -268,7 +268,11 @@ def test_lines_of_real_programs_survive_being_quoted(write):
 WORDS_IN_OBJECTS = ["", " ", "good", "poor", "-1", "a cat", "the {dog}", "none", "\n"]
 KEYS_IN_OBJECTS = ["feedback", "Critique", "good-spans", "negative", "spans", "label", "quote", "outcome", "score", "x"]
 OBJECTS = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.sampled_from(WORDS_IN_OBJECTS),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(WORDS_IN_OBJECTS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS_IN_OBJECTS), inner, max_size=3),
     max_leaves=8,
 )

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.vllm import VLLMRewardModel, VLLMSettings
+from text2grad.reward_models.vllm import VLLMRewardModel
 from text2grad.types import Critique, Example
 
 
 def main(tasks: Path, out: Path) -> None:
     """Load the model once, and write by each task's settings."""
     asked = json.loads(tasks.read_bytes())
-    loaded = VLLMRewardModel.load(asked["model"], config=VLLMSettings(dtype="float32", enforce_eager=True))
+    loaded = VLLMRewardModel.load(asked["model"], config={"dtype": "float32", "enforce_eager": True})
     written = []
     for task in asked["tasks"]:
         settings = {**task["settings"], "limits": QuoteLimits(**task["settings"].get("limits", {}))}

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 import small_run
 from served_models import adapter, untrained
 from text2grad.config.recipe import make_recipe
+from text2grad.config.reward_model import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.pretrained import load_policy
 from text2grad.models.sampling import decode_greedily
@@ -24,7 +25,7 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.vllm import Request, VLLMRewardModel, VLLMSettings
+from text2grad.reward_models.vllm import Request, VLLMRewardModel
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -222,7 +223,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[VLLMRewardMod
     """Load from a recipe, with an engine that keeps what it was told to load."""
     told: list[tuple[Any, ...]] = []
 
-    def engine(directory: Any, config: VLLMSettings, *, trust_remote_code: bool) -> Told:
+    def engine(directory: Any, config: dict[str, Any], *, trust_remote_code: bool) -> Told:
         told.append((str(directory), config, trust_remote_code))
         return Told(WRITTEN)
 
@@ -244,7 +245,7 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     limits = QuoteLimits(max_quotes=7)
     GenerativeRewardModel(model, made("llama3"), max_new_tokens=77, write_feedback=False, limits=limits).save(path)
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
-    assert told == (str(path), VLLMSettings(dtype="float32", max_model_len=99), False)
+    assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99).model_dump(), False)
     assert (found.max_new_tokens, found.write_feedback, found.limits, found.constrain) == (77, False, limits, True)
     found, told = loaded(path, critic={"constrain": False, "max_quotes": 2}, model={"trust_remote_code": True})
     assert (found.limits, found.constrain, told[2]) == (QuoteLimits(max_quotes=2), False, True)
@@ -268,6 +269,26 @@ def test_a_tokenizer_that_no_grammar_can_read_is_refused_until_the_constraint_is
     ):
         loaded(tmp_path)
     assert not loaded(tmp_path, critic={"constrain": False})[0].constrain
+
+
+def test_the_engine_takes_its_settings_by_name_or_as_a_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[dict[str, Any]] = []
+
+    def llm(**arguments: Any) -> SimpleNamespace:
+        loaded.append(arguments)
+        return SimpleNamespace(llm_engine=SimpleNamespace(model_config=SimpleNamespace(max_model_len=9)))
+
+    vllm, request = ModuleType("vllm"), ModuleType("vllm.lora.request")
+    vllm.LLM, request.LoRARequest = llm, None  # type: ignore[attr-defined]
+    for module in (vllm, ModuleType("vllm.lora"), request):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    path = untrained(tmp_path / "model")
+    for config in ((), VLLMConfig(), VLLMConfig().model_dump(), {"max_model_len": 7}):
+        assert vllm_reward_model.VLLMEngine(path, config).context == 9
+    assert loaded[1] == loaded[2] == {**loaded[0], "tensor_parallel_size": 1, "enforce_eager": False}
+    assert (loaded[0]["dtype"], loaded[0]["gpu_memory_utilization"]) == ("auto", 0.4)
+    assert "max_model_len" not in loaded[1]
+    assert loaded[3]["max_model_len"] == 7
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 8), (8, 8), (9, 16), (64, 64), (300, 320), (999, 999)])

@@ -30,7 +30,7 @@ Input = TypeVar("Input")
 Result = TypeVar("Result", bound=_MayFail)
 
 SOME_REMAIN = 3
-"""Exit status if some responses have no critique, or were not asked about again as the recipe demands."""
+"""Exit status if a response has no critique, or if a request that `reask` demands has failed."""
 
 NAMED_IDS = 5
 
@@ -236,7 +236,7 @@ def _print_summary(
         if result.failure:
             kinds.setdefault(result.failure.kind, []).append((item.id, result.failure.detail))
     if kinds:
-        console.print(plain("\nwithout a critique, or not asked again:", style="yellow"))
+        console.print(plain("\nwithout a critique, or with a failed repetition:", style="yellow"))
     for kind, failed in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
         named = ", ".join(name for name, _ in failed[:NAMED_IDS]) + (", …" if len(failed) > NAMED_IDS else "")
         console.print(plain(f"  {kind}: {len(failed):,} ({named}): {failed[0][1]}"), soft_wrap=True)

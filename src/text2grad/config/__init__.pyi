@@ -4,7 +4,5 @@ from .recipe import Recipe as Recipe, describe as describe, load_recipe as load_
 from .reward_model import (
     RefreshConfig as RefreshConfig,
     RewardModelConfig as RewardModelConfig,
-    ServerConfig as ServerConfig,
-    VLLMConfig as VLLMConfig,
 )
 from .run_directory import open_run as open_run

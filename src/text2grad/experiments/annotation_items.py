@@ -16,7 +16,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad import models
 from text2grad.config import AnnotateConfig, Recipe
 from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes
 from text2grad.errors import ConfigError, DataError
@@ -143,10 +142,21 @@ def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int,
 
 def _sampled(recipe: Recipe, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
     """Return the examples whose prompts are short enough, and the policy's responses to them."""
+    from text2grad.models import (
+        fitting_prompts,
+        load_policy,
+        load_tokenizer,
+        make_rollouts,
+        padding_id,
+        sample,
+        step_uniforms,
+        stop_ids,
+    )
+
     path, code, settings = recipe.model.path, recipe.model.trust_remote_code, recipe.rollout
-    policy = models.load_policy(path, dtype=recipe.model.dtype, trust_remote_code=code).eval()
-    tokenizer = models.load_tokenizer(path, trust_remote_code=code)
-    fitting, prompts = models.fitting_prompts(
+    policy = load_policy(path, dtype=recipe.model.dtype, trust_remote_code=code).eval()
+    tokenizer = load_tokenizer(path, trust_remote_code=code)
+    fitting, prompts = fitting_prompts(
         policy,
         tokenizer,
         examples,
@@ -154,20 +164,20 @@ def _sampled(recipe: Recipe, examples: Sequence[Example]) -> tuple[list[Example]
         max_new_tokens=settings.max_new_tokens,
         too_long=recipe.data.too_long,
     )
-    eos = models.stop_ids(policy, tokenizer, settings.eos_token_ids)
-    uniforms = models.step_uniforms(
+    eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
+    uniforms = step_uniforms(
         seed=recipe.run.seed,
         step=SAMPLING_STEP + int(examples[0].meta["row"]),
         rows=len(prompts),
         tokens=settings.max_new_tokens,
     )
-    answers = models.sample(
+    answers = sample(
         policy,
         prompts,
         uniforms,
         eos_ids=eos,
-        pad_id=models.padding_id(tokenizer, eos),
+        pad_id=padding_id(tokenizer, eos),
         temperature=settings.temperature,
         rows_at_once=settings.rows_at_once,
     )
-    return fitting, [one.response for one in models.make_rollouts(tokenizer, fitting, prompts, answers, eos)]
+    return fitting, [one.response for one in make_rollouts(tokenizer, fitting, prompts, answers, eos)]

@@ -283,8 +283,8 @@ class GenerativeRewardModel:
             directory: of the model.
             trust_remote_code: run code that comes with the model.
             model: the model if it is already loaded, such as an adapter on the policy's base.
-            settings: keyword arguments of the constructor (or their names in 0.1); they replace the saved settings.
-
+                    settings: keyword arguments of the constructor (or their names in 0.1); they replace the saved settings.
+        
         Raises:
             ModelError: if there is no such model.
         """

@@ -20,7 +20,7 @@ from text2grad.reward_models.process import ProcessRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.reward_models.shared_base import add_role
-from text2grad.reward_models.vllm import VLLMRewardModel, VLLMSettings
+from text2grad.reward_models.vllm import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
 """Reward models with a `model` in this process, which has to be on the policy's device."""
@@ -57,8 +57,7 @@ def critic_from_recipe(
         return ProcessRewardModel.load(path, trust_remote_code=code)
     decoding = {**_decoding(recipe), **overrides}
     if settings.kind == "vllm":
-        engine = VLLMSettings(**recipe.vllm.model_dump())
-        return VLLMRewardModel.load(path, config=engine, trust_remote_code=code, **decoding)
+        return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
     return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, **decoding)
 

@@ -6,8 +6,7 @@ Decoding is greedy, or sampled for a vote. Each prompt carries the grammar of th
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,18 +20,11 @@ from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.generative import check_room, constrains, critique_prompts, read_critiques, saved_settings
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
+EngineSettings = Mapping[str, Any] | Iterable[tuple[str, Any]]
+"""Arguments of vLLM's engine by name, as a mapping or as pairs; None leaves an argument out."""
+
+_DEFAULTS = {"dtype": "auto", "gpu_memory_utilization": 0.4}  # the policy trains in the rest of the memory
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maximal adapter ranks that vLLM accepts
-
-
-@dataclass(frozen=True)
-class VLLMSettings:
-    """Arguments of vLLM's engine; see the section [vllm] of a recipe."""
-
-    dtype: str = "auto"
-    gpu_memory_utilization: float = 0.4
-    max_model_len: int | None = None
-    tensor_parallel_size: int = 1
-    enforce_eager: bool = False
 
 
 class Request(NamedTuple):
@@ -70,9 +62,7 @@ class Engine(Protocol):
 class VLLMEngine:
     """A language model or adapter, loaded by vLLM."""
 
-    def __init__(
-        self, directory: str | Path, config: VLLMSettings | None = None, *, trust_remote_code: bool = False
-    ) -> None:
+    def __init__(self, directory: str | Path, config: EngineSettings = (), *, trust_remote_code: bool = False) -> None:
         """Load the model.
 
         Args:
@@ -89,8 +79,7 @@ class VLLMEngine:
         from vllm.lora.request import LoRARequest
 
         base = base_named_by(directory)
-        # `vars` also reads a section [vllm], which `config` was in earlier versions.
-        settings = {name: value for name, value in vars(config or VLLMSettings()).items() if value is not None}
+        settings = {name: value for name, value in {**_DEFAULTS, **dict(config)}.items() if value is not None}
         if base is not None:
             settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(Path(directory))}
         try:
@@ -216,7 +205,7 @@ class VLLMRewardModel:
         cls,
         directory: str | Path,
         *,
-        config: VLLMSettings | None = None,
+        config: EngineSettings = (),
         trust_remote_code: bool = False,
         **settings: Any,
     ) -> "VLLMRewardModel":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from text2grad.config.critic import AnnotateConfig
-from text2grad.config.reward_model import ServerConfig, VLLMConfig
+from text2grad.config.reward_model import ServerConfig
 from text2grad.critics.servers.annotation import Annotator, Item
 from text2grad.critics.servers.cached_client import AnnotationSession
 from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
@@ -18,7 +18,6 @@ from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError
 from text2grad.experiments.annotation_items import endpoint_values
 from text2grad.reward_models.served import ServerRewardModel
-from text2grad.reward_models.vllm import VLLMSettings
 from text2grad.types import Example
 
 URL = "http://127.0.0.1:9/v1"  # nothing listens there
@@ -75,7 +74,6 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
     model = ServerRewardModel("m")
     for name, value in ServerConfig().model_dump().items():
         assert getattr(model if name in ("prompt_format", "write_feedback") else model.endpoint, name) == value
-    assert VLLMSettings(**VLLMConfig().model_dump()) == VLLMSettings()
 
 
 @pytest.mark.parametrize(

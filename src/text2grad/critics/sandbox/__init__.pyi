@@ -1,1 +1,1 @@
-from .sandbox import Outcome as Outcome, Sandbox as Sandbox, run_tests as run_tests, with_names as with_names
+from .sandbox import Sandbox as Sandbox, run_tests as run_tests, with_names as with_names

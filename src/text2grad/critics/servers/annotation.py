@@ -51,7 +51,7 @@ class Item(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an item has no critique, or could not be asked about again: a kind of the module's docstring, and details."""
+    """Why an item has no critique, or why `reask` failed: a kind of the module's docstring, and details."""
 
     kind: str
     detail: str

@@ -4,7 +4,7 @@ The key of an answer is a hash of the model, the messages, the parameters and th
 request finds it, from any recipe or run. The file contains neither keys nor addresses of servers.
 
 `put` returns when the answer is committed. The file is a write-ahead log with synchronous=FULL: neither a killed
-process nor a power cut loses an answer for which `put` returned (if the disk flushes when it says so). Requests whose
+process nor a power cut loses an answer for which `put` returned (if the disk flushes as it reports). Requests whose
 answers had not arrived are lost. Answers that arrive together share one commit.
 """
 
