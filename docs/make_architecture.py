@@ -22,7 +22,8 @@ SOURCE = DOCS.parent / "src" / "text2grad"
 GROUND = ("errors", "types", "files")
 """Modules at the top of src/text2grad; the picture shows them as one box."""
 
-WIDTH, BOX, HEIGHT, GAP, RISE, MARGIN = 440, 132, 58, 10, 44, 12
+ROW = 3  # boxes side by side that a phone shows in a readable size
+BOX, BEND, HEIGHT, GAP, RISE, MARGIN = 132, 4, 58, 10, 44, 12
 STYLE = """
   .page { fill: #ffffff } .box { fill: #eef6f5; stroke: #0b7a75; stroke-width: 1.2 }
   .line { fill: none; stroke: #59636e; stroke-width: 1.3 } .head { fill: #59636e }
@@ -117,12 +118,17 @@ def arrows(packages: Sequence[Package]) -> dict[str, set[str]]:
 
 
 def layers(graph: Mapping[str, set[str]]) -> dict[str, int]:
-    """Return the layer of each box, 0 at the top: as low as the boxes that import it allow."""
+    """Return the layer of each box, 0 at the top: as low as the boxes that import it allow, at most `ROW` in a layer."""
     depth: dict[str, int] = {}
     for name in graph:
         depth[name] = 1 + max((depth[other] for other in graph[name] if other in depth), default=-1)
     for name in reversed(list(graph)[1:]):
         depth[name] = min((depth[other] for other in graph if name in graph[other]), default=depth[name] + 1) - 1
+    for layer in range(max(depth.values()), 0, -1):
+        row = [name for name in graph if depth[name] == layer]
+        able = [name for name in row if all(depth[other] < layer - 1 for other in graph[name])]
+        for name in able[: max(len(row) - ROW, 0)]:
+            depth[name] -= 1
     return depth
 
 
@@ -161,7 +167,9 @@ def draw(packages: Sequence[Package]) -> str:
     """Return the picture."""
     graph = arrows(packages)
     rows, paths = with_bends(graph, layers(graph))
-    centre = _centres(best_order(rows, paths))
+    order = best_order(rows, paths)
+    width = max(_row_width(row) for row in order) + 2 * MARGIN
+    centre = _centres(order, width)
     notes = {package.name: re.split(r"[;.:]", package.sentence.replace("`", ""))[0] for package in packages}
     notes[GROUND[0]] = "exceptions, nouns, whole files"
     height = 2 * MARGIN + len(rows) * HEIGHT + (len(rows) - 1) * RISE
@@ -169,25 +177,32 @@ def draw(packages: Sequence[Package]) -> str:
     parts += [_box(name, notes[name], centre[node], node[1]) for node in centre if (name := node[0]) in graph]
     told = "; ".join(f"{name} imports {', '.join(sorted(others))}" for name, others in graph.items() if others)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-labelledby="title about">\n<title id="title">The packages of text2grad</title>\n'
         f'<desc id="about">{escape(told)}.</desc>\n<style>{STYLE}</style>\n'
         '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path class="head" d="M0 0L8 4L0 8z"/></marker>\n'
-        f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        f'<rect class="page" width="{width}" height="{height}" rx="8"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
 
-def _centres(order: Sequence[Sequence[str]]) -> dict[Node, float]:
+def _centres(order: Sequence[Sequence[str]], total: int) -> dict[Node, float]:
     """Return the x of each node; a layer is centred, a bend takes little room."""
     found = {}
     for layer, row in enumerate(order):
-        widths = [8 if name.startswith("|") else BOX for name in row]
-        left = (WIDTH - sum(widths) - GAP * (len(row) - 1)) / 2
-        for name, width in zip(row, widths, strict=True):
-            found[Node(name, layer)] = left + width / 2
-            left += width + GAP
+        left = (total - _row_width(row)) / 2
+        for name in row:
+            found[Node(name, layer)] = left + _width(name) / 2
+            left += _width(name) + GAP
     return found
+
+
+def _width(name: str) -> int:
+    return BEND if name.startswith("|") else BOX + 24 * (name == GROUND[0])
+
+
+def _row_width(row: Sequence[str]) -> int:
+    return sum(map(_width, row)) + GAP * (len(row) - 1)
 
 
 def _top(layer: int) -> int:
@@ -225,7 +240,7 @@ def _box(name: str, note: str, x: float, layer: int) -> str:
     )
     shown = ", ".join(GROUND) if name == GROUND[0] else name
     return (
-        f'<rect class="box" x="{x - BOX / 2:.0f}" y="{_top(layer)}" width="{BOX}" height="{HEIGHT}" rx="6"/>'
+        f'<rect class="box" x="{x - _width(name) / 2:.0f}" y="{_top(layer)}" width="{_width(name)}" height="{HEIGHT}" rx="6"/>'
         f'<text class="name" x="{x:.0f}" y="{top}" text-anchor="middle">{shown}</text>{text}'
     )
 
