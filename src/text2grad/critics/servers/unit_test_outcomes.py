@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from text2grad.critics.programs.program_text import program_in
-from text2grad.critics.sandbox.sandbox import Sandbox
+from text2grad.critics.sandbox.sandbox import Sandbox, with_names
 from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Store, hash_of
 from text2grad.critics.servers.templates import outcome_in_words
@@ -16,7 +16,7 @@ def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:
     programs = [program_in(item.response).text for item in items]
     keys = [hash_of(program, item.example.tests) for program, item in zip(programs, items, strict=True)]
     jobs = {
-        key: (program, tests)
+        key: (program, with_names(tests))
         for key, program, item in zip(keys, programs, items, strict=True)
         if (tests := item.example.tests) and store.outcome(key) is None
     }
