@@ -118,7 +118,7 @@ def arrows(packages: Sequence[Package]) -> dict[str, set[str]]:
 
 
 def layers(graph: Mapping[str, set[str]]) -> dict[str, int]:
-    """Return the layer of each box, 0 at the top: as low as the boxes that import it allow, at most `ROW` in a layer."""
+    """Return the layer of each box, 0 at the top: above all boxes that import it, at most `ROW` boxes in a layer."""
     depth: dict[str, int] = {}
     for name in graph:
         depth[name] = 1 + max((depth[other] for other in graph[name] if other in depth), default=-1)
@@ -240,7 +240,8 @@ def _box(name: str, note: str, x: float, layer: int) -> str:
     )
     shown = ", ".join(GROUND) if name == GROUND[0] else name
     return (
-        f'<rect class="box" x="{x - _width(name) / 2:.0f}" y="{_top(layer)}" width="{_width(name)}" height="{HEIGHT}" rx="6"/>'
+        f'<rect class="box" x="{x - _width(name) / 2:.0f}" y="{_top(layer)}" width="{_width(name)}" '
+        f'height="{HEIGHT}" rx="6"/>'
         f'<text class="name" x="{x:.0f}" y="{top}" text-anchor="middle">{shown}</text>{text}'
     )
 
