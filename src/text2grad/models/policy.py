@@ -99,7 +99,7 @@ def response_logprobs(
     Args:
         model: a causal language model.
         batch: right-padded rollouts.
-        temperature: that of the rollout.
+        temperature: of the rollout.
         with_entropy: compute the entropy too; zeros otherwise.
 
     Returns:
@@ -136,7 +136,7 @@ class PolicyWithValue(nn.Module):
             detach_trunk: with value="trunk", keep the value loss out of the policy's weights.
 
         Raises:
-            ConfigError: if value="adapter" is asked of a model without adapters.
+            ConfigError: if value="adapter" and the model has no adapters.
         """
         super().__init__()
         if value == "adapter" and VALUE_ADAPTER not in getattr(policy, "peft_config", {}):
@@ -204,7 +204,7 @@ class PolicyWithValue(nn.Module):
         Args:
             batch: right-padded rollouts.
             reference: the frozen start.
-            temperature: that of the rollout.
+            temperature: of the rollout.
             kl: "k1", the sampled log-ratio; "full", exact over the vocabulary.
         """
         hidden = last_hidden(self.policy, batch.ids)

@@ -67,8 +67,8 @@ def decode_greedily(
 ) -> list[tuple[int, ...]]:
     """Return the most likely continuation of each prompt, token by token, end-of-sequence included; one batch.
 
-    The processors may change the scores, in the manner of transformers. What the prompts of a group begin with alike is
-    read once (`shared_prefix`); that saves time, and changes results by rounding alone.
+    The processors are transformers' logits processors. The common prefix of each group of prompts is computed once
+    (`shared_prefix`), which changes results by rounding only.
     """
     return _generate(model, prompt_ids, max_new_tokens, eos_ids, pad_id, processors, groups)
 

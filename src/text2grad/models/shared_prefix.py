@@ -42,8 +42,8 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     Args:
         model: a Hugging Face causal language model.
         rows: token ids, at least one each.
-        groups: of the rows; those of one group begin alike as far as their ids say.
-        pad_id: fills padding.
+        groups: the group of each row; rows of one group share a prefix.
+        pad_id: the padding id.
     """
     members: dict[Hashable, list[int]] = {}
     for number, group in enumerate(groups):

@@ -1,7 +1,7 @@
-"""A reward model that is an adapter: on a base of its own, or on the policy's, which is then in memory once.
+"""A reward model that is an adapter: on a base of its own, or on the policy's base, which is then in memory once.
 
-On the policy's base it is one more role beside policy, value function and reference (`models`): its adapter is on while
-it decodes or learns, and frozen and off at any other time. The policy's own numbers do not change by a bit.
+On the policy's base the reward model is one more role beside policy, value function and reference (`models`): its adapter
+is active only while it decodes or is trained, else frozen and inactive; the policy's outputs do not change by a bit.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from text2grad.models import (
 
 
 def load_writer(directory: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """Load a causal language model; an adapter comes on its base, which is frozen, and can be trained.
+    """Load a causal language model, or a trainable adapter on its frozen base.
 
     Raises:
         ModelError: if there is none.
@@ -39,18 +39,18 @@ def load_writer(directory: str | Path, *, trust_remote_code: bool = False) -> An
 
 
 class AdapterRole:
-    """One adapter of a model with several, as a causal language model of its own: what a reward model decodes with."""
+    """One adapter of a model with several adapters, with the interface of a causal language model."""
 
     def __init__(self, shared: Any, adapter: str) -> None:
-        """Take the model that the roles share, and the name of this one's adapter."""
+        """Take the shared model and the name of this role's adapter."""
         self.shared, self.adapter = shared, adapter
 
     def __getattr__(self, name: str) -> Any:
-        """Return what all roles have in common: config, device, the mode of training."""
+        """Return an attribute of the shared model: config, device, training mode."""
         return getattr(self.shared, name)
 
     def eval(self) -> "AdapterRole":
-        """Leave training mode, as all roles do, and return this one."""
+        """Switch the shared model to evaluation mode and return this role."""
         self.shared.eval()
         return self
 
@@ -71,12 +71,12 @@ class AdapterRole:
 
 
 def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:
-    """Put an adapter onto the policy's base, frozen and off, and return its role.
+    """Load an adapter onto the policy's base, frozen and inactive, and return its role.
 
     Args:
-        policy: peft's model, whose adapters stay as they are.
+        policy: a peft model; its adapters do not change.
         directory: of the adapter.
-        adapter: what it is called on this base.
+        adapter: its name on this base.
     """
     trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
     with _quiet():
@@ -91,7 +91,7 @@ def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) 
 
 @contextmanager
 def learning(model: Any) -> Iterator[Any]:
-    """Yield what a trainer trains: a model itself; of a role the shared model, of which its adapter alone can learn."""
+    """Yield the model to train: the model itself, or for a role the shared model with only its adapter trainable."""
     if not isinstance(model, AdapterRole):
         yield model
         return
@@ -110,7 +110,7 @@ def learning(model: Any) -> Iterator[Any]:
 
 
 def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False) -> None:
-    """Give a model, or the adapter that it is, the weights that `save_pretrained` wrote."""
+    """Load weights that `save_pretrained` wrote into a model or an adapter."""
     if not is_peft(model):
         saved = load_policy(str(directory), trust_remote_code=trust_remote_code)
         model.load_state_dict(saved.state_dict())

@@ -3,9 +3,9 @@
     ρ_t    = π_θ(y_t) / π_old(y_t)
     L^CLIP = mean_t min(ρ_t A_t, clip(ρ_t, 1−ε, 1+ε) A_t)          maximised
     L^VF   = mean_t ½ max((V−R)², (clip(V, V_old ± ε_v) − R)²)      minimised
-    L^ENT  = mean_t H(π_θ(· | x, y_<t))                             maximised: a bonus, which is what the text says
+    L^ENT  = mean_t H(π_θ(· | x, y_<t))                             maximised: a bonus, as the text says
 
-(The paper's pseudo-code prints −β L^ENT inside an objective that is maximised, and calls it a bonus.)
+(The paper's pseudo-code prints −β L^ENT inside a maximised objective and calls it a bonus.)
 
 A mean over tokens always divides by the token count of the whole optimizer batch over all processes, so that neither
 micro-batches nor the number of processes change a gradient. Shapes: B responses, T response tokens.
