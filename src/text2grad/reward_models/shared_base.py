@@ -1,6 +1,6 @@
 """A reward model that is an adapter: on a base of its own, or on the policy's base, which is then in memory once.
 
-On the policy's base the reward model is one more role beside policy, value function and reference (`models`): its adapter
+On the policy's base the reward model is a role beside policy, value function and reference (`models`): its adapter
 is active only while it decodes or is trained, else frozen and inactive; the policy's outputs do not change by a bit.
 """
 
