@@ -13,6 +13,7 @@ from typing import IO, Any, get_args
 from rich.console import Console
 
 from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
+from text2grad.cli.options import add_command
 from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
 from text2grad.experiments.reports import Gathered, Prices, print_report, write_reports
 from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
@@ -63,13 +64,8 @@ exit status:
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers of a command line."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "align",
-        help="convert critiques to one reward per token, with a report on the losses",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "convert critiques to one reward per token, with a report on the losses"
+    parser = add_command(subparsers, "align", run, about, DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("input", metavar="INPUT", type=Path, nargs="+", help="responses with critiques; one file per task")
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
@@ -94,7 +90,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     cost = parser.add_argument_group("cost of annotation, in US dollars per million tokens (default: GPT-4o's prices)")
     for name, default in (("read", Prices().read), ("written", Prices().written)):
         cost.add_argument(f"--price-{name}", type=float, default=default, metavar="USD", help="(default: %(default)s)")
-    parser.set_defaults(run=run)
     return parser
 
 

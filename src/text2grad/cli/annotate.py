@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from text2grad.cli.shorthands import shorthands
+from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -66,21 +66,14 @@ exit status:
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "annotate",
-        help="have a language model on a server write critiques of responses",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "have a language model on a server write critiques of responses"
+    add = add_command(commands, "annotate", run, about, DESCRIPTION, EPILOG).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
     add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
     add("--max-requests", metavar="N", help="stop after N requests")
     add("--limit", type=int, metavar="N", help="annotate only the first N responses")
     add("--out", metavar="DIR", help="shorthand for --set annotate.out=DIR")
-    add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
-    parser.set_defaults(run=run)
+    add_set(add)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -41,13 +42,8 @@ docs/evaluate.md defines each number."""
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "evaluate-reward",
-        help="measure a critic against annotations: precision, recall, spans, words",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "measure a critic against annotations: precision, recall, spans, words"
+    parser = add_command(commands, "evaluate-reward", run, about, DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth")
     who = parser.add_mutually_exclusive_group(required=True)
@@ -92,7 +88,6 @@ def add_parser(commands: Any) -> None:
         "--bertscore-layer", type=int, metavar="N", help="layer whose states are compared (default: the last)"
     )
     words.add_argument("--perplexity", metavar="PATH", help="causal language model for perplexity")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

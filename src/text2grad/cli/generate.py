@@ -7,27 +7,26 @@ from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    add = add_command(
+        commands,
         "generate",
-        help="print answers of a trained policy, with the critiques of its critic",
-        description="Sample an answer from the policy of a run, and print it with the critique of the run's learned "
+        run,
+        "print answers of a trained policy, with the critiques of its critic",
+        "Sample an answer from the policy of a run, and print it with the critique of the run's learned "
         "critic, if it has one: words and coloured spans. Without --prompt, the prompts are held-out examples of the "
         "run's task.",
-        epilog="example:\n  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("directory", type=Path, metavar="RUN", help="directory that `text2grad train` wrote")
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
-    parser.add_argument(
-        "--examples", type=int, default=3, metavar="N", help="number of held-out examples without --prompt; default 3"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling; default 0")
-    parser.set_defaults(run=run)
+        "example:\n  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3",
+    ).add_argument
+    add("directory", type=Path, metavar="RUN", help="directory that `text2grad train` wrote")
+    add("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
+    add("--examples", type=int, default=3, metavar="N", help="number of held-out examples without --prompt; default 3")
+    add("--seed", type=int, default=0, help="seed of the sampling; default 0")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
@@ -32,14 +33,8 @@ written to --out: a Hugging Face directory with report.json (counts and held-out
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "reward-baseline",
-        help="train a scalar or a process reward model",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "train a scalar or a process reward model"
+    add = add_command(commands, "reward-baseline", run, about, DESCRIPTION, EPILOG).add_argument
     add("kind", choices=("scalar", "process"), help="the kind of reward model")
     add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations (process)")
     add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
@@ -52,7 +47,6 @@ def add_parser(commands: Any) -> None:
     add("--seed", type=int, default=0)
     add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
     add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

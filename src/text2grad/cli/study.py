@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -26,13 +27,8 @@ a spreadsheet would read as a formula has an apostrophe before it. docs/evaluate
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "study",
-        help="rating sheets for people, and the agreement between raters",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "rating sheets for people, and the agreement between raters"
+    parser = add_command(commands, "study", None, about, DESCRIPTION, EPILOG)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="export|import")
     export = verbs.add_parser("export", help="draw critiques for a rating sheet")
     export.add_argument("critiques", metavar="CRITIQUES", type=Path, help="JSONL of responses with their critiques")

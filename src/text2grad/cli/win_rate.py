@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command, add_set
 from text2grad.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,14 +44,8 @@ exit status:
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "win-rate",
-        help="compare two sets of critiques or responses by a language model, in both orders",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "compare two sets of critiques or responses by a language model, in both orders"
+    add = add_command(commands, "win-rate", run, about, DESCRIPTION, EPILOG).add_argument
     add("first", type=Path, metavar="FIRST", help="JSONL file")
     add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
     add("--recipe", type=Path, required=True, help="TOML file whose [annotate] names the server and the model")
@@ -60,8 +55,7 @@ def add_parser(commands: Any) -> None:
     add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
     add("--max-requests", metavar="N", help="stop after N requests")
     add("--seed", type=int, default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
-    add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
-    parser.set_defaults(run=run)
+    add_set(add)
 
 
 def run(args: argparse.Namespace) -> int:
