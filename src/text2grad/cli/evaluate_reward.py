@@ -197,30 +197,23 @@ def _tracked(console: Console, answers: Any, total: int) -> Any:
 
 def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
     """Write the five files, each complete or not at all."""
-    import json
-
     from text2grad.experiments.critic_quality import evaluation_page, evaluation_png, tables
     from text2grad.experiments.reports import as_text
-    from text2grad.feedback import Annotation, write_annotations
-    from text2grad.files import write_atomically
+    from text2grad.feedback import Annotation, annotation_to_json
+    from text2grad.files import json_lines, to_json, write_files
 
     picture = evaluation_png(found)
     record = {"annotations": str(args.annotations), **whose}
     page = evaluation_page(found, whose["critic"], args.annotations.name, picture)
+    predictions = [annotation_to_json(Annotation(one.prompt, one.response, one.predicted)) for one in pairs]
     files = {
-        "evaluation.json": json.dumps({**record, **found.as_json()}, indent=2, allow_nan=False).encode() + b"\n",
+        "predictions.jsonl": json_lines(predictions),
+        "evaluation.json": to_json({**record, **found.as_json()}, indent=2) + b"\n",
         "tables.txt": as_text(tables(found)).encode("utf-8", "backslashreplace"),
         "evaluation.png": picture,
         "evaluation.html": page.encode(),
     }
-    try:
-        write_annotations(
-            args.out / "predictions.jsonl", [Annotation(one.prompt, one.response, one.predicted) for one in pairs]
-        )
-        for name, data in files.items():
-            write_atomically(args.out / name, data)
-    except OSError as error:
-        raise DataError(f"cannot write to {args.out}: {error.strerror}") from error
+    write_files(args.out, files)
 
 
 def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> None:

@@ -32,10 +32,9 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import make_recipe
-    from text2grad.experiments import Sampling, learned_critic, sample_rollouts
+    from text2grad.experiments import learned_critic, sample_by_recipe
     from text2grad.experiments.reports import plain, print_critique
     from text2grad.feedback import ask
-    from text2grad.models import load_policy, load_tokenizer, padding_id, stop_ids
     from text2grad.rl import latest_checkpoint
     from text2grad.tasks import built_in
     from text2grad.types import Example
@@ -50,14 +49,7 @@ def run(args: argparse.Namespace) -> int:
         if not recipe.data.task:
             raise ConfigError("the run has no built-in task to take examples from; give one with --prompt TEXT")
         examples = built_in(recipe.data.task).held_out(args.examples, recipe.data.eval_seed)
-    path, code = str(checkpoint / "policy"), recipe.model.trust_remote_code
-    policy = load_policy(path, trust_remote_code=code).eval()
-    tokenizer = load_tokenizer(path, trust_remote_code=code)
-    settings, eos = recipe.rollout, stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
-    sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, padding_id(tokenizer, eos))
-    rollouts = sample_rollouts(
-        policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, seed=args.seed
-    )
+    rollouts = sample_by_recipe(recipe, str(checkpoint / "policy"), examples, seed=args.seed)
     critic = learned_critic(recipe, args.directory, checkpoint)
     console = Console()
     critiques = critic and ask(critic, examples, [rollout.response for rollout in rollouts], match=recipe.critic.match)

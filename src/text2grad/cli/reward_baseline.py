@@ -65,11 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists():
         raise ConfigError(f"{args.out} exists; choose another --out, or remove the directory")
     settings = FineTuning(
-        steps=args.steps,
-        batch_size=args.batch_size,
-        learning_rate=args.lr,
-        max_tokens=args.max_tokens,
-        seed=args.seed,
+        steps=args.steps, batch_size=args.batch_size, learning_rate=args.lr, max_tokens=args.max_tokens, seed=args.seed
     )
     console = Console()
     with _bar(console, args.steps) as on_step:

@@ -140,9 +140,7 @@ def summary(preferences: Sequence["Preference"], *, seed: int) -> dict[str, Any]
 
 def _write(out: Path, result: Any, comparisons: Sequence["Comparison"], preferences: Sequence["Preference"]) -> None:
     """Write win_rate.json and verdicts.jsonl atomically."""
-    import json
-
-    from text2grad.files import write_atomically, write_records
+    from text2grad.files import json_lines, to_json, write_files
 
     records = [
         {
@@ -153,8 +151,8 @@ def _write(out: Path, result: Any, comparisons: Sequence["Comparison"], preferen
         }
         for comparison, one in zip(comparisons, preferences, strict=True)
     ]
-    write_records(out / "verdicts.jsonl", records)
-    write_atomically(out / "win_rate.json", json.dumps(result, indent=2, allow_nan=False).encode() + b"\n")
+    summary_json = to_json(result, indent=2) + b"\n"
+    write_files(out, {"verdicts.jsonl": json_lines(records), "win_rate.json": summary_json})
 
 
 def _print(console: Console, args: argparse.Namespace, result: Any, preferences: Sequence["Preference"]) -> None:

@@ -26,7 +26,7 @@ from text2grad.experiments.methods import METHODS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.reports.plots import comparison_png
 from text2grad.experiments.reports.run_report import groups, read_run
-from text2grad.files import to_json, write_atomically
+from text2grad.files import to_json, write_files
 
 LABELS = ("positive", "negative")
 RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}  # column → key of the results
@@ -92,9 +92,7 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
             ),
         ],
     )
-    write_atomically(out / "results.json", to_json(results))
-    write_atomically(out / "curves.png", picture)
-    write_atomically(out / "report.html", page.encode())
+    write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
 
 
 def in_words(task: str, result: Mapping[str, Any]) -> str:

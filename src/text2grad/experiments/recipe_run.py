@@ -126,10 +126,7 @@ class _Evaluator:
         annotator = self.annotator if ends and self.critic is not self.annotator else None
         shown = found.rollouts[:SHOWN] if annotator is None else found.rollouts
         critiques = ask(
-            self.critic,
-            [r.example for r in shown],
-            [r.response for r in shown],
-            match=trainer.recipe.critic.match,
+            self.critic, [r.example for r in shown], [r.response for r in shown], match=trainer.recipe.critic.match
         )
         deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.delta_settings)
         quality = {}

@@ -15,7 +15,7 @@ from text2grad.experiments.reports import html
 from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, tables_png
 from text2grad.experiments.reports.terminal import plain, print_critique
 from text2grad.feedback import WAY_OUT, CritiqueRecord
-from text2grad.files import write_atomically
+from text2grad.files import write_files
 
 HTML_RESPONSES = 50
 NAMED_PROBLEMS = 20
@@ -74,11 +74,7 @@ def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: G
         "tables.txt": as_text(tables).encode("utf-8", "backslashreplace"),
         "tables.png": picture,
     }
-    for name, data in files.items():
-        try:
-            write_atomically(args.out / name, data)
-        except OSError as error:
-            raise DataError(f"cannot write {args.out / name}: {error.strerror}") from error
+    write_files(args.out, files)
 
 
 def print_report(console: Console, args: argparse.Namespace, gathered: Gathered) -> None:
