@@ -33,14 +33,7 @@ RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "ga
 
 
 def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
-    """Return the results of finished runs.
-
-    Args:
-        out: directory that holds TASK/seed-N.
-        tasks: name → main metric.
-        seeds: the seeds of every task.
-        methods: keys of `METHODS`.
-    """
+    """Return the results of the finished runs in `out`/TASK/seed-N, for tasks given as name → main metric."""
     return {"tasks": {task: _task(out / task, metric, seeds, methods) for task, metric in tasks.items()}}
 
 

@@ -21,14 +21,7 @@ _LISTED_CHARS = 100
 
 
 def print_critique(console: Console, response: str, critique: Critique, *, title: str = "") -> None:
-    """Print a response with coloured spans, and its critique.
-
-    Args:
-        console: the terminal.
-        response: the response.
-        critique: of this response.
-        title: printed above the response.
-    """
+    """Print a response with coloured spans, and its critique; the title goes above the response."""
     if title:
         console.print(plain(title, style="bold"))
     console.print(coloured(response, critique))
@@ -76,13 +69,11 @@ def plain(text: str, *, style: str = "") -> Text:
 
 
 def _sign(match: re.Match[str]) -> str:
-    """Return a sign for a control character."""
     code = ord(match[0])
     return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
 
 
 def _print_item(console: Console, sign: str, quote: str, style: str) -> None:
-    """Print one line of a list."""
     shown = " ".join(quote.split())
     shown = shown if len(shown) <= _LISTED_CHARS else shown[: _LISTED_CHARS - 2] + " …"
     console.print(Text.assemble(f"  {sign} ", plain(shown)), style=style)
