@@ -163,7 +163,7 @@ def test_a_learned_critic_judges_the_run_and_is_itself_judged_at_both_ends(
         signs = {"positive": 1.0, "negative": -1.0}
         assert any(one["critique"]["spans"] for one in records)
         for one in records:
-            assert {signs[label] for *_, label in one["critique"]["spans"]} == {d for d in one["delta"] if d}
+            assert {signs[span["label"]] for span in one["critique"]["spans"]} == {d for d in one["delta"] if d}
     if kind == "scalar":
         assert all(isinstance(one["critique"]["outcome"], float) and not one["critique"]["spans"] for one in records)
     else:

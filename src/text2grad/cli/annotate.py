@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from text2grad.cli.options import add_command, add_set, shorthands
@@ -218,12 +217,9 @@ def _print_summary(
     figures: Sequence[tuple[str, str]],
 ) -> None:
     """Print the figures, then the kinds of failures, each with its first ids."""
-    from text2grad.experiments.reports import plain
+    from text2grad.experiments.reports import plain, print_figures
 
-    table = Table.grid(padding=(0, 3))
-    for name, value in figures:
-        table.add_row(plain(name, style="dim"), plain(value))
-    console.print(table)
+    print_figures(console, figures)
     kinds: dict[str, list[tuple[str, str]]] = {}
     for item, result in zip(items, results, strict=True):
         if result.failure:

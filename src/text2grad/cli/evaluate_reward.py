@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, add_match
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -59,12 +59,7 @@ def add_parser(commands: Any) -> None:
         help="count the tokens of this model, or `words` or `characters` (default: tokens of --model, else words)",
     )
     add("--limit", type=int, metavar="N", help="use only the first N annotations")
-    add(
-        "--match",
-        choices=("exact", "normalized"),
-        default="exact",
-        help="how quotes are located (default: %(default)s)",
-    )
+    add_match(add)
     add("--batch-size", type=int, default=16, metavar="N", help="responses per call of the critic (default: 16)")
     add("--seed", type=int, default=0, help="of the bootstrap resamples")
     add("--draws", type=int, default=2000, metavar="N", help="number of bootstrap resamples (default: 2000)")
@@ -140,6 +135,8 @@ def _pairs(
     args: argparse.Namespace, truth: Sequence[Any], console: Console
 ) -> tuple[list["Pair"], "Units", str, bool | None]:
     """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
+    from rich.progress import track
+
     from text2grad.experiments.critic_quality import check_identity, fingerprint, paired, predictions, read_predictions
     from text2grad.feedback import load_critic
 
@@ -160,7 +157,8 @@ def _pairs(
     check_identity(args.out, identity)
     answers = predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
     constrained = None if args.model is None else critic.constrain
-    return paired(truth, list(_tracked(console, answers, len(truth)))), units, args.model or args.critic, constrained
+    tracked = track(answers, "running the critic", len(truth), console=console, transient=True)
+    return paired(truth, list(tracked)), units, args.model or args.critic, constrained
 
 
 def _model(args: argparse.Namespace) -> Any:
@@ -187,12 +185,6 @@ def _units(args: argparse.Namespace, own: Any) -> "Units":
     if args.tokenizer is None:
         return Units(f"tokens of {args.model}", own)
     return Units(f"tokens of {args.tokenizer}", load_tokenizer(args.tokenizer))
-
-
-def _tracked(console: Console, answers: Any, total: int) -> Any:
-    from rich.progress import track
-
-    return track(answers, "running the critic", total, console=console, transient=True)
 
 
 def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, add_match
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments.reports import plain, print_critique
 from text2grad.feedback import WAY_OUT, Annotation
@@ -49,12 +49,7 @@ def add_parser(commands: Any) -> None:
         help="meaning of a label: positive, negative or ignore",
     )
     add("--split", default="train", help="split of a data set (default: %(default)s)")
-    add(
-        "--match",
-        choices=("exact", "normalized"),
-        default="exact",
-        help="how quotes are located (default: %(default)s)",
-    )
+    add_match(add)
     add(
         "--ground",
         choices=("diff", "words"),

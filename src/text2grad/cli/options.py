@@ -21,6 +21,12 @@ def add_set(add: Callable[..., Any]) -> None:
     add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
 
 
+def add_match(add: Callable[..., Any]) -> None:
+    """Add `--match`, by a parser's `add_argument`."""
+    words = "how quotes are located (default: %(default)s)"
+    add("--match", choices=("exact", "normalized"), default="exact", help=words)
+
+
 def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] | None = None) -> list[str]:
     """Return the override, as `--set` takes it, of each option that stands for a setting and is given.
 

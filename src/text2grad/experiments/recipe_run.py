@@ -47,15 +47,8 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
-    trainer = Text2GradTrainer(
-        model or settings.path,
-        critic,
-        tokenizer,
-        examples,
-        recipe,
-        refresher=Refresher.from_recipe(recipe, critic, annotator),
-        resume=resume,
-    )
+    refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path
+    trainer = Text2GradTrainer(model, critic, tokenizer, examples, recipe, refresher=refresher, resume=resume)
     if isinstance(critic, LOCAL):
         critic.model.to(trainer.accelerator.device)
     if task is None or not recipe.data.eval_examples:

@@ -6,14 +6,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from text2grad.align import AlignSettings, Fidelity, Tally, TokenRewards
+from text2grad.align import AlignSettings, Tally, TokenRewards
 from text2grad.errors import DataError
 from text2grad.experiments.reports import html
 from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, tables_png
-from text2grad.experiments.reports.terminal import plain, print_critique
+from text2grad.experiments.reports.terminal import plain, print_critique, print_figures
 from text2grad.feedback import WAY_OUT, CritiqueRecord
 from text2grad.files import write_files
 
@@ -81,7 +79,8 @@ def print_report(console: Console, args: argparse.Namespace, gathered: Gathered)
     """Print some responses, the numbers, and the problems."""
     for record, rewards in gathered.shown[: args.show]:
         print_critique(console, rewards.text, replace(rewards.critique, spans=rewards.spans), title=record.where)
-    console.print(_table(gathered.tally.report(), f"{_names(args)} → {args.tokenizer.rpartition('/')[2]}"))
+    title = f"{_names(args)} → {args.tokenizer.rpartition('/')[2]}"
+    print_figures(console, gathered.tally.report().rows(), title=title)
     tables = paper_tables(gathered.tasks, Prices(args.price_read, args.price_written))
     console.print(plain("\n" + as_text(tables).rstrip()), soft_wrap=True)
     _print_problems(console, "no rewards, because the tokens decode to another text:", gathered.not_aligned)
@@ -115,15 +114,6 @@ def _page(
         images=[("Tokens written, shares, and tokens per span, by task", picture)],
         tables=tables,
     )
-
-
-def _table(fidelity: Fidelity, title: str) -> Table:
-    """Return the numbers as a table."""
-    table = Table.grid(padding=(0, 3))
-    table.add_row(plain(title, style="bold"))
-    for name, value in fidelity.rows():
-        table.add_row(Text(name, style="dim"), Text(value))
-    return table
 
 
 def _print_problems(console: Console, heading: str, problems: list[str]) -> None:

@@ -6,8 +6,10 @@ control characters are replaced by visible signs.
 """
 
 import re
+from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from text2grad.types import Critique, Label
@@ -34,6 +36,16 @@ def print_critique(console: Console, response: str, critique: Critique, *, title
     if critique.outcome is not None:
         console.print(plain(f"outcome {critique.outcome:+.3g}"))
     console.print()
+
+
+def print_figures(console: Console, figures: Sequence[tuple[str, str]], *, title: str = "") -> None:
+    """Print names and values in two columns."""
+    table = Table.grid(padding=(0, 3))
+    if title:
+        table.add_row(plain(title, style="bold"))
+    for name, value in figures:
+        table.add_row(plain(name, style="dim"), plain(value))
+    console.print(table)
 
 
 def coloured(response: str, critique: Critique) -> Text:
