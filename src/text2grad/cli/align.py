@@ -52,10 +52,10 @@ exit status:
   3   rewards were written, but some responses have none: their tokens decode to another text"""
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add the command to the subparsers of a command line."""
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
     about = "convert critiques to one reward per token, with a report on the losses"
-    parser = add_command(subparsers, "align", run, about, DESCRIPTION, EPILOG)
+    parser = add_command(commands, "align", run, about, DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("input", metavar="INPUT", type=Path, nargs="+", help="responses with critiques; one file per task")
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
@@ -85,7 +85,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     cost = parser.add_argument_group("cost of annotation, in US dollars per million tokens (default: GPT-4o's prices)")
     for name, default in (("read", Prices().read), ("written", Prices().written)):
         cost.add_argument(f"--price-{name}", type=float, default=default, metavar="USD", help="(default: %(default)s)")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from text2grad.experiments.methods import METHODS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import comparison_png
+from text2grad.experiments.reports.plots import comparison_png, mean_curve
 from text2grad.experiments.reports.run_report import groups, read_run
 from text2grad.files import to_json, write_files
 
@@ -129,16 +129,6 @@ def _passed(methods: Mapping[str, Any]) -> int | None:
     """Return the first step at which Text2Grad's mean is above the best mean of the same spans, summed, or None."""
     best = max(value for _, value in mean_curve(methods["scalar_ppo"]["curve"]))
     return next((step for step, value in mean_curve(methods["text2grad"]["curve"]) if value > best), None)
-
-
-def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, float]]:
-    """Return the mean over seeds of curves with the same steps.
-
-    Example:
-        >>> mean_curve([[[0, 0.2], [10, 0.4]], [[0, 0.4], [10, 0.8]]])
-        [(0, 0.30000000000000004), (10, 0.6000000000000001)]
-    """
-    return [(int(points[0][0]), fmean(point[1] for point in points)) for points in zip(*curves, strict=True)]
 
 
 def method_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

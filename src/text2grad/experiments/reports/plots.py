@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 COLOURS = ("#0b7a75", "#8a8d91", "#c8553d", "#6c5b9e", "#b08900", "#3d7ec8", "#2f3e46")
@@ -17,13 +18,7 @@ PANELS = (
 
 @dataclass(frozen=True, slots=True)
 class RunCurves:
-    """The data of one run that is drawn.
-
-    Attributes:
-        name: the label.
-        metrics: one mapping per training step.
-        evaluations: (step, value of the task's metric) on held-out examples.
-    """
+    """Name, metrics per training step, and evaluations of a run: (step, value of the task's metric), held-out."""
 
     name: str
     metrics: Sequence[Mapping[str, float]]
@@ -31,12 +26,7 @@ class RunCurves:
 
 
 def curves_png(runs: Sequence[RunCurves], *, metric: str = "") -> bytes:
-    """Return the curves of some runs side by side as a PNG file.
-
-    Args:
-        runs: at most seven.
-        metric: name of the task's metric; its panel needs evaluations.
-    """
+    """Return the curves of at most seven runs as a PNG file; the panel of the task's metric needs evaluations."""
     with_metric = any(run.evaluations for run in runs)
     figure = new_figure(4.4 * (len(PANELS) + with_metric), 3.5)
     axes = figure.subplots(1, len(PANELS) + with_metric)
@@ -72,13 +62,28 @@ def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
             for curve in curves:
                 axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.8, alpha=0.4)
             if curves:
-                steps = [point[0] for point in curves[0]]
-                means = [sum(point[1] for point in points) / len(points) for points in zip(*curves, strict=True)]
-                axis.plot(steps, means, color=colour, linewidth=2.2, marker="o", markersize=3.5, label=label)
+                axis.plot(
+                    *zip(*mean_curve(curves), strict=True),
+                    color=colour,
+                    linewidth=2.2,
+                    marker="o",
+                    markersize=3.5,
+                    label=label,
+                )
         _finish(axis, f"{task}: {result['metric']}, held-out")
     lines, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside right upper", frameon=False, labelcolor=INK, fontsize=9)
     return to_png(figure)
+
+
+def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, float]]:
+    """Return the mean over seeds of curves with the same steps.
+
+    Example:
+        >>> mean_curve([[[0, 0.2], [10, 0.4]], [[0, 0.4], [10, 0.8]]])
+        [(0, 0.30000000000000004), (10, 0.6000000000000001)]
+    """
+    return [(int(points[0][0]), fmean(point[1] for point in points)) for points in zip(*curves, strict=True)]
 
 
 def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:

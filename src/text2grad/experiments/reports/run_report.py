@@ -49,14 +49,9 @@ def read_run(directory: Path, name: str = "") -> Run:
 
 
 def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str, intro: str = "") -> dict[str, Any]:
-    """Write results.json, curves.png and report.html, and return the results.
+    """Write results.json, curves.png (first the main metric of the task) and report.html, and return the results.
 
-    Args:
-        runs: at least one run; the page shows responses of the first.
-        out: directory of the three files.
-        metric: the main metric of the task, drawn first.
-        title: of the page.
-        intro: text under the title.
+    The page shows responses of the first run; at least one run is needed.
     """
     results = {"runs": {run.name: _results(run) for run in runs}}
     picture = curves_png([_curves(run, metric) for run in runs], metric=metric)
