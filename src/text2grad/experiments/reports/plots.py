@@ -62,14 +62,8 @@ def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
             for curve in curves:
                 axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.8, alpha=0.4)
             if curves:
-                axis.plot(
-                    *zip(*mean_curve(curves), strict=True),
-                    color=colour,
-                    linewidth=2.2,
-                    marker="o",
-                    markersize=3.5,
-                    label=label,
-                )
+                means = zip(*mean_curve(curves), strict=True)
+                axis.plot(*means, color=colour, linewidth=2.2, marker="o", markersize=3.5, label=label)
         _finish(axis, f"{task}: {result['metric']}, held-out")
     lines, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside right upper", frameon=False, labelcolor=INK, fontsize=9)
