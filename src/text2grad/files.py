@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from text2grad.errors import DataError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file atomically: it is complete, or unchanged after an error."""
+@contextmanager
+def open_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to write it atomically: after the block it is complete, after an error in the block unchanged."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -22,14 +25,39 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file atomically: it is complete, or unchanged after an error."""
+    with open_atomically(path) as file:
+        file.write(data)
+
+
+def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:
+    """Create a directory and write files by name, each atomically.
+
+    Raises:
+        DataError: if the directory or a file cannot be written.
+    """
+    for name, data in contents.items():
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(directory / name, data)
+        except OSError as error:
+            raise DataError(f"cannot write {directory / name}: {error.strerror}") from error
+
+
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write records as JSON lines, atomically."""
-    write_atomically(path, b"".join(to_json(record) + b"\n" for record in records))
+    write_atomically(path, json_lines(records))
 
 
-def to_json(value: Any) -> bytes:
+def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return one line of JSON for each record."""
+    return b"".join(to_json(record) + b"\n" for record in records)
+
+
+def to_json(value: Any, *, indent: int | None = None) -> bytes:
     """Return strict JSON in ASCII; other characters, lone surrogates included, are escaped."""
-    return json.dumps(value, ensure_ascii=True, allow_nan=False).encode("ascii")
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, indent=indent).encode("ascii")
 
 
 @contextmanager

@@ -1,10 +1,7 @@
 """`text2grad align`: critiques and a tokenizer → a pseudo-reward per token, and a report on the losses."""
 
 import argparse
-import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,22 +10,16 @@ from typing import IO, Any, get_args
 from rich.console import Console
 
 from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
+from text2grad.cli.options import add_command
 from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
 from text2grad.experiments.reports import Gathered, Prices, print_report, write_reports
 from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
+from text2grad.files import open_atomically, to_json
 
 NOT_ALL_ALIGNED = 3
 """Exit status if some responses have no rewards, because their tokens decode to another text."""
 
 _NO_SUCH_MODEL = "no such directory, and no model of that name in Hugging Face's local cache"
-_DEFAULTS = {
-    "--format": "jsonl",
-    "--match": "exact",
-    "--mode": "expand",
-    "--weighting": "uniform",
-    "--overlap": "cancel",
-    "--span-mass": "token",
-}
 
 DESCRIPTION = """\
 Convert critiques in words to one reward per token of a policy's tokenizer, and report the losses: quotes that the
@@ -61,41 +52,39 @@ exit status:
   3   rewards were written, but some responses have none: their tokens decode to another text"""
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add the command to the subparsers of a command line."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "align",
-        help="convert critiques to one reward per token, with a report on the losses",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    about = "convert critiques to one reward per token, with a report on the losses"
+    parser = add_command(commands, "align", run, about, DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("input", metavar="INPUT", type=Path, nargs="+", help="responses with critiques; one file per task")
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
     add("--out", type=Path, metavar="DIR", help="directory for rewards and reports; without it, only print")
     add("--limit", type=_at_least(1), metavar="N", help="read only the first N records of each INPUT")
-    _choice(parser, "--format", Form, "form of INPUT")
+    _choice(parser, "--format", Form, "jsonl", "form of INPUT")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=_at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
     settings = parser.add_argument_group("from critiques to rewards")
-    _choice(settings, "--match", Match, "how quotes are located: exactly, or ignoring case, white space, ...")
+    _choice(settings, "--match", Match, "exact", "how quotes are located: exactly, or ignoring case, white space, ...")
     _choice(
         settings,
         "--mode",
         Mode,
+        "expand",
         "tokens that a span marks: all it touches, only tokens inside it, or none unless it ends at token boundaries",
     )
-    _choice(settings, "--weighting", WeightingName, "weights of the tokens of a span")
-    _choice(settings, "--overlap", Overlap, "reward of a token in a positive and a negative span")
+    _choice(settings, "--weighting", WeightingName, "uniform", "weights of the tokens of a span")
+    _choice(settings, "--overlap", Overlap, "cancel", "reward of a token in a positive and a negative span")
     _choice(
-        settings, "--span-mass", SpanMass, "sum of weights: 1 per token, 1 per span, or divided by the response length"
+        settings,
+        "--span-mass",
+        SpanMass,
+        "token",
+        "sum of weights: 1 per token, 1 per span, or divided by the response length",
     )
     cost = parser.add_argument_group("cost of annotation, in US dollars per million tokens (default: GPT-4o's prices)")
     for name, default in (("read", Prices().read), ("written", Prices().written)):
         cost.add_argument(f"--price-{name}", type=float, default=default, metavar="USD", help="(default: %(default)s)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,8 +100,13 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         _gather(args, tokenizer, settings, gathered, None)
     else:
-        with _writing(args.out) as file:
-            _gather(args, tokenizer, settings, gathered, file)
+        path = args.out / "rewards.jsonl"
+        try:
+            args.out.mkdir(parents=True, exist_ok=True)
+            with open_atomically(path) as file:
+                _gather(args, tokenizer, settings, gathered, file)
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror}") from error
         write_reports(args, settings, gathered)
     print_report(console, args, gathered)
     return NOT_ALL_ALIGNED if gathered.not_aligned else 0
@@ -156,38 +150,11 @@ def _gather(
             continue
         gathered.add(task, tokenizer, record, rewards)
         if file and rewards:
-            file.write(json.dumps(rewards.to_json(record), allow_nan=False).encode() + b"\n")
+            file.write(to_json(rewards.to_json(record)) + b"\n")
 
 
-@contextmanager
-def _writing(directory: Path) -> Iterator[IO[bytes]]:
-    """Open rewards.jsonl for an atomic write."""
-    path = directory / "rewards.jsonl"
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file, _removed_on_error(temporary):
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from error
-
-
-@contextmanager
-def _removed_on_error(path: Path) -> Iterator[None]:
-    """Remove an incomplete file after an error."""
-    try:
-        yield
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def _choice(parser: Any, name: str, values: Any, words: str) -> None:
+def _choice(parser: Any, name: str, values: Any, default: str, words: str) -> None:
     """Add an option with the values of a Literal."""
-    default = _DEFAULTS[name]
     parser.add_argument(name, choices=get_args(values), default=default, help=f"{words} (default: %(default)s)")
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from text2grad.cli.shorthands import shorthands
+from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -66,21 +65,14 @@ exit status:
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "annotate",
-        help="have a language model on a server write critiques of responses",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "have a language model on a server write critiques of responses"
+    add = add_command(commands, "annotate", run, about, DESCRIPTION, EPILOG).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
     add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
     add("--max-requests", metavar="N", help="stop after N requests")
     add("--limit", type=int, metavar="N", help="annotate only the first N responses")
     add("--out", metavar="DIR", help="shorthand for --set annotate.out=DIR")
-    add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
-    parser.set_defaults(run=run)
+    add_set(add)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -225,12 +217,9 @@ def _print_summary(
     figures: Sequence[tuple[str, str]],
 ) -> None:
     """Print the figures, then the kinds of failures, each with its first ids."""
-    from text2grad.experiments.reports import plain
+    from text2grad.experiments.reports import plain, print_figures
 
-    table = Table.grid(padding=(0, 3))
-    for name, value in figures:
-        table.add_row(plain(name, style="dim"), plain(value))
-    console.print(table)
+    print_figures(console, figures)
     kinds: dict[str, list[tuple[str, str]]] = {}
     for item, result in zip(items, results, strict=True):
         if result.failure:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command, add_match
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -41,13 +42,8 @@ docs/evaluate.md defines each number."""
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "evaluate-reward",
-        help="measure a critic against annotations: precision, recall, spans, words",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "measure a critic against annotations: precision, recall, spans, words"
+    parser = add_command(commands, "evaluate-reward", run, about, DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth")
     who = parser.add_mutually_exclusive_group(required=True)
@@ -63,12 +59,7 @@ def add_parser(commands: Any) -> None:
         help="count the tokens of this model, or `words` or `characters` (default: tokens of --model, else words)",
     )
     add("--limit", type=int, metavar="N", help="use only the first N annotations")
-    add(
-        "--match",
-        choices=("exact", "normalized"),
-        default="exact",
-        help="how quotes are located (default: %(default)s)",
-    )
+    add_match(add)
     add("--batch-size", type=int, default=16, metavar="N", help="responses per call of the critic (default: 16)")
     add("--seed", type=int, default=0, help="of the bootstrap resamples")
     add("--draws", type=int, default=2000, metavar="N", help="number of bootstrap resamples (default: 2000)")
@@ -92,7 +83,6 @@ def add_parser(commands: Any) -> None:
         "--bertscore-layer", type=int, metavar="N", help="layer whose states are compared (default: the last)"
     )
     words.add_argument("--perplexity", metavar="PATH", help="causal language model for perplexity")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -145,6 +135,8 @@ def _pairs(
     args: argparse.Namespace, truth: Sequence[Any], console: Console
 ) -> tuple[list["Pair"], "Units", str, bool | None]:
     """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
+    from rich.progress import track
+
     from text2grad.experiments.critic_quality import check_identity, fingerprint, paired, predictions, read_predictions
     from text2grad.feedback import load_critic
 
@@ -165,7 +157,8 @@ def _pairs(
     check_identity(args.out, identity)
     answers = predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
     constrained = None if args.model is None else critic.constrain
-    return paired(truth, list(_tracked(console, answers, len(truth)))), units, args.model or args.critic, constrained
+    tracked = track(answers, "running the critic", len(truth), console=console, transient=True)
+    return paired(truth, list(tracked)), units, args.model or args.critic, constrained
 
 
 def _model(args: argparse.Namespace) -> Any:
@@ -194,38 +187,25 @@ def _units(args: argparse.Namespace, own: Any) -> "Units":
     return Units(f"tokens of {args.tokenizer}", load_tokenizer(args.tokenizer))
 
 
-def _tracked(console: Console, answers: Any, total: int) -> Any:
-    from rich.progress import track
-
-    return track(answers, "running the critic", total, console=console, transient=True)
-
-
 def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
     """Write the five files, each complete or not at all."""
-    import json
-
     from text2grad.experiments.critic_quality import evaluation_page, evaluation_png, tables
     from text2grad.experiments.reports import as_text
-    from text2grad.feedback import Annotation, write_annotations
-    from text2grad.files import write_atomically
+    from text2grad.feedback import Annotation, annotation_to_json
+    from text2grad.files import json_lines, to_json, write_files
 
     picture = evaluation_png(found)
     record = {"annotations": str(args.annotations), **whose}
     page = evaluation_page(found, whose["critic"], args.annotations.name, picture)
+    predictions = [annotation_to_json(Annotation(one.prompt, one.response, one.predicted)) for one in pairs]
     files = {
-        "evaluation.json": json.dumps({**record, **found.as_json()}, indent=2, allow_nan=False).encode() + b"\n",
+        "predictions.jsonl": json_lines(predictions),
+        "evaluation.json": to_json({**record, **found.as_json()}, indent=2) + b"\n",
         "tables.txt": as_text(tables(found)).encode("utf-8", "backslashreplace"),
         "evaluation.png": picture,
         "evaluation.html": page.encode(),
     }
-    try:
-        write_annotations(
-            args.out / "predictions.jsonl", [Annotation(one.prompt, one.response, one.predicted) for one in pairs]
-        )
-        for name, data in files.items():
-            write_atomically(args.out / name, data)
-    except OSError as error:
-        raise DataError(f"cannot write to {args.out}: {error.strerror}") from error
+    write_files(args.out, files)
 
 
 def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> None:

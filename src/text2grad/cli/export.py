@@ -6,30 +6,30 @@ from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    add = add_command(
+        commands,
         "export",
-        help="write annotations as a data set with a data card, and upload it to the Hugging Face hub",
-        description="Write annotations as a data set: data/train.parquet and a data card (README.md) with the schema. "
+        run,
+        "write annotations as a data set with a data card, and upload it to the Hugging Face hub",
+        "Write annotations as a data set: data/train.parquet and a data card (README.md) with the schema. "
         "--push uploads it to the hub with the token of `hf auth login`.",
-        epilog="examples:\n"
+        "examples:\n"
         "  text2grad export qa.jsonl mqm.jsonl --out dataset --name me/feedback --license apache-2.0\n"
         "  text2grad export qa.jsonl --out dataset --name me/feedback --push --private",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    ).add_argument
     add("input", metavar="FILE", type=Path, nargs="+", help="annotations: JSONL that `text2grad import` wrote")
     add("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
     add("--name", default="me/annotations", metavar="OWNER/NAME", help="name on the hub (default: %(default)s)")
     add("--license", default="unknown", help="license identifier of the hub (default: %(default)s)")
     add("--push", action="store_true", help="upload the folder to the hub")
     add("--private", action="store_true", help="create the repository as private")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,36 +7,34 @@ from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    add = add_command(
+        commands,
         "generate",
-        help="print answers of a trained policy, with the critiques of its critic",
-        description="Sample an answer from the policy of a run, and print it with the critique of the run's learned "
+        run,
+        "print answers of a trained policy, with the critiques of its critic",
+        "Sample an answer from the policy of a run, and print it with the critique of the run's learned "
         "critic, if it has one: words and coloured spans. Without --prompt, the prompts are held-out examples of the "
         "run's task.",
-        epilog="example:\n  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("directory", type=Path, metavar="RUN", help="directory that `text2grad train` wrote")
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
-    parser.add_argument(
-        "--examples", type=int, default=3, metavar="N", help="number of held-out examples without --prompt; default 3"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling; default 0")
-    parser.set_defaults(run=run)
+        "example:\n  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3",
+    ).add_argument
+    add("directory", type=Path, metavar="RUN", help="directory that `text2grad train` wrote")
+    add("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
+    add("--examples", type=int, default=3, metavar="N", help="number of held-out examples without --prompt; default 3")
+    add("--seed", type=int, default=0, help="seed of the sampling; default 0")
 
 
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import make_recipe
-    from text2grad.experiments import Sampling, learned_critic, sample_rollouts
+    from text2grad.experiments import learned_critic, sample_by_recipe
     from text2grad.experiments.reports import plain, print_critique
     from text2grad.feedback import ask
-    from text2grad.models import load_policy, load_tokenizer, padding_id, stop_ids
     from text2grad.rl import latest_checkpoint
     from text2grad.tasks import built_in
     from text2grad.types import Example
@@ -51,14 +49,7 @@ def run(args: argparse.Namespace) -> int:
         if not recipe.data.task:
             raise ConfigError("the run has no built-in task to take examples from; give one with --prompt TEXT")
         examples = built_in(recipe.data.task).held_out(args.examples, recipe.data.eval_seed)
-    path, code = str(checkpoint / "policy"), recipe.model.trust_remote_code
-    policy = load_policy(path, trust_remote_code=code).eval()
-    tokenizer = load_tokenizer(path, trust_remote_code=code)
-    settings, eos = recipe.rollout, stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
-    sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, padding_id(tokenizer, eos))
-    rollouts = sample_rollouts(
-        policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, seed=args.seed
-    )
+    rollouts = sample_by_recipe(recipe, str(checkpoint / "policy"), examples, seed=args.seed)
     critic = learned_critic(recipe, args.directory, checkpoint)
     console = Console()
     critiques = critic and ask(critic, examples, [rollout.response for rollout in rollouts], match=recipe.critic.match)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command, add_match
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments.reports import plain, print_critique
 from text2grad.feedback import WAY_OUT, Annotation
@@ -33,32 +34,22 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     from text2grad.feedback.sources import SOURCES
 
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "import",
-        help="convert feedback in other formats to annotations, with a report on the losses",
-        description=DESCRIPTION,
-        epilog="formats:\n"
-        + "\n".join(f"  {name:14}{source.about}" for name, source in SOURCES.items())
-        + f"\n\n{EPILOG}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "convert feedback in other formats to annotations, with a report on the losses"
+    formats = "\n".join(f"  {name:14}{source.about}" for name, source in SOURCES.items())
+    add = add_command(commands, "import", run, about, DESCRIPTION, f"formats:\n{formats}\n\n{EPILOG}").add_argument
     add("format", metavar="FORMAT", choices=SOURCES, help="a format of the list below")
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
     add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl or .parquet file")
     add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
     add("--label", action="append", default=[], metavar="NAME=MEANING", help="positive, negative or ignore")
     add("--split", default="train", help="split of a data set (default: %(default)s)")
-    for name, choices, help in (
-        ("--match", ("exact", "normalized"), "how quotes are located"),
-        ("--ground", ("diff", "words"), "mark the changes of a refinement, or keep words only"),
-    ):
-        add(name, choices=choices, default=choices[0], help=f"{help} (default: %(default)s)")
+    add_match(add)
+    ground = "mark the changes of a refinement, or keep words only (default: %(default)s)"
+    add("--ground", choices=("diff", "words"), default="diff", help=ground)
     add("--missing-outcome", type=float, metavar="X", help="outcome of each error without a span (a missing fact)")
     add("--limit", type=int, metavar="N", help="read only the first N records")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=int, default=0, metavar="N", help="print the first N annotations with coloured spans")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from text2grad.cli.options import add_command, add_set
 from text2grad.errors import ConfigError
 from text2grad.experiments import (
     COMPARED,
@@ -41,26 +42,25 @@ PHASE_NAMES = {
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    add = add_command(
+        commands,
         "quickstart",
-        help="run all three phases on an embedded task, in minutes, without a GPU",
-        description="Run all three phases of Text2Grad on an embedded task: fine-tune a small Llama with random "
+        run,
+        "run all three phases on an embedded task, in minutes, without a GPU",
+        "Run all three phases of Text2Grad on an embedded task: fine-tune a small Llama with random "
         "weights, annotate its answers with critiques in words and quotes, train a generative reward model to write "
         "such critiques, and train the policy with the critiques of the reward model. Two baselines get one number per "
         "response: the same spans, summed, and a learned scalar reward model. Nothing is downloaded. Writes a table, "
         "results.json, curves.png, and report.html with all critiques. An interrupted run is resumed.",
-        epilog="examples:\n"
+        "examples:\n"
         "  text2grad quickstart\n"
         "  text2grad quickstart --task all --seeds 3 --out runs/all\n"
         '  text2grad generate runs/quickstart/summarization/seed-0/text2grad --prompt "..."',
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--task", choices=(*TASKS, "all"), default="summarization")
-    parser.add_argument(
-        "--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1"
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR")
-    parser.add_argument(
+    ).add_argument
+    add("--task", choices=(*TASKS, "all"), default="summarization")
+    add("--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1")
+    add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR")
+    add(
         "--methods",
         nargs="+",
         type=lambda name: EARLIER_NAMES.get(name, name),
@@ -68,11 +68,8 @@ def add_parser(commands: Any) -> None:
         metavar="METHOD",
         help=f"methods out of {', '.join(METHODS)}; default {', '.join(COMPARED)}",
     )
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting"
-    )
-    parser.add_argument("--models-of", type=int, help=argparse.SUPPRESS)  # a seed: make only its models (`models_job`)
-    parser.set_defaults(run=run)
+    add_set(add)
+    add("--models-of", type=int, help=argparse.SUPPRESS)  # a seed: make only its models (`models_job`)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.shorthands import shorthands
+from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.experiments.reports import plain
 
 DESCRIPTION = """\
@@ -29,25 +29,18 @@ docs/reward.md explains the files that the command writes."""
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "reward",
-        help="train a generative reward model on annotations",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "train a generative reward model on annotations"
+    add = add_command(commands, "reward", run, about, DESCRIPTION, EPILOG).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
     add("--annotations", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
     add("--held-out", metavar="FILE", help="shorthand for --set reward_model.held_out_file=FILE")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
     add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
-    add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
+    add_set(add)
     add("--merge", action="store_true", help="shorthand for --set reward_model.merge=true")
     add("--resume", action="store_true", help="continue the run in run.out from its last checkpoint")
     add("--push-to-hub", metavar="OWNER/NAME", help="upload the reward model, merged if --merge is set")
     add("--private", action="store_true", help="make a new repository private")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

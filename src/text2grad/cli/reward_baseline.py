@@ -1,13 +1,13 @@
 """`text2grad reward-baseline`: train a scalar reward model on preferences, or a process reward model on annotations."""
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
@@ -32,14 +32,8 @@ written to --out: a Hugging Face directory with report.json (counts and held-out
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "reward-baseline",
-        help="train a scalar or a process reward model",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "train a scalar or a process reward model"
+    add = add_command(commands, "reward-baseline", run, about, DESCRIPTION, EPILOG).add_argument
     add("kind", choices=("scalar", "process"), help="the kind of reward model")
     add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations (process)")
     add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
@@ -52,7 +46,6 @@ def add_parser(commands: Any) -> None:
     add("--seed", type=int, default=0)
     add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
     add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the file or the model cannot be used; nothing is written then.
     """
+    from rich.progress import Progress
+
+    from text2grad.files import published, to_json, write_atomically
     from text2grad.models import FineTuning
 
     for name, good in (("steps", args.steps > 0), ("batch-size", args.batch_size > 0), ("lr", args.lr > 0)):
@@ -71,16 +67,17 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists():
         raise ConfigError(f"{args.out} exists; choose another --out, or remove the directory")
     settings = FineTuning(
-        steps=args.steps,
-        batch_size=args.batch_size,
-        learning_rate=args.lr,
-        max_tokens=args.max_tokens,
-        seed=args.seed,
+        steps=args.steps, batch_size=args.batch_size, learning_rate=args.lr, max_tokens=args.max_tokens, seed=args.seed
     )
     console = Console()
-    with _bar(console, args.steps) as on_step:
-        model, report, lines = (_scalar if args.kind == "scalar" else _process)(args, settings, on_step)
-    _write(args.out, model, report)
+    train = _scalar if args.kind == "scalar" else _process
+    with Progress(console=console) as progress:
+        bar = progress.add_task("train", total=args.steps)
+        model, report, lines = train(args, settings, lambda done: progress.update(bar, completed=done))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with published(args.out) as temporary:
+        model.save(temporary)
+        write_atomically(temporary / "report.json", to_json(report._asdict()))
     for line in (*lines, f"written: {args.out}"):
         console.print(plain(line), soft_wrap=True)
     return 0
@@ -126,23 +123,3 @@ def _process(args: argparse.Namespace, settings: Any, on_step: Callable[[int], N
         for label, count in report.held_out.items()
     ]
     return model, report, lines
-
-
-def _write(out: Path, model: Any, report: Any) -> None:
-    """Write the model and its report; the directory appears when it is complete."""
-    from text2grad.files import published, to_json, write_atomically
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with published(out) as temporary:
-        model.save(temporary)
-        write_atomically(temporary / "report.json", to_json(report._asdict()))
-
-
-@contextmanager
-def _bar(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar, and yield the function that sets the number of finished steps."""
-    from rich.progress import Progress
-
-    with Progress(console=console) as progress:
-        task = progress.add_task("train", total=total)
-        yield lambda done: progress.update(task, completed=done)

@@ -1,12 +1,12 @@
 """`text2grad study export|import`: rating sheets for people, and the agreement between raters (appendix M)."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -26,13 +26,8 @@ a spreadsheet would read as a formula has an apostrophe before it. docs/evaluate
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "study",
-        help="rating sheets for people, and the agreement between raters",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "rating sheets for people, and the agreement between raters"
+    parser = add_command(commands, "study", None, about, DESCRIPTION, EPILOG)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="export|import")
     export = verbs.add_parser("export", help="draw critiques for a rating sheet")
     export.add_argument("critiques", metavar="CRITIQUES", type=Path, help="JSONL of responses with their critiques")
@@ -57,7 +52,7 @@ def run_export(args: argparse.Namespace) -> int:
     from text2grad.experiments.critic_quality import draw, sheet_csv, sheet_html
     from text2grad.experiments.reports import plain
     from text2grad.feedback import read_critique_records
-    from text2grad.files import write_atomically
+    from text2grad.files import to_json, write_files
 
     if args.items < 1:
         raise ConfigError(f"--items is at least 1, got {args.items}")
@@ -70,16 +65,11 @@ def run_export(args: argparse.Namespace) -> int:
     study = {"critiques": str(args.critiques), "seed": args.seed, "of": len(judged)}
     named = {"items": {item.id: item.judged.number for item in items}}
     files = {
-        "study.json": json.dumps({**study, **named}, indent=2).encode() + b"\n",
+        "study.json": to_json({**study, **named}, indent=2) + b"\n",
         "sheet.html": sheet_html(items, args.critiques.name).encode(),
         "sheet.csv": sheet_csv(items),
     }
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            write_atomically(args.out / name, data)
-    except OSError as error:
-        raise DataError(f"cannot write to {args.out}: {error.strerror}") from error
+    write_files(args.out, files)
     summary = f"{len(items):,} of {len(judged):,} critiques\n\nwritten: {args.out}/{', '.join(files)}"
     Console().print(plain(summary), soft_wrap=True)
     return 0
@@ -93,7 +83,7 @@ def run_import(args: argparse.Namespace) -> int:
     """
     from text2grad.experiments.critic_quality import QUESTIONS, measure_agreement, read_sheets
     from text2grad.experiments.reports import as_text, plain
-    from text2grad.files import write_atomically
+    from text2grad.files import to_json, write_files
 
     sheets = read_sheets(args.sheets)
     order = list(sheets[0].answers)
@@ -107,11 +97,7 @@ def run_import(args: argparse.Namespace) -> int:
     if args.out is not None:
         record = {"sheets": [str(path) for path in args.sheets]}
         data = {**record, "questions": {question: one.as_json() for question, one in found.items()}}
-        try:
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(args.out, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
-        except OSError as error:
-            raise DataError(f"cannot write {args.out}: {error.strerror}") from error
+        write_files(args.out.parent, {args.out.name: to_json(data, indent=2) + b"\n"})
         Console().print(plain(f"\nwritten: {args.out}"), soft_wrap=True)
     return 0
 

@@ -7,34 +7,32 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.shorthands import shorthands
+from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    add = add_command(
+        commands,
         "train",
-        help="train a policy as a recipe says",
-        description="Train a policy with critiques: rollouts, critiques with spans, δ per token, clipped PPO. Writes "
+        run,
+        "train a policy as a recipe says",
+        "Train a policy with critiques: rollouts, critiques with spans, δ per token, clipped PPO. Writes "
         "metrics.jsonl, every rollout with its critique and per-token values, checkpoints that resume exactly, and at "
         "the end results.json, curves.png and report.html.",
-        epilog="examples:\n"
+        "examples:\n"
         "  text2grad train recipes/stories.toml --model path/to/stories260k\n"
         "  text2grad train my.toml --critic my_module:critic --set ppo.beta=0.1 --set run.steps=20\n"
         "  text2grad train my.toml --resume\n"
         "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
-    parser.add_argument("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
-    parser.add_argument("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
-    parser.add_argument("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting"
-    )
-    parser.add_argument("--resume", action="store_true", help="continue the run in run.out from its last checkpoint")
-    parser.set_defaults(run=run)
+    ).add_argument
+    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
+    add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
+    add("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
+    add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
+    add_set(add)
+    add("--resume", action="store_true", help="continue the run in run.out from its last checkpoint")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command, add_set
 from text2grad.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,14 +44,8 @@ exit status:
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "win-rate",
-        help="compare two sets of critiques or responses by a language model, in both orders",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    about = "compare two sets of critiques or responses by a language model, in both orders"
+    add = add_command(commands, "win-rate", run, about, DESCRIPTION, EPILOG).add_argument
     add("first", type=Path, metavar="FIRST", help="JSONL file")
     add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
     add("--recipe", type=Path, required=True, help="TOML file whose [annotate] names the server and the model")
@@ -60,8 +55,7 @@ def add_parser(commands: Any) -> None:
     add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
     add("--max-requests", metavar="N", help="stop after N requests")
     add("--seed", type=int, default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
-    add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
-    parser.set_defaults(run=run)
+    add_set(add)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -146,9 +140,7 @@ def summary(preferences: Sequence["Preference"], *, seed: int) -> dict[str, Any]
 
 def _write(out: Path, result: Any, comparisons: Sequence["Comparison"], preferences: Sequence["Preference"]) -> None:
     """Write win_rate.json and verdicts.jsonl atomically."""
-    import json
-
-    from text2grad.files import write_atomically, write_records
+    from text2grad.files import json_lines, to_json, write_files
 
     records = [
         {
@@ -159,8 +151,8 @@ def _write(out: Path, result: Any, comparisons: Sequence["Comparison"], preferen
         }
         for comparison, one in zip(comparisons, preferences, strict=True)
     ]
-    write_records(out / "verdicts.jsonl", records)
-    write_atomically(out / "win_rate.json", json.dumps(result, indent=2, allow_nan=False).encode() + b"\n")
+    summary_json = to_json(result, indent=2) + b"\n"
+    write_files(out, {"verdicts.jsonl": json_lines(records), "win_rate.json": summary_json})
 
 
 def _print(console: Console, args: argparse.Namespace, result: Any, preferences: Sequence["Preference"]) -> None:

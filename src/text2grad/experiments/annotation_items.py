@@ -142,42 +142,11 @@ def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int,
 
 def _sampled(recipe: Recipe, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
     """Return the examples whose prompts are short enough, and the policy's responses to them."""
-    from text2grad.models import (
-        fitting_prompts,
-        load_policy,
-        load_tokenizer,
-        make_rollouts,
-        padding_id,
-        sample,
-        step_uniforms,
-        stop_ids,
-    )
+    from text2grad.experiments.evaluate_policy import sample_by_recipe
 
-    path, code, settings = recipe.model.path, recipe.model.trust_remote_code, recipe.rollout
-    policy = load_policy(path, dtype=recipe.model.dtype, trust_remote_code=code).eval()
-    tokenizer = load_tokenizer(path, trust_remote_code=code)
-    fitting, prompts = fitting_prompts(
-        policy,
-        tokenizer,
-        examples,
-        prompt_format=settings.prompt_format,
-        max_new_tokens=settings.max_new_tokens,
-        too_long=recipe.data.too_long,
+    step = SAMPLING_STEP + int(examples[0].meta["row"])
+    path, dtype, seed = recipe.model.path, recipe.model.dtype, recipe.run.seed
+    rollouts = sample_by_recipe(
+        recipe, path, examples, dtype=dtype, seed=seed, step=step, too_long=recipe.data.too_long
     )
-    eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
-    uniforms = step_uniforms(
-        seed=recipe.run.seed,
-        step=SAMPLING_STEP + int(examples[0].meta["row"]),
-        rows=len(prompts),
-        tokens=settings.max_new_tokens,
-    )
-    answers = sample(
-        policy,
-        prompts,
-        uniforms,
-        eos_ids=eos,
-        pad_id=padding_id(tokenizer, eos),
-        temperature=settings.temperature,
-        rows_at_once=settings.rows_at_once,
-    )
-    return fitting, [one.response for one in make_rollouts(tokenizer, fitting, prompts, answers, eos)]
+    return [one.example for one in rollouts], [one.response for one in rollouts]

@@ -24,23 +24,16 @@ from rich.table import Table
 
 from text2grad.experiments.methods import METHODS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import comparison_png
+from text2grad.experiments.reports.plots import comparison_png, mean_curve
 from text2grad.experiments.reports.run_report import groups, read_run
-from text2grad.files import to_json, write_atomically
+from text2grad.files import to_json, write_files
 
 LABELS = ("positive", "negative")
 RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}  # column → key of the results
 
 
 def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
-    """Return the results of finished runs.
-
-    Args:
-        out: directory that holds TASK/seed-N.
-        tasks: name → main metric.
-        seeds: the seeds of every task.
-        methods: keys of `METHODS`.
-    """
+    """Return the results of the finished runs in `out`/TASK/seed-N, for tasks given as name → main metric."""
     return {"tasks": {task: _task(out / task, metric, seeds, methods) for task, metric in tasks.items()}}
 
 
@@ -92,9 +85,7 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
             ),
         ],
     )
-    write_atomically(out / "results.json", to_json(results))
-    write_atomically(out / "curves.png", picture)
-    write_atomically(out / "report.html", page.encode())
+    write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
 
 
 def in_words(task: str, result: Mapping[str, Any]) -> str:
@@ -138,16 +129,6 @@ def _passed(methods: Mapping[str, Any]) -> int | None:
     """Return the first step at which Text2Grad's mean is above the best mean of the same spans, summed, or None."""
     best = max(value for _, value in mean_curve(methods["scalar_ppo"]["curve"]))
     return next((step for step, value in mean_curve(methods["text2grad"]["curve"]) if value > best), None)
-
-
-def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, float]]:
-    """Return the mean over seeds of curves with the same steps.
-
-    Example:
-        >>> mean_curve([[[0, 0.2], [10, 0.4]], [[0, 0.4], [10, 0.8]]])
-        [(0, 0.30000000000000004), (10, 0.6000000000000001)]
-    """
-    return [(int(points[0][0]), fmean(point[1] for point in points)) for points in zip(*curves, strict=True)]
 
 
 def method_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -3,7 +3,20 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from text2grad.models import PolicyWithValue, Reference, collate, fitting_prompts, make_rollouts, sample, step_uniforms
+from text2grad.config import Recipe
+from text2grad.models import (
+    PolicyWithValue,
+    Reference,
+    collate,
+    fitting_prompts,
+    load_policy,
+    load_tokenizer,
+    make_rollouts,
+    padding_id,
+    sample,
+    step_uniforms,
+    stop_ids,
+)
 from text2grad.types import Example, Rollout
 
 EVALUATION_SEED = 20_250_522  # keeps its random numbers apart from the numbers of training steps
@@ -67,6 +80,27 @@ def sample_rollouts(
         rows_at_once=sampling.rows_at_once,
     )
     return make_rollouts(tokenizer, fitting, prompts, responses, sampling.eos_ids)
+
+
+def sample_by_recipe(
+    recipe: Recipe, path: str, examples: Sequence[Example], *, dtype: str = "auto", **more: Any
+) -> list[Rollout]:
+    """Load a policy and sample one response per example, with the settings of [rollout].
+
+    Args:
+        recipe: its sections [rollout] and [model] are used.
+        path: directory or hub name of the policy.
+        examples: task instances.
+        dtype: of the weights.
+        more: seed and further arguments of `sample_rollouts`.
+    """
+    settings, code = recipe.rollout, recipe.model.trust_remote_code
+    policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval()
+    tokenizer = load_tokenizer(path, trust_remote_code=code)
+    eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
+    pad, rows = padding_id(tokenizer, eos), settings.rows_at_once
+    sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
+    return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, **more)
 
 
 def evaluate(

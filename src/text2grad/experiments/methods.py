@@ -65,14 +65,7 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
 
 
 def method_job(recipe: Path, directory: Path, overrides: Sequence[str], *, needs: str | None = None) -> Job:
-    """Return the job that trains one method.
-
-    Args:
-        recipe: the TOML file.
-        directory: of the run; a run that was started is resumed.
-        overrides: settings that differ from the recipe.
-        needs: name of the job that makes its models.
-    """
+    """Return the job that trains one method, or resumes its run; `needs` names the job that makes its models."""
 
     def command() -> list[str]:
         parts = [sys.executable, "-m", "text2grad.cli", "train", str(recipe), "--out", str(directory)]

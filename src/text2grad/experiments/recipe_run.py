@@ -47,15 +47,8 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
-    trainer = Text2GradTrainer(
-        model or settings.path,
-        critic,
-        tokenizer,
-        examples,
-        recipe,
-        refresher=Refresher.from_recipe(recipe, critic, annotator),
-        resume=resume,
-    )
+    refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path
+    trainer = Text2GradTrainer(model, critic, tokenizer, examples, recipe, refresher=refresher, resume=resume)
     if isinstance(critic, LOCAL):
         critic.model.to(trainer.accelerator.device)
     if task is None or not recipe.data.eval_examples:
@@ -67,13 +60,7 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
 
 
 def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
-    """Return a run's learned critic as it was at a checkpoint, or None where the run's critic was not learned.
-
-    Args:
-        recipe: of the run.
-        directory: of the run.
-        checkpoint: one of its checkpoints.
-    """
+    """Return a run's learned critic as it was at a checkpoint, or None where the run's critic was not learned."""
     current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
     settings = recipe.critic
     if current:  # retrained during the run; only generative reward models are
@@ -108,7 +95,8 @@ class _Evaluator:
             trainer.accelerator.log({f"eval/{k}": v for k, v in found["metrics"].items()}, step=step)
 
     def _evaluate(self, trainer: Text2GradTrainer) -> dict[str, Any]:
-        rollout = trainer.recipe.rollout
+        recipe, step = trainer.recipe, trainer.step
+        rollout, match = recipe.rollout, recipe.critic.match
         sampling = Sampling(
             rollout.max_new_tokens, rollout.temperature, trainer.eos_ids, trainer.pad_id, rollout.rows_at_once
         )
@@ -120,31 +108,20 @@ class _Evaluator:
             self.task.score,
             sampling,
             prompt_format=rollout.prompt_format,
-            seed=trainer.recipe.run.seed,
+            seed=recipe.run.seed,
         )
-        ends = trainer.step in (0, trainer.recipe.run.steps)
+        ends = step in (0, recipe.run.steps)
         annotator = self.annotator if ends and self.critic is not self.annotator else None
         shown = found.rollouts[:SHOWN] if annotator is None else found.rollouts
-        critiques = ask(
-            self.critic,
-            [r.example for r in shown],
-            [r.response for r in shown],
-            match=trainer.recipe.critic.match,
-        )
+        critiques = ask(self.critic, [r.example for r in shown], [r.response for r in shown], match=match)
         deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.delta_settings)
         quality = {}
         if annotator is not None:
-            quality = judge(
-                annotator,
-                trainer.tokenizer,
-                shown,
-                deltas,
-                critiques,
-                trainer.delta_settings,
-                match=trainer.recipe.critic.match,
-            ).metrics()
-        records = response_records(trainer.step, shown[:SHOWN], critiques[:SHOWN], deltas[:SHOWN], offsets[:SHOWN], {})
-        return {"step": trainer.step, "metrics": found.metrics, "critic": quality, "records": records}
+            settings = trainer.delta_settings
+            judged = judge(annotator, trainer.tokenizer, shown, deltas, critiques, settings, match=match)
+            quality = judged.metrics()
+        records = response_records(step, shown[:SHOWN], critiques[:SHOWN], deltas[:SHOWN], offsets[:SHOWN], {})
+        return {"step": step, "metrics": found.metrics, "critic": quality, "records": records}
 
 
 def main_metric(recipe: Recipe) -> str:

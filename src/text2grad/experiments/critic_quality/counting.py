@@ -21,7 +21,7 @@ import numpy as np
 
 from text2grad.experiments.critic_quality.intervals import Ratio
 from text2grad.experiments.critic_quality.units import Marked, Marks
-from text2grad.reward_models import RECORD_KEYS, Agreement, compare
+from text2grad.reward_models import RECORD_KEYS, compare
 from text2grad.types import LABELS, Label, Span
 
 LEAST_OVERLAP = 0.9
@@ -103,11 +103,6 @@ def ratios() -> dict[str, Ratio]:
     found["unmatched_rate"] = Ratio(("unmatched",), ("quotes",))
     found["gap"] = Ratio(("surplus",), ("responses",))
     return found
-
-
-def total(rows: Sequence[Mapping[str, float]]) -> Agreement:
-    """Return the token counts of some responses together."""
-    return Agreement(*(sum(row[name] for row in rows) for name in RECORD_KEYS))  # type: ignore[arg-type]
 
 
 def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:

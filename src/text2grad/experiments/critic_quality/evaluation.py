@@ -83,13 +83,7 @@ class Evaluation:
 
 
 def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = None) -> Evaluation:
-    """Measure a critic.
-
-    Args:
-        pairs: critiques of the critic and of the annotator.
-        units: the unit that precision and recall count.
-        measures: further measurements; None takes the defaults.
-    """
+    """Measure a critic; `units` are the unit that precision and recall count."""
     measures = measures or Measures()
     cut = [(pair, mark(pair, units)) for pair in pairs]
     marked = [one for _, one in cut if one is not None]

@@ -11,14 +11,9 @@ from text2grad.types import Critique
 
 
 class Pair(NamedTuple):
-    """A response with the critiques of a critic and of an annotator.
+    """A response with the critiques of a critic (predicted) and of an annotator (true).
 
-    Attributes:
-        where: file and line of the annotation.
-        prompt: the prompt.
-        response: the response; the spans of both critiques count its characters.
-        predicted: the critique of the critic.
-        true: the critique of the annotator.
+    `where` is file and line of the annotation. The spans of both critiques count characters of the response.
     """
 
     where: str

@@ -8,7 +8,7 @@ from text2grad.experiments.critic_quality.evaluation import NONE, Evaluation, ta
 from text2grad.experiments.critic_quality.intervals import Estimate
 from text2grad.experiments.critic_quality.units import Marked, Marks
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import COLOURS, GRID, INK, to_png
+from text2grad.experiments.reports.plots import COLOURS, INK, new_figure, style, to_png
 from text2grad.feedback import critique_to_json
 from text2grad.types import LABELS, Critique
 
@@ -22,7 +22,6 @@ Bars = Sequence[tuple[str, Estimate | None]]
 
 def evaluation_png(found: Evaluation) -> bytes:
     """Return rates by label with their intervals as a PNG file; a rate with denominator zero has no bar."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     panels = {
@@ -31,17 +30,11 @@ def evaluation_png(found: Evaluation) -> bytes:
         "accuracy by span length": tuple(f"accuracy/{{}}/{bucket}" for bucket in BUCKETS),
     }
     words = [name for name in ("rouge1", "rouge2", "rougeL", "bertscore") if name in found.metrics]
-    figure = Figure(figsize=(13 + 3 * bool(words), 3.8), dpi=110, layout="constrained", facecolor="white")
+    figure = new_figure(13 + 3 * bool(words), 3.8)
     axes = figure.subplots(1, len(panels) + bool(words), squeeze=False)[0]
     for axis, (title, names) in zip(axes, panels.items(), strict=False):
         by_label: dict[str, Bars] = {
-            label: [
-                (
-                    name.rpartition("/")[2] if "{}" in name else name.replace("_", " "),
-                    found.metrics.get(_of(name, label)),
-                )
-                for name in names
-            ]
+            label: [(name.rpartition("/")[2].replace("_", " "), found.metrics.get(_of(name, label))) for name in names]
             for label in LABELS
         }
         _bars(axis, by_label, title)
@@ -75,23 +68,12 @@ def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
     axis.set_xticks(range(len(names)), names, fontsize=9, **tilted)
     axis.set_xlim(-0.5, len(names) - 0.5)
     axis.set_ylim(0, 1)
-    axis.set_title(title, loc="left", fontsize=10.5, color=INK)
-    axis.grid(axis="y", color=GRID, linewidth=0.8)
-    axis.set_axisbelow(True)
+    style(axis, title)
     axis.tick_params(colors=INK)
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
 
 
 def evaluation_page(found: Evaluation, critic: str, annotations: str, picture: bytes) -> str:
-    """Return the HTML page.
-
-    Args:
-        found: the measurements.
-        critic: the name of the critic.
-        annotations: the name of the file of annotations.
-        picture: from `evaluation_png`.
-    """
+    """Return the HTML page, with the names of the critic and of the annotation file, and the PNG of the bars."""
     order = sorted(found.marked, key=_disagreement, reverse=True)
     worst = [one for one in order[:WORST] if _disagreement(one)]
     rest = [one for one in found.marked if one not in worst][:FIRST]
@@ -118,19 +100,13 @@ def _disagreement(one: Marked) -> float:
 
 def _summary(found: Evaluation) -> list[tuple[str, str]]:
     names = {
-        "precision/positive": "precision, positive",
-        "recall/positive": "recall, positive",
-        "precision/negative": "precision, negative",
-        "recall/negative": "recall, negative",
+        **{f"{rate}/{label}": f"{rate}, {label}" for label in LABELS for rate in ("precision", "recall")},
         "failure_rate": "unreadable critiques",
         "unmatched_rate": "quotes not found",
     }
     rows = [(title, found.metrics.get(name)) for name, title in names.items()]
-    left_out = [("responses left out", f"{len(found.left_out):,}")] if found.left_out else []
-    return [
-        *((title, f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})" if one else NONE) for title, one in rows),
-        *left_out,
-    ]
+    shown = [(title, f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})" if one else NONE) for title, one in rows]
+    return shown + ([("responses left out", f"{len(found.left_out):,}")] if found.left_out else [])
 
 
 def _record(one: Marked, critic: str, noun: str) -> dict[str, Any]:

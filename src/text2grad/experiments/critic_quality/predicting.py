@@ -22,10 +22,6 @@ ANSWERS, IDENTITY = "answers.jsonl", "critic.json"
 def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
     """Create the directory of an evaluation, or check that an existing directory belongs to the same critic.
 
-    Args:
-        out: the directory.
-        identity: settings that identify the critic, as JSON data.
-
     Raises:
         ConfigError: if the directory holds critiques of another critic, or cannot be written.
     """

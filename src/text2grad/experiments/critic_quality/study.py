@@ -32,12 +32,7 @@ _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 
 class Item(NamedTuple):
-    """A response and its critique, to be rated.
-
-    Attributes:
-        id: unique name.
-        judged: the response and its critique.
-    """
+    """A response and its critique, to be rated, with a unique id."""
 
     id: str
     judged: CritiqueRecord
@@ -56,13 +51,7 @@ class Sheet(NamedTuple):
 
 
 def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
-    """Return critiques drawn at random, in random order; critiques with a failed status are not drawn.
-
-    Args:
-        judged: responses with their critiques.
-        number: the maximum.
-        seed: of the draw.
-    """
+    """Return at most `number` critiques at random, in random order; critiques with a failed status are not drawn."""
     able = [one for one in judged if not one.critique.failed]
     drawn = random.Random(seed).sample(able, min(number, len(able)))
     return [Item(f"{n}-{_hash(one)}", one) for n, one in enumerate(drawn, start=1)]
@@ -104,12 +93,7 @@ def cell(text: str) -> str:
 
 
 def sheet_html(items: Sequence[Item], name: str) -> str:
-    """Return the HTML page with the items of the sheet.
-
-    Args:
-        items: the items.
-        name: the file of the critiques.
-    """
+    """Return the HTML page with the items of the sheet; `name` is the file of the critiques."""
     questions = "\n\n".join(f"{key}: {question}" for key, question in QUESTIONS.items())
     return rollouts_page(
         "Rating sheet",

@@ -24,13 +24,7 @@ MISSING = 'ROUGE and BLEU need the packages rouge-score and sacrebleu: pip insta
 
 
 class Encoder(NamedTuple):
-    """The model of BERTScore.
-
-    Attributes:
-        model: a Hugging Face encoder.
-        tokenizer: its tokenizer.
-        layer: the layer whose hidden states are compared; 0 is the embeddings.
-    """
+    """The model of BERTScore: an encoder, its tokenizer, and the layer of the compared states; 0 is the embeddings."""
 
     model: Any
     tokenizer: Any
@@ -51,11 +45,10 @@ def check_words() -> None:
         ConfigError: if a package is missing.
     """
     try:
-        import rouge_score
+        import rouge_score  # noqa: F401
         import sacrebleu  # noqa: F401
     except ImportError as error:
         raise ConfigError(MISSING) from error
-    del rouge_score
 
 
 def with_words(pairs: Sequence[Pair]) -> list[int]:

@@ -6,16 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from text2grad.align import AlignSettings, Fidelity, Tally, TokenRewards
+from text2grad.align import AlignSettings, Tally, TokenRewards
 from text2grad.errors import DataError
 from text2grad.experiments.reports import html
 from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, tables_png
-from text2grad.experiments.reports.terminal import plain, print_critique
+from text2grad.experiments.reports.terminal import plain, print_critique, print_figures
 from text2grad.feedback import WAY_OUT, CritiqueRecord
-from text2grad.files import write_atomically
+from text2grad.files import write_files
 
 HTML_RESPONSES = 50
 NAMED_PROBLEMS = 20
@@ -74,18 +72,15 @@ def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: G
         "tables.txt": as_text(tables).encode("utf-8", "backslashreplace"),
         "tables.png": picture,
     }
-    for name, data in files.items():
-        try:
-            write_atomically(args.out / name, data)
-        except OSError as error:
-            raise DataError(f"cannot write {args.out / name}: {error.strerror}") from error
+    write_files(args.out, files)
 
 
 def print_report(console: Console, args: argparse.Namespace, gathered: Gathered) -> None:
     """Print some responses, the numbers, and the problems."""
     for record, rewards in gathered.shown[: args.show]:
         print_critique(console, rewards.text, replace(rewards.critique, spans=rewards.spans), title=record.where)
-    console.print(_table(gathered.tally.report(), f"{_names(args)} → {args.tokenizer.rpartition('/')[2]}"))
+    title = f"{_names(args)} → {args.tokenizer.rpartition('/')[2]}"
+    print_figures(console, gathered.tally.report().rows(), title=title)
     tables = paper_tables(gathered.tasks, Prices(args.price_read, args.price_written))
     console.print(plain("\n" + as_text(tables).rstrip()), soft_wrap=True)
     _print_problems(console, "no rewards, because the tokens decode to another text:", gathered.not_aligned)
@@ -119,15 +114,6 @@ def _page(
         images=[("Tokens written, shares, and tokens per span, by task", picture)],
         tables=tables,
     )
-
-
-def _table(fidelity: Fidelity, title: str) -> Table:
-    """Return the numbers as a table."""
-    table = Table.grid(padding=(0, 3))
-    table.add_row(plain(title, style="bold"))
-    for name, value in fidelity.rows():
-        table.add_row(Text(name, style="dim"), Text(value))
-    return table
 
 
 def _print_problems(console: Console, heading: str, problems: list[str]) -> None:

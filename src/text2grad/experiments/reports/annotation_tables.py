@@ -15,7 +15,7 @@ from typing import Any
 
 from text2grad.align import TokenRewards, encode, quartiles, share
 from text2grad.experiments.reports.html import Table
-from text2grad.experiments.reports.plots import COLOURS, GRID, INK, to_png
+from text2grad.experiments.reports.plots import COLOURS, INK, new_figure, style, to_png
 from text2grad.feedback import CritiqueRecord, has_word_overlap
 from text2grad.reward_models import critique_target
 from text2grad.types import LABELS, Label
@@ -109,60 +109,43 @@ _NUMBERS = (
 )
 
 
-def paper_tables(tasks: Mapping[str, Counts], prices: Prices) -> list[Table]:
-    """Return the tables, with one row per task.
+_CELLS: tuple[Mapping[str, str], ...] = (
+    {
+        "responses": "{responses:,}",
+        "a label per token": "{each[written_dense]:.1f}",
+        "words and spans": "{each[written]:.1f}",
+        "saved": "{percent[saved_share]:.1f} %",
+    },
+    {
+        "tokens read": "{read:,}",
+        "written": "{written:,}",
+        "per response": "{each[cost_usd]:.5f}",
+        "in all": "{cost_usd:.4f}",
+        "in all, a label per token": "{cost_dense_usd:.4f}",
+    },
+    {
+        "spans": "{spans:,}",
+        "quotes not found": "{percent[unmatched_rate]:.1f} % ({unmatched:,})",
+        "without support": "{percent[unsupported_share]:.1f} % ({unsupported:,})",
+        "spans per response": "{spans_per_response:.2f}",
+        "tokens labelled": "{percent[labelled_share]:.1f} %",
+    },
+)
+"""Column → cell, for tables 12, 14 and 15; "each" is per response."""
 
-    Args:
-        tasks: the counts of each task by its name.
-        prices: the prices of tokens.
-    """
+
+def paper_tables(tasks: Mapping[str, Counts], prices: Prices) -> list[Table]:
+    """Return the tables, with one row per task, from the counts of each task by its name."""
     found = {name: counts.as_json(prices) for name, counts in tasks.items()}
-    per = {name: max(one["responses"], 1) for name, one in found.items()}
-    usd = f"USD at {prices.read:g} per million tokens read and {prices.written:g} written"
+    captions = (
+        "Tokens written per response (table 12 of the paper)",
+        f"Cost of annotation (table 14), USD at {prices.read:g} per million tokens read and {prices.written:g} written",
+        "Fidelity of spans (table 15)",
+    )
     return [
-        Table(
-            "Tokens written per response (table 12 of the paper)",
-            ("task", "responses", "a label per token", "words and spans", "saved"),
-            [
-                (
-                    name,
-                    f"{one['responses']:,}",
-                    f"{one['written_dense'] / per[name]:.1f}",
-                    f"{one['written'] / per[name]:.1f}",
-                    _percent(one["saved_share"]),
-                )
-                for name, one in found.items()
-            ],
-        ),
-        Table(
-            f"Cost of annotation (table 14), {usd}",
-            ("task", "tokens read", "written", "per response", "in all", "in all, a label per token"),
-            [
-                (
-                    name,
-                    f"{one['read']:,}",
-                    f"{one['written']:,}",
-                    f"{one['cost_usd'] / per[name]:.5f}",
-                    f"{one['cost_usd']:.4f}",
-                    f"{one['cost_dense_usd']:.4f}",
-                )
-                for name, one in found.items()
-            ],
-        ),
-        Table(
-            "Fidelity of spans (table 15)",
-            ("task", "spans", "quotes not found", "without support", "spans per response", "tokens labelled"),
-            [
-                (
-                    name,
-                    f"{one['spans']:,}",
-                    f"{_percent(one['unmatched_rate'])} ({one['unmatched']:,})",
-                    f"{_percent(one['unsupported_share'])} ({one['unsupported']:,})",
-                    f"{one['spans_per_response']:.2f}",
-                    _percent(one["labelled_share"]),
-                )
-                for name, one in found.items()
-            ],
+        *(
+            Table(caption, ("task", *cells), [(name, *_row(one, cells)) for name, one in found.items()])
+            for caption, cells in zip(captions, _CELLS, strict=True)
         ),
         Table(
             "Tokens per span (table 18)",
@@ -182,6 +165,13 @@ def paper_tables(tasks: Mapping[str, Counts], prices: Prices) -> list[Table]:
     ]
 
 
+def _row(one: Mapping[str, Any], cells: Mapping[str, str]) -> list[str]:
+    numbers = {name: value for name, value in one.items() if isinstance(value, int | float)}
+    each = {name: value / max(one["responses"], 1) for name, value in numbers.items()}
+    percent = {name: 100 * value for name, value in numbers.items()}
+    return [cell.format(**numbers, each=each, percent=percent) for cell in cells.values()]
+
+
 def as_text(tables: Sequence[Table]) -> str:
     """Return tables as plain text with aligned columns."""
     blocks = []
@@ -197,37 +187,25 @@ def as_text(tables: Sequence[Table]) -> str:
 
 def tables_png(tasks: Mapping[str, Counts], prices: Prices) -> bytes:
     """Return tokens written, cost, shares and span lengths of each task as a PNG file."""
-    from matplotlib.figure import Figure
-
     found = [counts.as_json(prices) for counts in tasks.values()]
-    figure = Figure(figsize=(13, 3.4 + 0.2 * len(tasks)), dpi=110, layout="constrained", facecolor="white")
-    tokens, shares, lengths = figure.subplots(1, 3)
     per = [max(one["responses"], 1) for one in found]
-    _bars(
-        tokens,
-        list(tasks),
-        {
-            "a label per token": [one["written_dense"] / n for one, n in zip(found, per, strict=True)],
-            "words and spans": [one["written"] / n for one, n in zip(found, per, strict=True)],
+    tokens = {"a label per token": "written_dense", "words and spans": "written"}
+    shares = {
+        "tokens labelled": "labelled_share",
+        "quotes not found": "unmatched_rate",
+        "spans without support": "unsupported_share",
+    }
+    lengths = {f"{label}, median": [(one["span_tokens"][label] or [0, 0, 0])[1] for one in found] for label in LABELS}
+    panels: dict[str, Mapping[str, Sequence[float]]] = {
+        "tokens written per response": {
+            label: [one[name] / n for one, n in zip(found, per, strict=True)] for label, name in tokens.items()
         },
-        "tokens written per response",
-    )
-    _bars(
-        shares,
-        list(tasks),
-        {
-            "tokens labelled": [100 * one["labelled_share"] for one in found],
-            "quotes not found": [100 * one["unmatched_rate"] for one in found],
-            "spans without support": [100 * one["unsupported_share"] for one in found],
-        },
-        "percent",
-    )
-    _bars(
-        lengths,
-        list(tasks),
-        {f"{label}, median": [(one["span_tokens"][label] or [0, 0, 0])[1] for one in found] for label in LABELS},
-        "tokens per span",
-    )
+        "percent": {label: [100 * one[name] for one in found] for label, name in shares.items()},
+        "tokens per span": lengths,
+    }
+    figure = new_figure(13, 3.4 + 0.2 * len(tasks))
+    for axis, (title, series) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        _bars(axis, list(tasks), series, title)
     return to_png(figure)
 
 
@@ -240,16 +218,8 @@ def _bars(axis: Any, names: Sequence[str], series: Mapping[str, Sequence[float]]
         axis.bar_label(bars, fmt=lambda x: f"{x:,.0f}" if x >= 100 else f"{x:.3g}", padding=2, fontsize=8, color=INK)
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
-    axis.set_title(title, loc="left", fontsize=10.5, color=INK)
-    axis.grid(axis="x", color=GRID, linewidth=0.8)
-    axis.set_axisbelow(True)
+    style(axis, title, grid="x")
     axis.margins(x=0.15)
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
     axis.legend(
         frameon=False, fontsize=8, labelcolor=INK, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(series)
     )
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.1f} %"

@@ -35,7 +35,7 @@ _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
 class Table(NamedTuple):
-    """A table of the page: caption, column names, rows."""
+    """A table of the page."""
 
     caption: str
     columns: Sequence[str]
@@ -132,7 +132,6 @@ def escape(text: str) -> str:
 
 
 def _document(title: str, body: str) -> str:
-    """Return the whole page around its body."""
     page = files("text2grad.experiments.reports").joinpath("page")
     style, script = (page.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = (
@@ -155,7 +154,6 @@ def _hash(content: str) -> str:
 
 
 def _header(title: str, intro: str, summary: Sequence[tuple[str, str]], named: Sequence[tuple[str, str]]) -> str:
-    """Return title, introduction and figures of the page."""
     paragraphs = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in intro.split("\n\n") if paragraph.strip())
     tiles = "".join(_tile(name, value) for name, value in summary)
     figures = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
@@ -202,7 +200,6 @@ def _links(named: Sequence[tuple[str, str]]) -> str:
 
 
 def _gallery(images: Iterable[tuple[str, bytes]], tables: Iterable[tuple[str, Any, Any]]) -> str:
-    """Return the pictures and the tables."""
     shown = "".join(
         f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{b64encode(data).decode("ascii")}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>\n"
@@ -213,7 +210,6 @@ def _gallery(images: Iterable[tuple[str, bytes]], tables: Iterable[tuple[str, An
 
 
 def _table(table: Table) -> str:
-    """Return one table."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
     return (
@@ -223,7 +219,6 @@ def _table(table: Table) -> str:
 
 
 def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
-    """Yield the responses of one group."""
     yield f'<section class="group" id="group-{number}">'
     if heading:
         yield f"<h2>{escape(heading)} <small>{_count(len(records), 'response')}</small></h2>\n"
@@ -242,7 +237,6 @@ def _card(record: Record, columns: Sequence[str]) -> str:
 
 
 def _answer(record: Record, columns: Sequence[str]) -> str:
-    """Return one response and its critique."""
     parts = _count(len(record.get("offsets", ())), record.get("unit", "token"))
     label = f"Response, {parts}; arrow keys move between them"
     by = f'<p class="where as-is">{escape(record["by"])}</p>' if "by" in record else ""

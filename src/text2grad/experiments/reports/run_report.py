@@ -16,7 +16,7 @@ from rich.table import Table
 from text2grad.errors import DataError
 from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.reports.plots import RunCurves, curves_png
-from text2grad.files import to_json, write_atomically
+from text2grad.files import to_json, write_files
 
 SHOWN_ROLLOUTS = 6  # of the first and of the last step
 
@@ -49,14 +49,9 @@ def read_run(directory: Path, name: str = "") -> Run:
 
 
 def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str, intro: str = "") -> dict[str, Any]:
-    """Write results.json, curves.png and report.html, and return the results.
+    """Write results.json, curves.png (first the main metric of the task) and report.html, and return the results.
 
-    Args:
-        runs: at least one run; the page shows responses of the first.
-        out: directory of the three files.
-        metric: the main metric of the task, drawn first.
-        title: of the page.
-        intro: text under the title.
+    The page shows responses of the first run; at least one run is needed.
     """
     results = {"runs": {run.name: _results(run) for run in runs}}
     picture = curves_png([_curves(run, metric) for run in runs], metric=metric)
@@ -68,10 +63,7 @@ def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str
         images=[("Mean over the rollouts of each step; thick lines are smoothed.", picture)],
         tables=[("Held-out examples, sampled at the training temperature", columns, rows)] if rows else [],
     )
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "results.json", to_json(results))
-    write_atomically(out / "curves.png", picture)
-    write_atomically(out / "report.html", page.encode())
+    write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
     return results
 
 

@@ -6,8 +6,10 @@ control characters are replaced by visible signs.
 """
 
 import re
+from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from text2grad.types import Critique, Label
@@ -21,14 +23,7 @@ _LISTED_CHARS = 100
 
 
 def print_critique(console: Console, response: str, critique: Critique, *, title: str = "") -> None:
-    """Print a response with coloured spans, and its critique.
-
-    Args:
-        console: the terminal.
-        response: the response.
-        critique: of this response.
-        title: printed above the response.
-    """
+    """Print a response with coloured spans, and its critique; the title goes above the response."""
     if title:
         console.print(plain(title, style="bold"))
     console.print(coloured(response, critique))
@@ -41,6 +36,16 @@ def print_critique(console: Console, response: str, critique: Critique, *, title
     if critique.outcome is not None:
         console.print(plain(f"outcome {critique.outcome:+.3g}"))
     console.print()
+
+
+def print_figures(console: Console, figures: Sequence[tuple[str, str]], *, title: str = "") -> None:
+    """Print names and values in two columns."""
+    table = Table.grid(padding=(0, 3))
+    if title:
+        table.add_row(plain(title, style="bold"))
+    for name, value in figures:
+        table.add_row(plain(name, style="dim"), plain(value))
+    console.print(table)
 
 
 def coloured(response: str, critique: Critique) -> Text:
@@ -76,13 +81,11 @@ def plain(text: str, *, style: str = "") -> Text:
 
 
 def _sign(match: re.Match[str]) -> str:
-    """Return a sign for a control character."""
     code = ord(match[0])
     return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
 
 
 def _print_item(console: Console, sign: str, quote: str, style: str) -> None:
-    """Print one line of a list."""
     shown = " ".join(quote.split())
     shown = shown if len(shown) <= _LISTED_CHARS else shown[: _LISTED_CHARS - 2] + " …"
     console.print(Text.assemble(f"  {sign} ", plain(shown)), style=style)
