@@ -84,12 +84,7 @@ class ScalarRewardModel:
         """Write a Hugging Face directory, and the settings as reward_head.json."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        settings = {
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "rows_at_once": self.rows_at_once,
-            "prompt_format": self.prompt_format,
-        }
+        settings = {name: getattr(self, name) for name in ("mean", "deviation", "rows_at_once", "prompt_format")}
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 
     @classmethod

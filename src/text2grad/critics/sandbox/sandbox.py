@@ -200,19 +200,10 @@ class Sandbox(Closing):
 
     def _start(self, number: int) -> None:
         """Start workers in parallel until `number` are idle."""
-        new: list[Worker] = []
         try:
-            while len(self._idle) + len(new) < number:
-                new.append(Worker(self.isolation))
-            for worker in new:
-                worker.wait()
-        except BaseException as error:
-            for worker in new:
-                worker.end()
-            if isinstance(error, StartError):
-                raise SandboxError(f"a worker of isolation {self.isolation} could not be started: {error}") from error
-            raise
-        self._idle += new
+            self._idle += _started(self.isolation, number - len(self._idle))
+        except StartError as error:
+            raise SandboxError(f"a worker of isolation {self.isolation} could not be started: {error}") from error
 
     def _worker(self) -> Worker:
         if not self._idle:
@@ -258,23 +249,28 @@ def _ready(workers: Sequence[Worker]) -> list[Worker]:
     return readable or [worker for worker in workers if time.monotonic() > worker.deadline]
 
 
+def _started(isolation: Isolation, number: int) -> list[Worker]:
+    """Start workers in parallel, and return them when all are ready; after an error none stays."""
+    workers: list[Worker] = []
+    try:
+        for _ in range(number):
+            workers.append(Worker(isolation))
+        for worker in workers:
+            worker.wait()
+    except BaseException:
+        for worker in workers:
+            worker.end()
+        raise
+    return workers
+
+
 def _first_worker(choice: Sequence[Isolation]) -> Worker:
     reasons = []
     for isolation in choice:
         try:
-            worker = Worker(isolation)
+            return _started(isolation, 1)[0]
         except StartError as error:
             reasons.append(f"{isolation}: {error}")
-            continue
-        try:
-            worker.wait()
-        except BaseException as error:
-            worker.end()
-            if not isinstance(error, StartError):
-                raise
-            reasons.append(f"{isolation}: {error}")
-        else:
-            return worker
     raise SandboxError(
         "code cannot be run in isolation on this machine. Tried "
         + "; ".join(reasons)
