@@ -17,11 +17,7 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import context_of, decode_greedily, encode_prompts, load_tokenizer, padding_id, stop_ids
-from text2grad.reward_models.decoding.constrained import (
-    ConstrainedCritique,
-    ConstrainedProcessor,
-    skeleton_of,
-)
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.shared_base import load_writer

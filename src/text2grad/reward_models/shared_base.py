@@ -71,13 +71,7 @@ class AdapterRole:
 
 
 def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:
-    """Put an adapter onto the policy's base, frozen and off, and return its role.
-
-    Args:
-        policy: peft's model, whose adapters stay as they are.
-        directory: of the adapter.
-        adapter: what it is called on this base.
-    """
+    """Put an adapter onto the base of the policy, a model of peft, frozen and off, and return its role."""
     trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
     with _quiet():
         policy.load_adapter(str(directory), adapter_name=adapter, is_trainable=False)

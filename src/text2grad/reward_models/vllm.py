@@ -60,12 +60,7 @@ class VLLMEngine:
     """A language model or adapter, loaded by vLLM."""
 
     def __init__(self, directory: str | Path, config: EngineSettings = (), *, trust_remote_code: bool = False) -> None:
-        """Load the model.
-
-        Args:
-            directory: of the model, or of an adapter whose configuration names its base.
-            config: arguments of vLLM's engine.
-            trust_remote_code: run code that comes with the model.
+        """Load a model, or an adapter on the base that its configuration names.
 
         Raises:
             ConfigError: if vLLM is not installed, or several processes share the run.
@@ -147,12 +142,7 @@ class VLLMRewardModel(CritiqueDecoder):
 
     @classmethod
     def load(
-        cls,
-        directory: str | Path,
-        *,
-        config: EngineSettings = (),
-        trust_remote_code: bool = False,
-        **settings: Any,
+        cls, directory: str | Path, *, config: EngineSettings = (), trust_remote_code: bool = False, **settings: Any
     ) -> "VLLMRewardModel":
         """Load a model or adapter that `GenerativeRewardModel.save` wrote, or any language model that writes critiques.
 

@@ -216,12 +216,8 @@ def run_tests(
 ) -> Outcome:
     """Return the outcome of one program, in a sandbox of its own. For many programs, a `Sandbox` is much faster.
 
-    Args:
-        program: its source, which the tests can import as `solution`.
-        tests: statements with assertions, or the text of a test file.
-        timeout_s: time limit of both together, in seconds.
-        memory_mb: limit of the address space in MiB.
-        accept_weaker: run without protection of files if no stronger isolation works; see the module.
+    The limits are those of `Sandbox.run_many`. `accept_weaker` runs the program without protection of files if no
+    stronger isolation works; see the module.
 
     Raises:
         ConfigError: if a limit is out of range.
