@@ -206,14 +206,17 @@ class RewardRun:
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
         model, unseen = self.recipe.model, self.recipe.reward_model.unseen
         lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
-        settings: dict[str, Any] = {
-            "name": name,
-            "base": model.path,
-            "lora": lora,
-            "adapter": adapter,
-            "unseen": unseen,
-        }
-        return model_card(results, self.reward_model, self.settings, **settings).encode()
+        card = model_card(
+            results,
+            self.reward_model,
+            self.settings,
+            name=name,
+            base=model.path,
+            lora=lora,
+            adapter=adapter,
+            unseen=unseen,
+        )
+        return card.encode()
 
     def _best(self, checkpoint: Path, *, whole: bool) -> Any:
         """Load the weights of a checkpoint: all of them, an adapter on its base, or merged into its base."""
