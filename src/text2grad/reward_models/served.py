@@ -9,7 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from text2grad.critics import servers
+from text2grad.critics.servers import (
+    AnnotationResult,
+    AnnotationSession,
+    CachedClient,
+    Endpoint,
+    Failure,
+    Item,
+    Prompt,
+    ResponseFormat,
+    Store,
+    collect_critiques,
+    make_values,
+    numbered_items,
+    read_answer,
+)
 from text2grad.errors import RequestError, check_known
 from text2grad.feedback import Match
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
@@ -62,7 +76,7 @@ class ServerRewardModel:
         if constrain:
             check_expressible(limits)
         fixed = {"model": model, "temperature": 0.0, "structured": "json_schema" if constrain else "off"}
-        (self.endpoint,) = servers.make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, servers.Endpoint)
+        (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
         self.endpoint.check("server")
         self.path, self.prompt_format, self.write_feedback = Path(store), prompt_format, write_feedback
         self.constrain, self.limits = constrain, limits
@@ -74,17 +88,17 @@ class ServerRewardModel:
         Raises:
             CriticError: if the server rejects every request (a wrong key, an unknown model) or does not respond.
         """
-        with servers.Store(self.path) as store:
-            session = servers.AnnotationSession(self.endpoint, store, self.annotate)
-            return servers.collect_critiques(session, servers.numbered_items(examples, responses))
+        with Store(self.path) as store:
+            session = AnnotationSession(self.endpoint, store, self.annotate)
+            return collect_critiques(session, numbered_items(examples, responses))
 
-    def prompt(self, item: servers.Item) -> servers.Prompt:
+    def prompt(self, item: Item) -> Prompt:
         """Return the prompt for the critique of a response."""
         if self.prompt_format == "plain":
             return critique_prompt(item.example, item.response)
         return ({"role": "user", "content": critique_request(item.example, item.response)},)
 
-    async def annotate(self, client: servers.CachedClient, item: servers.Item) -> servers.AnnotationResult:
+    async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
         """Return the critique of one response.
 
         As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
@@ -99,7 +113,7 @@ class ServerRewardModel:
                 max_tokens=self.endpoint.max_tokens,
             )
         try:
-            answer = await client.complete(self.prompt(item), servers.ResponseFormat("grammar", grammar))
+            answer = await client.complete(self.prompt(item), ResponseFormat("grammar", grammar))
         except RequestError as error:
-            return servers.AnnotationResult(failure=servers.Failure(error.kind, error.detail))
-        return servers.read_answer(answer, item.response, match=self.match, occurrences="first", complete=False)
+            return AnnotationResult(failure=Failure(error.kind, error.detail))
+        return read_answer(answer, item.response, match=self.match, occurrences="first", complete=False)

@@ -141,11 +141,9 @@ class Sandbox(Closing):
             SandboxError: if tests need pytest, which is not installed, or a lost worker cannot be replaced.
         """
         _check_limits(timeout_s, memory_mb)
-        if (
-            pytest_site() is None
-            and (job := next((k for k, (_, tests) in enumerate(jobs) if "pytest" in tests), -1)) >= 0
-        ):
-            raise SandboxError(f"the tests of job {job} need pytest, which is not installed: pip install pytest")
+        needing = [job for job, (_, tests) in enumerate(jobs) if "pytest" in tests]
+        if needing and pytest_site() is None:
+            raise SandboxError(f"the tests of job {needing[0]} need pytest, which is not installed: pip install pytest")
         with self._lock:
             return self._run(jobs, timeout_s, memory_mb)
 
