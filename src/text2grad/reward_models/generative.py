@@ -6,6 +6,7 @@ Constrained decoding guarantees, for any weights, complete JSON whose quotes occ
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,11 +17,7 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import context_of, decode_greedily, encode_prompts, load_tokenizer, padding_id, stop_ids
-from text2grad.reward_models.decoding.constrained import (
-    ConstrainedCritique,
-    ConstrainedProcessor,
-    skeleton_of,
-)
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.shared_base import load_writer
@@ -28,6 +25,10 @@ from text2grad.reward_models.writing import LABEL_FORMS, critique_from_labels, c
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
 SETTINGS_FILE = "reward_model.json"
+SAVED = (
+    *("max_new_tokens", "rows_at_once", "write_feedback", "form", "match", "constrain", "limits"),
+    *("prompt_format", "votes", "vote_threshold"),
+)
 RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
 
 
@@ -47,18 +48,6 @@ def critique_prompts(
     return list(tokenizer(prompts)["input_ids"])
 
 
-def read_critiques(texts: Sequence[str], responses: Sequence[str], form: CritiqueForm, match: Match) -> list[Critique]:
-    """Parse the texts of critiques.
-
-    A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
-    occurrence, a policy would get more reward for each repetition of a good phrase.
-    """
-    pairs = zip(texts, responses, strict=True)
-    if form != "spans":
-        return [critique_from_labels(*pair, LABEL_FORMS[form]) for pair in pairs]
-    return [critique_from_text(*pair, match=match, occurrences="first") for pair in pairs]
-
-
 def constrains(constrain: bool | None, form: CritiqueForm) -> bool:
     """Return whether decoding is constrained; None constrains it if the form allows it.
 
@@ -74,19 +63,6 @@ def constrains(constrain: bool | None, form: CritiqueForm) -> bool:
     return form == "spans" if constrain is None else constrain
 
 
-def check_room(max_new_tokens: int, least: int) -> None:
-    """Check that the length limit has room for an empty critique of `least` tokens.
-
-    Raises:
-        ModelError: if it has not.
-    """
-    if max_new_tokens < least:
-        raise ModelError(
-            f"max_new_tokens = {max_new_tokens} is too short for a critique: an empty critique has {least} tokens with "
-            "this tokenizer. Raise it, or switch constrained decoding off with constrain = False."
-        )
-
-
 def saved_settings(directory: str | Path) -> dict[str, Any]:
     """Return the settings in a model's directory under their current names; without a file, no limits of quotes."""
     path = Path(directory) / SETTINGS_FILE
@@ -98,25 +74,16 @@ def _current_names(saved: dict[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(key, key): value for key, value in saved.items()}
 
 
-class _Request(NamedTuple):
-    """One critique to decode."""
-
-    ids: list[int]  # of the reward model's prompt
-    response: str  # the text that may be quoted
-    group: str  # requests of one group share a prefix
-    rng: Random | None = None  # samples the critique; None decodes greedily
-
-
-class GenerativeRewardModel:
-    """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques."""
+class CritiqueDecoder(ABC):
+    """The settings of a language model that decodes critiques, and the reading of its texts."""
 
     def __init__(  # noqa: PLR0913 - each is kept in reward_model.json under its name
         self,
-        model: Any,
         tokenizer: Any,
+        size: int,
+        eos_ids: Sequence[int],
         *,
         max_new_tokens: int = 512,
-        rows_at_once: int = 64,
         write_feedback: bool = True,
         form: CritiqueForm = "spans",
         match: Match = "exact",
@@ -127,39 +94,35 @@ class GenerativeRewardModel:
         vote_threshold: float = 0.5,
         seed: int = 0,
     ) -> None:
-        """Take a model that was trained to write critiques.
+        """Take a tokenizer and the settings.
 
         Args:
-            model: a Hugging Face causal language model.
-            tokenizer: its tokenizer; the policy may have another one.
+            tokenizer: of the reward model; the policy may have another one.
+            size: number of ids of the model.
+            eos_ids: ids that end a critique.
             max_new_tokens: length limit of a critique.
-            rows_at_once: critiques per batch; changes memory, not results.
-            match: how quotes are located in the response; with constrained decoding always "exact".
-            form: "spans" quotes the response; "dense" and "scores" label each word (`writing`).
             write_feedback: False if the model was trained on spans without feedback.
+            form: "spans" quotes the response; "dense" and "scores" label each word (`writing`).
+            match: how quotes are located in the response; with constrained decoding always "exact".
             constrain: allow only complete JSON with verbatim quotes (docs/constrained.md); None does so for the form
                 "spans". Without it, a truncated list of quotes is read up to its last quote.
             limits: further limits of the quotes in constrained decoding.
             prompt_format: as in training: "chat" uses the chat template, "plain" does not.
             votes: critiques sampled per response and combined by `vote`; 1 decodes greedily.
             vote_threshold: share of the critiques that must mark a character.
-            seed: of sampling; a critique depends on the seed and its own prompt only, not on the batch.
+            seed: of sampling.
 
         Raises:
             ConfigError: if there is no such form, `constrain` is True for a form with word labels, or `votes` or
                 `vote_threshold` is out of range.
-            ModelError: if the model has no end-of-sequence token, or the tokenizer or `max_new_tokens` has no room for
-                the JSON of a critique.
+            ModelError: if the tokenizer or `max_new_tokens` has no room for the JSON of a critique.
         """
         self.constrain = constrains(constrain, form)
-        self.model, self.tokenizer = model.eval(), tokenizer
-        self.max_new_tokens, self.rows_at_once = max_new_tokens, rows_at_once
-        self.write_feedback = write_feedback
-        self.match: Match = match
-        self.eos_ids = stop_ids(model, tokenizer)
-        self.pad_id = padding_id(tokenizer, self.eos_ids)
-        self.limits = limits or QuoteLimits()
+        self._size, self.eos_ids = size, eos_ids
+        self.tokenizer, self.max_new_tokens, self.write_feedback = tokenizer, max_new_tokens, write_feedback
         self.form: CritiqueForm = form
+        self.match: Match = match
+        self.limits = limits or QuoteLimits()
         self.prompt_format: PromptFormat = prompt_format
         self.votes, self.vote_threshold, self.seed = votes, vote_threshold, seed
         check_votes(votes, vote_threshold)
@@ -168,37 +131,103 @@ class GenerativeRewardModel:
                 "limits.quoted_in_feedback allows only quotes that the feedback contains, and this model writes no "
                 "feedback. Leave it out (in a recipe: critic.quoted_in_feedback)."
             )
-        check_room(max_new_tokens, self._least_room)
+        if max_new_tokens < self._min_tokens:
+            raise ModelError(
+                f"max_new_tokens = {max_new_tokens} is too short for a critique: an empty critique has "
+                f"{self._min_tokens} tokens with this tokenizer. Raise it, or switch constrained decoding off with "
+                "constrain = False."
+            )
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order."""
-        if self.votes > 1:
-            samples = self.draw(examples, responses)
-            return [vote(*pair, threshold=self.vote_threshold) for pair in zip(samples, responses, strict=True)]
-        return self._read(self.write(examples, responses), responses)
+        if self.votes == 1:
+            return self._read(self.write(examples, responses), responses)
+        samples = self.draw(examples, responses)
+        return [vote(*pair, threshold=self.vote_threshold) for pair in zip(samples, responses, strict=True)]
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
         """Return `votes` sampled critiques of each response."""
-        requests = [
-            _Request(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
-            for ids, response in zip(self._prompts(examples, responses), responses, strict=True)
-            for number in range(self.votes)
-        ]
-        critiques = self._read(self._texts(requests), [request.response for request in requests])
-        return [critiques[start : start + self.votes] for start in range(0, len(critiques), self.votes)]
+        drawn = self._texts(examples, responses, self.votes)
+        return [self._read(own, [response] * len(own)) for own, response in zip(drawn, responses, strict=True)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
 
         The text is empty if the model's context has no room for a critique after the prompt.
         """
-        rows = zip(self._prompts(examples, responses), responses, examples, strict=True)
-        return self._texts([_Request(ids, response, example.prompt_text) for ids, response, example in rows])
+        return [texts[0] for texts in self._texts(examples, responses, 0)]
+
+    @abstractmethod
+    def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
+        """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
 
     def _prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
         return critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
 
-    def _texts(self, requests: Sequence[_Request]) -> list[str]:
+    def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
+        """Parse the texts of critiques.
+
+        A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
+        occurrence, a policy would get more reward for each repetition of a good phrase.
+        """
+        pairs = zip(texts, responses, strict=True)
+        if self.form != "spans":
+            return [critique_from_labels(*pair, LABEL_FORMS[self.form]) for pair in pairs]
+        match: Match = "exact" if self.constrain else self.match
+        return [critique_from_text(*pair, match=match, occurrences="first") for pair in pairs]
+
+    @property
+    def _skeleton(self) -> Skeleton:
+        return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, write_feedback=self.write_feedback)
+
+    @property
+    def _min_tokens(self) -> int:
+        """Number of tokens of the shortest critique."""
+        return int(self._skeleton.cost[START]) if self.constrain else 1
+
+
+class _Request(NamedTuple):
+    """One critique to decode."""
+
+    ids: list[int]  # of the reward model's prompt
+    response: str  # the text that may be quoted
+    group: str  # requests of one group share a prefix
+    rng: Random | None = None  # samples the critique; None decodes greedily
+
+
+class GenerativeRewardModel(CritiqueDecoder):
+    """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, rows_at_once: int = 64, **settings: Any) -> None:
+        """Take a model that was trained to write critiques.
+
+        Args:
+            model: a Hugging Face causal language model.
+            tokenizer: its tokenizer.
+            rows_at_once: critiques per batch; changes memory, not results.
+            settings: keyword arguments of `CritiqueDecoder`. A sampled critique depends on the seed and its own prompt
+                only, not on the batch.
+
+        Raises:
+            ConfigError, ModelError: as `CritiqueDecoder`; ModelError also if the model has no end-of-sequence token.
+        """
+        super().__init__(tokenizer, model.config.get_text_config().vocab_size, stop_ids(model, tokenizer), **settings)
+        self.model, self.rows_at_once = model.eval(), rows_at_once
+        self.pad_id = padding_id(tokenizer, self.eos_ids)
+
+    def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
+        rows = zip(self._prompts(examples, responses), responses, examples, strict=True)
+        requests = [
+            _Request(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
+            if draws
+            else _Request(ids, response, example.prompt_text)
+            for ids, response, example in rows
+            for number in range(draws or 1)
+        ]
+        texts, size = self._decode_all(requests), draws or 1
+        return [texts[start : start + size] for start in range(0, len(texts), size)]
+
+    def _decode_all(self, requests: Sequence[_Request]) -> list[str]:
         """Return the text of each request; a batch holds prompts of similar length, with groups kept together."""
         longest: dict[str, int] = {}
         for request in requests:
@@ -206,7 +235,7 @@ class GenerativeRewardModel:
         place = {group: number for number, group in enumerate(longest)}
         keys = [(longest[request.group], place[request.group], len(request.ids)) for request in requests]
         order = sorted(range(len(requests)), key=keys.__getitem__)
-        texts, least = [""] * len(requests), self._least_room
+        texts, least = [""] * len(requests), self._min_tokens
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
             rows = [row for row in batch if self._room(requests[row].ids) >= least]
@@ -214,9 +243,6 @@ class GenerativeRewardModel:
                 for row, text in zip(rows, self._decode([requests[row] for row in rows]), strict=True):
                     texts[row] = text
         return texts
-
-    def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
-        return read_critiques(texts, responses, self.form, "exact" if self.constrain else self.match)
 
     def _decode(self, requests: Sequence[_Request]) -> list[str]:
         """Return the texts of one batch."""
@@ -241,16 +267,6 @@ class GenerativeRewardModel:
             groups=[request.group for request in requests],
         )
 
-    @property
-    def _skeleton(self) -> Skeleton:
-        size = self.model.config.get_text_config().vocab_size
-        return skeleton_of(self.tokenizer, size=size, eos_ids=self.eos_ids, write_feedback=self.write_feedback)
-
-    @property
-    def _least_room(self) -> int:
-        """Number of tokens of the shortest critique."""
-        return int(self._skeleton.cost[START]) if self.constrain else 1
-
     def _room(self, prompt: list[int]) -> int:
         """Return the most tokens that a critique can have after this prompt."""
         return int(min(self.max_new_tokens, context_of(self.model) - len(prompt)))
@@ -259,18 +275,7 @@ class GenerativeRewardModel:
         """Write a Hugging Face directory, and the settings as reward_model.json."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        settings = {
-            "max_new_tokens": self.max_new_tokens,
-            "rows_at_once": self.rows_at_once,
-            "write_feedback": self.write_feedback,
-            "form": self.form,
-            "match": self.match,
-            "constrain": self.constrain,
-            "limits": asdict(self.limits),
-            "prompt_format": self.prompt_format,
-            "votes": self.votes,
-            "vote_threshold": self.vote_threshold,
-        }
+        settings = {name: getattr(self, name) for name in SAVED} | {"limits": asdict(self.limits)}
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 
     @classmethod

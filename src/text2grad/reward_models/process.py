@@ -17,7 +17,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models import NO_LOSS, FineTuning, OnStep, context_of, load_model, load_tokenizer
 from text2grad.reward_models.process_steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
 from text2grad.reward_models.scalar import fit, logits_of, new_classifier, too_long
-from text2grad.reward_models.writing import critique_prompt
+from text2grad.reward_models.writing import critique_prompt, inputs_of
 from text2grad.types import Critique, Example, Span
 
 SETTINGS_FILE = "process_reward_model.json"
@@ -185,7 +185,7 @@ def train_process_reward_model(
     )
     reward_model = ProcessRewardModel(model, tokenizer, rule=rule)
     given, steps = _with_steps(annotations, chosen)
-    rows = _rows(tokenizer, given, steps)
+    rows = rows_of(tokenizer, *inputs_of(given), steps)
     kept = [row for row, (ids, _) in enumerate(rows) if len(ids) <= min(settings.max_tokens, context_of(model))]
     counts: Counter[str] = Counter(step.label for row in kept for step in steps[row])
     if len(counts) < 2:
@@ -209,13 +209,6 @@ def _with_steps(
     return [one for one, steps in pairs if steps], [steps for _, steps in pairs if steps]
 
 
-def _rows(
-    tokenizer: Any, annotations: Sequence[Annotation], steps: Sequence[Sequence[Step]]
-) -> list[tuple[list[int], list[int]]]:
-    asked = [Example(one.prompt) for one in annotations]
-    return rows_of(tokenizer, asked, [one.response for one in annotations], steps)
-
-
 def _labels(ids: Sequence[int], ends: Sequence[int], steps: Sequence[Step]) -> list[int]:
     """Return the label of each token: the step's label on its last token, no loss on any other."""
     labels = [NO_LOSS] * len(ids)
@@ -229,7 +222,7 @@ def _measure(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return correctly labelled steps and all steps, by label; responses that do not fit the context are skipped."""
     given, steps = _with_steps(annotations, rule)
-    critiques = reward_model.judge([Example(one.prompt) for one in given], [one.response for one in given], steps)
+    critiques = reward_model.judge(*inputs_of(given), steps)
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for critique, some in zip(critiques, steps, strict=True):

@@ -43,12 +43,7 @@ def split_steps(response: str, rule: StepRule) -> list[Step]:
 
 
 def labelled_steps(annotation: Annotation, rule: StepRule | Literal["spans"]) -> list[Step]:
-    """Return the steps of an annotated response with their labels.
-
-    Args:
-        annotation: a response and its critique.
-        rule: "lines" or "sentences"; or "spans", where the critique's spans are the steps.
-    """
+    """Return the steps of an annotated response with their labels; with rule "spans" they are the critique's spans."""
     spans = [span for span in annotation.critique.spans if span.end > span.start]
     if rule == "spans":
         return [Step(span.start, span.end, span.label) for span in spans]

@@ -44,17 +44,10 @@ class Refresher:
         seed: int,
         trust_remote_code: bool,
     ) -> None:
-        """Check that the critic can be trained and that there is an annotator.
+        """Check that the critic can be trained, and that there is an annotator, whose critiques are taken as the truth.
 
-        Args:
-            settings: when to refresh and how to train.
-            critic: the critic of the run; a refresh needs a `GenerativeRewardModel`.
-            annotator: the critic whose critiques are taken as the truth; None where neither audit nor refresh is set.
-            directory: of the run.
-            delta_settings: how spans become δ, for the audit.
-            match: how the annotator's quotes are located in a response.
-            seed: of the run.
-            trust_remote_code: run code that comes with the reward model's weights.
+        A refresh needs a `GenerativeRewardModel`; without audit and refresh the annotator is None. `delta_settings` say
+        how spans become δ in the audit, and `match` how the annotator's quotes are located in a response.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator.
@@ -201,16 +194,9 @@ def judge(
     *,
     match: Match,
 ) -> Agreement:
-    """Return the agreement of a critic's δ with the annotator's δ on some responses.
+    """Return the agreement of the critic's `deltas` and `critiques` with the annotator's on some responses.
 
-    Args:
-        annotator: its critiques are taken as the truth.
-        tokenizer: the policy's.
-        rollouts: the responses.
-        deltas: δ of each response by the critic.
-        critiques: of the critic.
-        settings: how spans become δ.
-        match: how the annotator's quotes are located in a response.
+    The tokenizer is the policy's; `match` says how the annotator's quotes are located in a response.
 
     Raises:
         CriticError: if the annotator fails.
@@ -223,12 +209,8 @@ def judge(
 def rebalanced(annotations: Sequence[Annotation], share: float, rng: Random) -> list[Annotation]:
     """Leave out annotations without a negative span, at random, until the others make up a share.
 
-    A reward model that is trained on few negative spans marks most text as positive.
-
-    Args:
-        annotations: in any order, which is kept.
-        share: of annotations with a negative span, in [0, 1]; 0 keeps all.
-        rng: chooses the annotations that stay.
+    A reward model that is trained on few negative spans marks most text as positive. The order is kept; a share of 0
+    keeps all annotations.
     """
     negative = [any(span.label == "negative" for span in one.critique.spans) for one in annotations]
     others = [row for row, is_negative in enumerate(negative) if not is_negative]

@@ -25,7 +25,7 @@ from text2grad.models import (
     train_with,
     training_arguments,
 )
-from text2grad.reward_models.writing import critique_prompt
+from text2grad.reward_models.writing import critique_prompt, inputs_of
 from text2grad.types import Critique, Example, PromptFormat
 
 SETTINGS_FILE = "reward_head.json"  # the name in saved models
@@ -84,12 +84,7 @@ class ScalarRewardModel:
         """Write a Hugging Face directory, and the settings as reward_head.json."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        settings = {
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "rows_at_once": self.rows_at_once,
-            "prompt_format": self.prompt_format,
-        }
+        settings = {name: getattr(self, name) for name in ("mean", "deviation", "rows_at_once", "prompt_format")}
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
 
     @classmethod
@@ -154,15 +149,10 @@ def train_scalar_reward_model(
     *,
     on_step: OnStep | None = None,
 ) -> tuple[ScalarRewardModel, int]:
-    """Train a scalar reward model with the squared error to standardized rewards.
+    """Train a scalar reward model with the squared error to standardized rewards, one per annotation.
 
-    Args:
-        start: directory of the causal language model whose trunk is the start; the output layer is new.
-        tokenizer: its tokenizer.
-        annotations: prompts and responses.
-        rewards: one number per annotation.
-        settings: of the training.
-        on_step: called with the number of finished steps after each step.
+    The trunk is that of the causal language model in the directory `start`; the output layer is new. `on_step` is
+    called with the number of finished steps after each step.
 
     Returns:
         The reward model, and the number of annotations that are longer than `settings.max_tokens` or than the model's
@@ -176,8 +166,7 @@ def train_scalar_reward_model(
 
     if not annotations or len(annotations) != len(rewards):
         raise DataError(f"got {len(annotations)} annotations and {len(rewards)} rewards; one reward each is needed")
-    examples = [Example(annotation.prompt) for annotation in annotations]
-    rows = scored_ids(tokenizer, examples, [annotation.response for annotation in annotations], "plain")
+    rows = scored_ids(tokenizer, *inputs_of(annotations), "plain")
     model = new_scalar_model(start, tokenizer, seed=settings.seed)
     limit = min(settings.max_tokens, context_of(model))
     kept = [row for row, ids in enumerate(rows) if len(ids) <= limit]
@@ -189,10 +178,8 @@ def train_scalar_reward_model(
     mean, deviation = fmean(rewards[row] for row in kept), pstdev([rewards[row] for row in kept])
     if deviation == 0:
         raise DataError(f"all {len(kept)} rewards are {mean}; at least two different rewards are needed")
-    data = {
-        "input_ids": [rows[row] for row in kept],
-        "labels": [(rewards[row] - mean) / deviation for row in kept],
-    }
+    labels = [(rewards[row] - mean) / deviation for row in kept]
+    data = {"input_ids": [rows[row] for row in kept], "labels": labels}
     fit(model, data, DataCollatorWithPadding(tokenizer), settings, on_step)
     return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation), len(annotations) - len(kept)
 

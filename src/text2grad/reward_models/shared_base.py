@@ -71,13 +71,7 @@ class AdapterRole:
 
 
 def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:
-    """Load an adapter onto the policy's base, frozen and inactive, and return its role.
-
-    Args:
-        policy: a peft model; its adapters do not change.
-        directory: of the adapter.
-        adapter: its name on this base.
-    """
+    """Load an adapter onto the base of a peft policy, frozen and inactive, and return its role."""
     trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
     with _quiet():
         policy.load_adapter(str(directory), adapter_name=adapter, is_trainable=False)

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from text2grad.errors import ConfigError, ModelError
-from text2grad.feedback import Match, check_votes, vote
 from text2grad.models import ADAPTER_CONFIG, base_named_by, load_tokenizer
-from text2grad.reward_models.decoding.constrained import skeleton_of
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.decoding.skeleton import START
-from text2grad.reward_models.generative import check_room, constrains, critique_prompts, read_critiques, saved_settings
-from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
+from text2grad.reward_models.generative import CritiqueDecoder, constrains, saved_settings
+from text2grad.types import Example
 
 EngineSettings = Mapping[str, Any] | Iterable[tuple[str, Any]]
 """Arguments of vLLM's engine by name, as a mapping or as pairs; None leaves an argument out."""
@@ -63,12 +60,7 @@ class VLLMEngine:
     """A language model or adapter, loaded by vLLM."""
 
     def __init__(self, directory: str | Path, config: EngineSettings = (), *, trust_remote_code: bool = False) -> None:
-        """Load the model.
-
-        Args:
-            directory: of the model, or of an adapter whose configuration names its base.
-            config: arguments of vLLM's engine.
-            trust_remote_code: run code that comes with the model.
+        """Load a model, or an adapter on the base that its configuration names.
 
         Raises:
             ConfigError: if vLLM is not installed, or several processes share the run.
@@ -118,82 +110,30 @@ class VLLMEngine:
         return [[list(own.token_ids) for own in one.outputs] for one in found]
 
 
-class VLLMRewardModel:
+class VLLMRewardModel(CritiqueDecoder):
     """A critic that is a language model in vLLM: `model(examples, responses)` returns critiques."""
 
-    def __init__(  # noqa: PLR0913 - as `GenerativeRewardModel`'s
-        self,
-        engine: Engine,
-        tokenizer: Any,
-        *,
-        max_new_tokens: int = 512,
-        write_feedback: bool = True,
-        form: CritiqueForm = "spans",
-        match: Match = "exact",
-        constrain: bool | None = None,
-        limits: QuoteLimits | None = None,
-        prompt_format: PromptFormat = "plain",
-        votes: int = 1,
-        vote_threshold: float = 0.5,
-        seed: int = 0,
-    ) -> None:
-        """Take an engine that has loaded a trained model, its tokenizer, and settings of `GenerativeRewardModel`.
+    def __init__(self, engine: Engine, tokenizer: Any, **settings: Any) -> None:
+        """Take an engine that has loaded a trained model, its tokenizer, and settings of `CritiqueDecoder`.
 
         Raises:
-            ConfigError: if a grammar cannot express a limit, if `constrain` is True and `form` labels words, or if
-                `votes` or `vote_threshold` is out of range.
-            ModelError: if the tokenizer or the length limit has no room for a critique's JSON.
+            ConfigError, ModelError: as `CritiqueDecoder`; ConfigError also if a grammar cannot express a limit.
         """
-        self.limits = limits or QuoteLimits()
-        self.constrain = _is_constrained(constrain, form, self.limits)
-        self.engine, self.tokenizer, self.max_new_tokens = engine, tokenizer, max_new_tokens
-        self.write_feedback = write_feedback
-        self.form: CritiqueForm = form
-        self.match: Match = match
-        self.prompt_format: PromptFormat = prompt_format
-        self.votes, self.vote_threshold, self.seed = votes, vote_threshold, seed
-        check_votes(votes, vote_threshold)
-        self._min_tokens = 1
-        if self.constrain:
-            ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-            self._min_tokens = int(
-                skeleton_of(tokenizer, size=len(tokenizer), eos_ids=ends, write_feedback=write_feedback).cost[START]
-            )
-            check_room(max_new_tokens, self._min_tokens)
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order."""
-        if self.votes == 1:
-            return self._read(self.write(examples, responses), responses)
-        drawn = self.draw(examples, responses)
-        return [vote(*pair, threshold=self.vote_threshold) for pair in zip(drawn, responses, strict=True)]
-
-    def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
-        """Return `votes` sampled critiques of each response."""
-        drawn = self._texts(examples, responses, self.votes)
-        return [self._read(own, [response] * len(own)) for own, response in zip(drawn, responses, strict=True)]
-
-    def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        """Return the text of one critique per response, in order, by greedy decoding.
-
-        The text is empty if prompt and response leave no room for a critique in the model's context.
-        """
-        return [texts[0] for texts in self._texts(examples, responses, 1)]
+        _is_constrained(settings)
+        ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        super().__init__(tokenizer, len(tokenizer), ends, **settings)
+        self.engine = engine
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        """Return the text of the greedy critique of each response, or of several sampled critiques."""
-        prompts = critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
+        prompts = self._prompts(examples, responses)
         rooms = [min(self.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
         rows = [row for row, room in enumerate(rooms) if room >= self._min_tokens]
         grammars = {row: self._grammar(responses[row], rooms[row]) for row in rows}
-        requests = [Request(prompts[row], rooms[row], grammars[row], draws, self.seed) for row in rows]
+        requests = [Request(prompts[row], rooms[row], grammars[row], draws or 1, self.seed) for row in rows]
         texts = [[""]] * len(prompts)
         for row, found in zip(rows, self.engine.write(requests), strict=True):
             texts[row] = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in found]
         return texts
-
-    def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
-        return read_critiques(texts, responses, self.form, "exact" if self.constrain else self.match)
 
     def _grammar(self, response: str, room: int) -> str:
         if not self.constrain:
@@ -202,12 +142,7 @@ class VLLMRewardModel:
 
     @classmethod
     def load(
-        cls,
-        directory: str | Path,
-        *,
-        config: EngineSettings = (),
-        trust_remote_code: bool = False,
-        **settings: Any,
+        cls, directory: str | Path, *, config: EngineSettings = (), trust_remote_code: bool = False, **settings: Any
     ) -> "VLLMRewardModel":
         """Load a model or adapter that `GenerativeRewardModel.save` wrote, or any language model that writes critiques.
 
@@ -223,7 +158,7 @@ class VLLMRewardModel:
         """
         settings = {**saved_settings(directory), **settings}
         settings.pop("rows_at_once", None)  # vLLM makes its own batches
-        constrained = _is_constrained(settings.get("constrain"), settings.get("form", "spans"), settings["limits"])
+        constrained = _is_constrained(settings)
         check_vllm()
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         if constrained:
@@ -232,11 +167,11 @@ class VLLMRewardModel:
         return cls(engine, tokenizer, **settings)
 
 
-def _is_constrained(constrain: bool | None, form: CritiqueForm, limits: QuoteLimits) -> bool:
+def _is_constrained(settings: Mapping[str, Any]) -> bool:
     """Return whether a grammar is enforced; refuse limits that it cannot express."""
-    constrained = constrains(constrain, form)
+    constrained = constrains(settings.get("constrain"), settings.get("form", "spans"))
     if constrained:
-        check_expressible(limits)
+        check_expressible(settings.get("limits") or QuoteLimits())
     return constrained
 
 

@@ -28,7 +28,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from text2grad.align import Range
-from text2grad.feedback import CutObject, Reading, inside_word, is_finite, is_json, printable, read_objects
+from text2grad.feedback import Annotation, CutObject, Reading, inside_word, is_finite, is_json, printable, read_objects
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
@@ -56,6 +56,11 @@ def critique_request(example: Example, response: str, form: CritiqueForm = "span
         "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
         f"{request}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
     )
+
+
+def inputs_of(annotations: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
+    """Return the prompts of annotations as examples, and their responses."""
+    return [Example(one.prompt) for one in annotations], [one.response for one in annotations]
 
 
 def critique_questions(
@@ -169,14 +174,8 @@ def spans_of(response: str, labels: Sequence[int]) -> tuple[Span, ...]:
 def critique_from_labels(text: str, response: str, form: LabelForm) -> Critique:
     """Read a critique with word labels.
 
-    Args:
-        text: of the critique.
-        response: the response.
-        form: the form of the text.
-
-    Returns:
-        The critique. If the labels do not fit the words of the response, its status is `unparsable`, it has no spans,
-        and its feedback is the reason and the text.
+    If the labels do not fit the words of the response, the critique's status is `unparsable`, it has no spans, and its
+    feedback is the reason and the text.
 
     Example:
         >>> critique_from_labels('{"word_labels": "+ 0"}', "in Lyon, today", LABEL_FORMS["dense"]).feedback

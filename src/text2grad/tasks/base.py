@@ -67,6 +67,7 @@ class Task(ABC):
     metric: ClassVar[str]  # the key of the main metric in the result of `score`
     difficulties: ClassVar[Mapping[str, object]]
     judgements: ClassVar[Sequence[str]]  # every wording of a judgement
+    critic: ClassVar[type[ProgramCritic]]  # `critic()` returns the program critic
 
     def __post_init__(self) -> None:
         """Refuse unknown settings."""
@@ -120,10 +121,6 @@ class Task(ABC):
     @abstractmethod
     def corruption(self, example: Example, rng: Random) -> str:
         """Return an answer with faults that demonstrations seldom have, for the training of a reward model."""
-
-    @abstractmethod
-    def critic(self) -> ProgramCritic:
-        """Return the program critic."""
 
     @abstractmethod
     def score(self, example: Example, response: str) -> dict[str, float]:

@@ -75,13 +75,7 @@ class ProgramCritic(ABC):
 
     @abstractmethod
     def judge(self, example: Example, response: str, rng: Random) -> Judgement:
-        """Judge one response.
-
-        Args:
-            example: the prompt and the truth behind it.
-            response: the answer.
-            rng: chooses the wording; seeded with prompt and response, so that one answer always has one critique.
-        """
+        """Judge one response; `rng` chooses the wording, so it is seeded with prompt and response."""
 
 
 def seeded_random(*parts: object) -> Random:

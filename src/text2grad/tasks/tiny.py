@@ -37,15 +37,7 @@ def word_tokenizer(texts: Iterable[str], symbols: Sequence[str] = ()) -> Any:
 
 
 def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, context: int = 512) -> Any:
-    """Return a Llama with random weights for this tokenizer.
-
-    Args:
-        tokenizer: gives the vocabulary size and the special ids.
-        seed: of the weights.
-        width: hidden size, a multiple of 16.
-        layers: transformer blocks.
-        context: longest sequence in tokens.
-    """
+    """Return a Llama with random weights for this tokenizer; `width` is its hidden size, a multiple of 16."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

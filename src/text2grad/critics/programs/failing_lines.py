@@ -68,12 +68,7 @@ class StatementRun:
 
 
 def tracing_tests(tests: str, mark: str) -> str:
-    """Return tests that run each statement of `tests` alone and print the result; "" if only pytest can run them.
-
-    Args:
-        tests: statements, or functions `test_*`.
-        mark: prefix of each printed line.
-    """
+    """Return tests that run each statement of `tests` alone and print results after `mark`; "" if they need pytest."""
     statements = _split_tests(tests)
     return _HARNESS % (repr(statements), mark) if statements else ""
 

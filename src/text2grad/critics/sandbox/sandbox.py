@@ -141,11 +141,9 @@ class Sandbox(Closing):
             SandboxError: if tests need pytest, which is not installed, or a lost worker cannot be replaced.
         """
         _check_limits(timeout_s, memory_mb)
-        if (
-            pytest_site() is None
-            and (job := next((k for k, (_, tests) in enumerate(jobs) if "pytest" in tests), -1)) >= 0
-        ):
-            raise SandboxError(f"the tests of job {job} need pytest, which is not installed: pip install pytest")
+        needing = [job for job, (_, tests) in enumerate(jobs) if "pytest" in tests]
+        if needing and pytest_site() is None:
+            raise SandboxError(f"the tests of job {needing[0]} need pytest, which is not installed: pip install pytest")
         with self._lock:
             return self._run(jobs, timeout_s, memory_mb)
 
@@ -200,19 +198,10 @@ class Sandbox(Closing):
 
     def _start(self, number: int) -> None:
         """Start workers in parallel until `number` are idle."""
-        new: list[Worker] = []
         try:
-            while len(self._idle) + len(new) < number:
-                new.append(Worker(self.isolation))
-            for worker in new:
-                worker.wait()
-        except BaseException as error:
-            for worker in new:
-                worker.end()
-            if isinstance(error, StartError):
-                raise SandboxError(f"a worker of isolation {self.isolation} could not be started: {error}") from error
-            raise
-        self._idle += new
+            self._idle += _started(self.isolation, number - len(self._idle))
+        except StartError as error:
+            raise SandboxError(f"a worker of isolation {self.isolation} could not be started: {error}") from error
 
     def _worker(self) -> Worker:
         if not self._idle:
@@ -225,12 +214,8 @@ def run_tests(
 ) -> Outcome:
     """Return the outcome of one program, in a sandbox of its own. For many programs, a `Sandbox` is much faster.
 
-    Args:
-        program: its source, which the tests can import as `solution`.
-        tests: statements with assertions, or the text of a test file.
-        timeout_s: time limit of both together, in seconds.
-        memory_mb: limit of the address space in MiB.
-        accept_weaker: run without protection of files if no stronger isolation works; see the module.
+    The limits are those of `Sandbox.run_many`. `accept_weaker` runs the program without protection of files if no
+    stronger isolation works; see the module.
 
     Raises:
         ConfigError: if a limit is out of range.
@@ -258,23 +243,28 @@ def _ready(workers: Sequence[Worker]) -> list[Worker]:
     return readable or [worker for worker in workers if time.monotonic() > worker.deadline]
 
 
+def _started(isolation: Isolation, number: int) -> list[Worker]:
+    """Start workers in parallel, and return them when all are ready; after an error none stays."""
+    workers: list[Worker] = []
+    try:
+        for _ in range(number):
+            workers.append(Worker(isolation))
+        for worker in workers:
+            worker.wait()
+    except BaseException:
+        for worker in workers:
+            worker.end()
+        raise
+    return workers
+
+
 def _first_worker(choice: Sequence[Isolation]) -> Worker:
     reasons = []
     for isolation in choice:
         try:
-            worker = Worker(isolation)
+            return _started(isolation, 1)[0]
         except StartError as error:
             reasons.append(f"{isolation}: {error}")
-            continue
-        try:
-            worker.wait()
-        except BaseException as error:
-            worker.end()
-            if not isinstance(error, StartError):
-                raise
-            reasons.append(f"{isolation}: {error}")
-        else:
-            return worker
     raise SandboxError(
         "code cannot be run in isolation on this machine. Tried "
         + "; ".join(reasons)

@@ -144,12 +144,8 @@ def read_answer(
 ) -> AnnotationResult:
     """Return the critique in an answer, or the failure of an answer without one.
 
-    Args:
-        answer: the model's answer.
-        response: the response that it is about.
-        match: see `locate_spans`.
-        occurrences: see `locate_spans`.
-        complete: False also accepts the quotes of an answer that the length limit cut.
+    `match` and `occurrences` are those of `locate_spans`; `complete=False` also accepts the quotes of an answer that
+    the length limit cut.
     """
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))

@@ -57,11 +57,7 @@ class ServerClient:
         await self._client.close()
 
     async def complete(self, prompt: Prompt, parameters: Mapping[str, Any]) -> Answer:
-        """Request one completion.
-
-        Args:
-            prompt: chat messages, or a text to continue.
-            parameters: of the request, by their names in the API.
+        """Request one completion; the parameters have their names in the API.
 
         Raises:
             RequestError: if no answer came.

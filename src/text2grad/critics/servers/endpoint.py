@@ -52,9 +52,6 @@ class Endpoint:
     def check(self, section: str = "annotate") -> None:
         """Check that the model and the address are set, hold no secret, and that the key exists.
 
-        Args:
-            section: the section of the recipe that the message names.
-
         Raises:
             ConfigError: if not; an address that holds a password is not repeated in the message.
         """
@@ -114,12 +111,7 @@ class Spending:
 
 
 def make_values(owner: str, settings: Mapping[str, Any], *kinds: type) -> tuple[Any, ...]:
-    """Return dataclasses of this module, made from the keyword arguments of a critic.
-
-    Args:
-        owner: name of the critic, for the message.
-        settings: the keyword arguments, by name.
-        kinds: the dataclasses, each with its own names.
+    """Return dataclasses of this module, made from the keyword arguments of a critic, the `owner`.
 
     Raises:
         ConfigError: if no dataclass has a name, or if a value is invalid.

@@ -52,15 +52,7 @@ class ConstrainedCritique:
     def __init__(
         self, skeleton: Skeleton, response: str, *, eos_ids: Sequence[int], room: int, limits: QuoteLimits
     ) -> None:
-        """Begin a critique.
-
-        Args:
-            skeleton: of the tokenizer.
-            response: the response that the critique quotes.
-            eos_ids: ids of which one ends the critique, if a token is left.
-            room: number of tokens left, at least `skeleton.cost[START]`.
-            limits: on the quotes.
-        """
+        """Begin a critique of at most `room` tokens, at least `skeleton.cost[START]`; one of `eos_ids` ends it."""
         self.skeleton, self.eos_ids, self.room = skeleton, eos_ids, room
         self.quotable = Quotable(response, limits, skeleton.vocabulary)
         self.state: State | None = State(
@@ -245,13 +237,7 @@ def draw(scores: Tensor, numbers: Sequence[Random]) -> list[int]:
 
 
 def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool) -> Skeleton:
-    """Return the skeleton of a tokenizer, which is cached.
-
-    Args:
-        tokenizer: the reward model's.
-        size: number of ids of the model.
-        eos_ids: ids that end a critique and are not text.
-        write_feedback: False keeps the feedback empty.
+    """Return the skeleton of a tokenizer for a model with `size` ids, which is cached; `eos_ids` are not text.
 
     Raises:
         ModelError: if the tokenizer cannot encode a critique's JSON.

@@ -95,7 +95,7 @@ def model_card(
         base: hub name or directory of the base model; of a directory only the last part appears.
         lora: rank and α, or None for a full training.
         adapter: True for a LoRA adapter, which needs its base model.
-        unseen: "prompts" or "responses", the kind of split.
+        unseen: the kind of split.
     """
     local, votes = Path(base).exists(), reward_model.votes
     shown = Path(base).name if local else base

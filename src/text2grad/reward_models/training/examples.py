@@ -9,28 +9,23 @@ from text2grad.errors import DataError
 from text2grad.feedback import Annotation
 from text2grad.models import Row, supervised_row
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.writing import critique_questions, critique_target
-from text2grad.types import Example
+from text2grad.reward_models.writing import critique_questions, critique_target, inputs_of
 
 
 def training_rows(
     reward_model: GenerativeRewardModel, annotations: Sequence[Annotation], *, max_tokens: int
 ) -> tuple[list[Row], int]:
-    """Return the rows to train on, and the number of annotations that are too long.
+    """Return the rows to train on, in the reward model's format and form, and the number of too long annotations.
 
-    Args:
-        reward_model: its tokenizer, prompt format and form of critique are used.
-        annotations: responses with critiques; failed critiques are skipped.
-        max_tokens: longest row. A longer annotation is left out: cut, it would teach incomplete JSON.
+    Failed critiques are skipped. A longer annotation than `max_tokens` is left out: cut, it would teach invalid JSON.
 
     Raises:
         DataError: if no annotation is left.
         ModelError: if the tokenizer has no end-of-sequence token.
     """
     readable = [annotation for annotation in annotations if not annotation.critique.failed]
-    examples, responses = [Example(a.prompt) for a in readable], [a.response for a in readable]
     prompt_format, form = reward_model.prompt_format, reward_model.form
-    questions = critique_questions(examples, responses, prompt_format, form)
+    questions = critique_questions(*inputs_of(readable), prompt_format, form)
     rows = []
     for question, annotation in zip(questions, readable, strict=True):
         target = critique_target(

@@ -13,7 +13,8 @@ from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, read
 from text2grad.files import to_json
 from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.types import Critique, Example
+from text2grad.reward_models.writing import inputs_of
+from text2grad.types import Critique
 
 Unseen = Literal["prompts", "responses"]
 KEYS: dict[Unseen, Callable[[Annotation], str]] = {
@@ -40,14 +41,10 @@ class Split(NamedTuple):
 def read_split(
     files: Sequence[str], *, held_out: float | str, unseen: Unseen = "prompts", limit: int | None = None, seed: int
 ) -> Split:
-    """Read annotations and split them.
+    """Read JSONL files of annotations and split them by a key, see `KEYS`.
 
-    Args:
-        files: JSONL files of annotations.
-        held_out: share of the keys to hold out, or a JSONL file of held-out annotations.
-        unseen: the key, see `KEYS`.
-        limit: the most held-out annotations; None keeps all.
-        seed: of the split.
+    `held_out` is the share of the keys to hold out, or a JSONL file of held-out annotations, of which at most `limit`
+    are kept.
 
     Raises:
         DataError: if there are no annotations, or one of the two parts has no span.
@@ -105,7 +102,7 @@ class HeldOutSet:
     def measure(self, critic: Critic, *, rank: int = 0, processes: int = 1) -> Agreement:
         """Return a critic's agreement on every `processes`-th response, from number `rank` on."""
         annotations = self.annotations[rank::processes]
-        critiques = ask(critic, *_inputs(annotations), match="exact")
+        critiques = ask(critic, *inputs_of(annotations), match="exact")
         return self._compare(annotations, self.deltas[rank::processes], critiques)
 
     def measure_votes(
@@ -113,7 +110,7 @@ class HeldOutSet:
     ) -> list[Agreement]:
         """Sample the critic's votes once and return the agreement at each vote threshold; see `measure`."""
         annotations, deltas = self.annotations[rank::processes], self.deltas[rank::processes]
-        samples = list(zip(critic.draw(*_inputs(annotations)), (a.response for a in annotations), strict=True))
+        samples = list(zip(critic.draw(*inputs_of(annotations)), (a.response for a in annotations), strict=True))
         votes = [[vote(*sample, threshold=threshold) for sample in samples] for threshold in thresholds]
         return [self._compare(annotations, deltas, critiques) for critiques in votes]
 
@@ -124,10 +121,6 @@ class HeldOutSet:
     def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
         rewards = label_tokens(self.tokenizer, annotation.response, critique, AlignSettings())
         return rewards.delta if rewards else None
-
-
-def _inputs(annotations: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
-    return [Example(annotation.prompt) for annotation in annotations], [a.response for a in annotations]
 
 
 def span_f1(agreement: Agreement) -> dict[str, float]:

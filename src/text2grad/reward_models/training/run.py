@@ -205,13 +205,13 @@ class RewardRun:
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
         model, unseen = self.recipe.model, self.recipe.reward_model.unseen
-        base, lora = model.path, (model.lora_r, model.lora_alpha) if model.lora_r else None
+        lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
         card = model_card(
             results,
             self.reward_model,
             self.settings,
             name=name,
-            base=base,
+            base=model.path,
             lora=lora,
             adapter=adapter,
             unseen=unseen,

@@ -77,15 +77,10 @@ def train_reward_model(
     on_step: OnStep | None = None,
     **options: Any,
 ) -> tuple[GenerativeRewardModel, int]:
-    """Train a causal language model in place to write the critiques of annotations.
+    """Train a causal language model in place to write the critiques of annotations; failed critiques are skipped.
 
-    Args:
-        model: a Hugging Face causal language model.
-        tokenizer: its tokenizer.
-        annotations: responses with critiques; failed critiques are skipped.
-        settings: of the training.
-        on_step: called with the number of finished steps after each step.
-        options: keyword arguments of `GenerativeRewardModel`; `write_feedback` and `form` select the text to learn.
+    `on_step` is called with the number of finished steps after each step. `options` are keyword arguments of
+    `GenerativeRewardModel`; `write_feedback` and `form` select the text to learn.
 
     Returns:
         The reward model, and the number of annotations left out because they are longer than `settings.max_tokens` or

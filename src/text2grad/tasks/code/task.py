@@ -78,6 +78,7 @@ class CodeTask(Task):
     metric = "pass_at_1"
     difficulties = DIFFICULTIES
     judgements = critic.judgements()
+    critic = CodeCritic
 
     def draw(self, rng: Random) -> Example:
         """Draw one item."""
@@ -110,10 +111,6 @@ class CodeTask(Task):
             pairs = zip(steps, others, strict=True)
             return body([rng.choice([slipped(step), other]) if rng.random() < 0.5 else step for step, other in pairs])
         return garble(self.demonstration(example, rng), body(others), rng)
-
-    def critic(self) -> CodeCritic:
-        """Return the program critic."""
-        return CodeCritic()
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return the metrics of `score_many` for one response."""

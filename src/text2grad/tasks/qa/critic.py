@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, Facts, FactWriter, Phrase, Phrases, key
-from text2grad.tasks.qa.world import (
-    CHATTER,
-    FILLERS,
-    FIRST_NAMES,
-    LAST_NAMES,
-    NOUNS,
-    VALUES,
-    VERB,
-    phrase,
-    problem_of,
-)
+from text2grad.tasks.qa import world
 from text2grad.types import Example
 
 # A person never follows a subject; a subject follows only a person.
@@ -27,23 +17,23 @@ LEADS = {"who": ("", "where", "when", "price"), "what": ("who",)}
 
 @cache
 def _phrases() -> Phrases:
-    full = [f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES]
-    persons = [("half", name) for name in FIRST_NAMES + LAST_NAMES] + [("fact", name) for name in full]
+    full = [f"{first} {last}" for first in world.FIRST_NAMES for last in world.LAST_NAMES]
+    persons = [("half", name) for name in world.FIRST_NAMES + world.LAST_NAMES] + [("fact", name) for name in full]
     table: dict[tuple[str, ...], Phrase] = {}
     for kind, name in persons:
         quoted = slice(0, len(key(name)))
         # A full name without the verb is always misplaced.
         table[key(name)] = Phrase("bare" if kind == "fact" else kind, "who", name, quoted)
-        table[key(f"{name} {VERB}")] = Phrase(kind, "who", name, quoted)
-    for slot, values in VALUES.items():
+        table[key(f"{name} {world.VERB}")] = Phrase(kind, "who", name, quoted)
+    for slot, values in world.VALUES.items():
         for value in values:
-            words = key(phrase(slot, value))
+            words = key(world.phrase(slot, value))
             at = words.index(value.lower())
             table[words] = Phrase("fact", slot, value, slice(at, at + 1))
-    for slot, text in FILLERS.items():
-        verb = f" {VERB}" if slot == "who" else ""
+    for slot, text in world.FILLERS.items():
+        verb = f" {world.VERB}" if slot == "who" else ""
         table[key(text + verb)] = Phrase("vague", slot, "", slice(0, len(key(text))))
-    return table | {key(text): Phrase("chatter") for text in CHATTER}
+    return table | {key(text): Phrase("chatter") for text in world.CHATTER}
 
 
 READER = FactReader(_phrases, LEADS, longest_phrase=5, longest_quote=6)
@@ -57,7 +47,7 @@ WRITER = FactWriter(
         "when": ("The day is {when}", "It is on {when}"),
         "price": ("The price is {price} euros", "It costs {price} euros"),
     },
-    nouns=NOUNS,
+    nouns=world.NOUNS,
     empty="The answer is empty.",
     most_faults=6,
     verdicts=VERDICTS | {"unasked": ("{quote} is not asked for", "{quote} answers no question")},
@@ -73,4 +63,4 @@ class QACritic(FactCritic):
 
     def facts(self, example: Example) -> Facts:
         """Return the claims of the perfect answer, by slot."""
-        return problem_of(example).facts
+        return world.problem_of(example).facts

@@ -6,21 +6,7 @@ Held-out prompts have column orders and question templates of their own, made of
 from random import Random
 
 from text2grad.tasks.base import Pair, Split, pairs
-from text2grad.tasks.qa.world import (
-    CHATTER,
-    COURSES,
-    EXTRA_LINE,
-    FILLERS,
-    NAMES,
-    OPEN,
-    SHUT,
-    SLOTS,
-    VALUES,
-    VERB,
-    Problem,
-    compositions,
-    phrase,
-)
+from text2grad.tasks.qa import world
 
 COLUMNS = {
     "train": (
@@ -57,18 +43,18 @@ ASKS = {
 CUE = "\nAnswer:"
 
 
-def draw_problem(split: Split, rows: int, rng: Random) -> Problem:
+def draw_problem(split: Split, rows: int, rng: Random) -> world.Problem:
     """Draw a table and a question of the split."""
     target = rng.randrange(rows)
-    statuses = [OPEN if i == target else rng.choice(SHUT) for i in range(rows)]
-    names = [" ".join(name) for name in _draw_pairs(NAMES, split, rows, target, rng)]
-    courses = _draw_pairs(COURSES, split, rows, target, rng)
-    days, prices = (rng.sample(VALUES[slot], rows) for slot in ("when", "price"))
+    statuses = [world.OPEN if i == target else rng.choice(world.SHUT) for i in range(rows)]
+    names = [" ".join(name) for name in _draw_pairs(world.NAMES, split, rows, target, rng)]
+    courses = _draw_pairs(world.COURSES, split, rows, target, rng)
+    days, prices = (rng.sample(world.VALUES[slot], rows) for slot in ("when", "price"))
     cells = zip(statuses, names, *zip(*courses, strict=True), days, prices, strict=True)
-    table = tuple(dict(zip(("status", *SLOTS), row, strict=True)) for row in cells)
-    known = compositions(split)
+    table = tuple(dict(zip(("status", *world.SLOTS), row, strict=True)) for row in cells)
+    known = world.compositions(split)
     [asked] = rng.choices(known, [len(details) for details in known])
-    return Problem(table, target, asked)
+    return world.Problem(table, target, asked)
 
 
 def _draw_pairs(pair: Pair, split: Split, rows: int, target: int, rng: Random) -> list[tuple[str, str]]:
@@ -86,7 +72,7 @@ def _draw_pairs(pair: Pair, split: Split, rows: int, target: int, rng: Random) -
     return chosen
 
 
-def write_prompt(problem: Problem, split: Split, rng: Random) -> str:
+def write_prompt(problem: world.Problem, split: Split, rng: Random) -> str:
     """Write the table in one of the split's column orders, and the question from one of its templates."""
     columns = rng.choice(COLUMNS[split])
     table = [f"- {row['status']}: {' '.join(row[slot] for slot in ('who', *columns))}" for row in problem.rows]
@@ -98,7 +84,7 @@ def write_prompt(problem: Problem, split: Split, rng: Random) -> str:
 def words() -> list[str]:
     """Return texts that hold every word of prompts and answers."""
     templates = [text.replace("{asks}", "") for texts in QUESTIONS.values() for text in texts]
-    phrases = [phrase(slot, value) for slot, values in VALUES.items() for value in values]
-    names = [*NAMES.left, *NAMES.right]
-    answers = [VERB, *FILLERS.values(), *CHATTER, EXTRA_LINE]
-    return [*templates, *ASKS.values(), OPEN, *SHUT, *phrases, *names, *answers, "- : , and Question", CUE]
+    phrases = [world.phrase(slot, value) for slot, values in world.VALUES.items() for value in values]
+    names = [*world.NAMES.left, *world.NAMES.right]
+    answers = [world.VERB, *world.FILLERS.values(), *world.CHATTER, world.EXTRA_LINE]
+    return [*templates, *ASKS.values(), world.OPEN, *world.SHUT, *phrases, *names, *answers, "- : , and Question", CUE]

@@ -31,21 +31,9 @@ from random import Random
 
 from text2grad.tasks.base import Task, pairs
 from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
-from text2grad.tasks.qa import tables
+from text2grad.tasks.qa import tables, world
 from text2grad.tasks.qa.critic import WRITER, QACritic
 from text2grad.tasks.qa.metric import METRIC
-from text2grad.tasks.qa.world import (
-    CHATTER,
-    EXTRA_LINE,
-    FILLERS,
-    NAMES,
-    SLOTS,
-    Problem,
-    answer_of,
-    phrase,
-    problem_of,
-    sentence,
-)
 from text2grad.types import Example
 
 CAREFUL = ("who", "what")  # the slots that demonstrations read with more care
@@ -87,6 +75,7 @@ class QATask(Task):
     metric = "claim_f1"
     difficulties = DIFFICULTIES
     judgements = WRITER.judgements()
+    critic = QACritic
 
     def draw(self, rng: Random) -> Example:
         """Draw one item."""
@@ -94,21 +83,21 @@ class QATask(Task):
         problem = tables.draw_problem(self.split, rows, rng)
         prompt = tables.write_prompt(problem, self.split, rng)
         meta = {"rows": problem.rows, "target": problem.target, "asked": problem.asked}
-        return Example(prompt, answer_of(problem.facts), meta=meta)
+        return Example(prompt, world.answer_of(problem.facts), meta=meta)
 
     def demonstration(self, example: Example, rng: Random) -> str:
         """Return an answer with wrong values of the first row, vague fillers, omissions and chatter."""
-        level, problem = DIFFICULTIES[self.difficulty], problem_of(example)
+        level, problem = DIFFICULTIES[self.difficulty], world.problem_of(example)
         phrases = {}
-        for slot in SLOTS:
+        for slot in world.SLOTS:
             hasty = level.slip if slot in CAREFUL else level.skim
             skims, vague, drops = (rng.random() < p for p in (hasty, level.vague, level.drop))
             if slot in problem.facts and (slot in CAREFUL or not drops):
                 value = problem.rows[0 if skims else problem.target][slot]
-                phrases[slot] = FILLERS[slot] if vague and not skims else phrase(slot, value)
+                phrases[slot] = world.FILLERS[slot] if vague and not skims else world.phrase(slot, value)
         if rng.random() < level.chatter:
-            return chatty(sentence(phrases), CHATTER, EXTRA_LINE, rng)
-        return sentence(phrases) + "."
+            return chatty(world.sentence(phrases), world.CHATTER, world.EXTRA_LINE, rng)
+        return world.sentence(phrases) + "."
 
     def corruption(self, example: Example, rng: Random) -> str:
         """Return an answer with faults that demonstrations seldom have.
@@ -117,29 +106,25 @@ class QATask(Task):
         faults. One third is garbled: cut, shuffled, doubled, or spliced with another answer.
         """
         if rng.random() < 2 / 3:
-            return self._mistaken(problem_of(example), rng)
+            return self._mistaken(world.problem_of(example), rng)
         return scrambled(self.demonstration(example, rng), str(self.draw(rng).reference), rng)
 
-    def _mistaken(self, problem: Problem, rng: Random) -> str:
+    def _mistaken(self, problem: world.Problem, rng: Random) -> str:
         """Replace each value with probability 1/2: by a value of another row or of another table."""
         said, others = dict(problem.facts), [row for i, row in enumerate(problem.rows) if i != problem.target]
-        unseen = pairs(NAMES, "held_out") if self.split == "train" else ()
+        unseen = pairs(world.NAMES, "held_out") if self.split == "train" else ()
         for slot in said:
             if rng.random() < 0.5:
                 anything = tables.draw_problem(self.split, 2, rng).rows[0]
                 value = rng.choice([anything, *others])[slot]
                 said[slot] = half_of_both(said[slot], value, rng, unseen) if slot == "who" else value
-        return answer_of(said)
-
-    def critic(self) -> QACritic:
-        """Return the program critic."""
-        return QACritic()
+        return world.answer_of(said)
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return F1, precision and recall of the claims, and 1.0 as `exact` if the answer is the reference."""
-        facts = problem_of(example).facts
+        facts = world.problem_of(example).facts
         scores = {f"claim_{name}": value for name, value in METRIC.scores(facts, response).items()}
-        return {**scores, "exact": float(same_words(answer_of(facts), response))}
+        return {**scores, "exact": float(same_words(world.answer_of(facts), response))}
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of prompts, answers and critiques."""

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, Facts, FactWriter, Phrase, Phrases, key
-from text2grad.tasks.summarization.world import (
-    CHATTER,
-    FILLERS,
-    FIRST_NAMES,
-    LAST_NAMES,
-    NAMES,
-    NOUNS,
-    SLOTS,
-    VALUES,
-    facts_of,
-    phrase,
-    with_article,
-)
+from text2grad.tasks.summarization import world
 from text2grad.types import Example
 
 # A person opens the sentence or follows a time, a place or a reason, never a deed.
@@ -29,15 +17,18 @@ LEADS = {"who": ("", "where", "when", "why"), "did": ("", "who"), "what": ("", "
 
 @cache
 def _phrases() -> Phrases:
-    table = {key(name): Phrase("half", "who", name) for name in FIRST_NAMES + LAST_NAMES}
-    values = {**VALUES, "who": tuple(f"{first} {last}" for first in NAMES.left for last in NAMES.right)}
-    for slot in SLOTS:
+    table = {key(name): Phrase("half", "who", name) for name in world.FIRST_NAMES + world.LAST_NAMES}
+    values = {
+        **world.VALUES,
+        "who": tuple(f"{first} {last}" for first in world.NAMES.left for last in world.NAMES.right),
+    }
+    for slot in world.SLOTS:
         for value in values[slot]:
-            words = key(phrase(slot, value))
-            quoted = slice(len(words) - len(key(with_article(slot, value))), None)
+            words = key(world.phrase(slot, value))
+            quoted = slice(len(words) - len(key(world.with_article(slot, value))), None)
             table[words] = Phrase("fact", slot, value, quoted)
-    table |= {key(text): Phrase("vague", slot) for slot, text in FILLERS.items()}
-    return table | {key(text): Phrase("chatter") for text in CHATTER}
+    table |= {key(text): Phrase("vague", slot) for slot, text in world.FILLERS.items()}
+    return table | {key(text): Phrase("chatter") for text in world.CHATTER}
 
 
 READER = FactReader(_phrases, LEADS, longest_phrase=5, longest_quote=8)
@@ -52,7 +43,7 @@ WRITER = FactWriter(
         "when": ("The day is {when}", "It was on {when}"),
         "why": ("The reason is the {why}", "It was because of the {why}"),
     },
-    nouns=NOUNS,
+    nouns=world.NOUNS,
     empty="The summary is empty.",
     most_faults=7,
     verdicts=VERDICTS,
@@ -68,4 +59,4 @@ class SummaryCritic(FactCritic):
 
     def facts(self, example: Example) -> Facts:
         """Return the facts of the event, by slot."""
-        return facts_of(example)
+        return world.facts_of(example)

@@ -28,20 +28,9 @@ from random import Random
 
 from text2grad.tasks.base import Task, pairs
 from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
-from text2grad.tasks.summarization import posts
+from text2grad.tasks.summarization import posts, world
 from text2grad.tasks.summarization.critic import WRITER, SummaryCritic
 from text2grad.tasks.summarization.metric import METRIC, rouge_l
-from text2grad.tasks.summarization.world import (
-    CHATTER,
-    EXTRA_LINE,
-    FILLERS,
-    NAMES,
-    SLOTS,
-    draw_facts,
-    facts_of,
-    phrase,
-    summary_of,
-)
 from text2grad.types import Example
 
 TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # the slots of a group are wrong together
@@ -83,14 +72,15 @@ class SummarizationTask(Task):
     metric = "fact_f1"
     difficulties = DIFFICULTIES
     judgements = WRITER.judgements()
+    critic = SummaryCritic
 
     def draw(self, rng: Random) -> Example:
         """Draw one item."""
-        facts = draw_facts(self.split, rng)
+        facts = world.draw_facts(self.split, rng)
         level = DIFFICULTIES[self.difficulty]
         post = posts.write_post(facts, self.split, level.distractors, rng, confusing=level.confusing)
         meta = {"facts": facts, "distractors": post.distractors, "mentions": post.mentions}
-        return Example(post.text + posts.CUE, summary_of(facts), meta=meta)
+        return Example(post.text + posts.CUE, world.summary_of(facts), meta=meta)
 
     def demonstration(self, example: Example, rng: Random) -> str:
         """Return a summary with the values that the post names first, vague fillers, omissions and chatter."""
@@ -100,13 +90,13 @@ class SummarizationTask(Task):
             skims, vague, drops = (rng.random() < p for p in (level.skim, level.vague, level.drop))
             for slot in slots:
                 value = example.meta["mentions" if skims else "facts"][slot]
-                words = phrase(slot, value[0] if skims else value)
-                if vague and not skims and slot in FILLERS:
-                    words = FILLERS[slot]
+                words = world.phrase(slot, value[0] if skims else value)
+                if vague and not skims and slot in world.FILLERS:
+                    words = world.FILLERS[slot]
                 if not (drops and slot in ("where", "when", "why")):
                     parts.append(words)
         if rng.random() < level.chatter:
-            return chatty(" ".join(parts), CHATTER, EXTRA_LINE, rng)
+            return chatty(" ".join(parts), world.CHATTER, world.EXTRA_LINE, rng)
         return " ".join(parts) + "."
 
     def corruption(self, example: Example, rng: Random) -> str:
@@ -117,26 +107,22 @@ class SummarizationTask(Task):
         """
         if rng.random() < 2 / 3:
             return self._mistaken(example, rng)
-        return scrambled(self.demonstration(example, rng), summary_of(draw_facts(self.split, rng)), rng)
+        return scrambled(self.demonstration(example, rng), world.summary_of(world.draw_facts(self.split, rng)), rng)
 
     def _mistaken(self, example: Example, rng: Random) -> str:
         """Replace each value with probability 1/2: by another value of the post or of another event."""
-        facts, other = dict(example.meta["facts"]), draw_facts(self.split, rng)
-        unseen = pairs(NAMES, "held_out") if self.split == "train" else ()
-        for slot in SLOTS:
+        facts, other = dict(example.meta["facts"]), world.draw_facts(self.split, rng)
+        unseen = pairs(world.NAMES, "held_out") if self.split == "train" else ()
+        for slot in world.SLOTS:
             if rng.random() < 0.5:
                 value = rng.choice([*example.meta["distractors"][slot], other[slot]])
                 facts[slot] = half_of_both(facts[slot], value, rng, unseen) if slot == "who" else value
-        return summary_of(facts)
-
-    def critic(self) -> SummaryCritic:
-        """Return the program critic."""
-        return SummaryCritic()
+        return world.summary_of(facts)
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return fact F1 and ROUGE-L, and 1.0 as `exact` if the summary is the reference."""
-        facts = facts_of(example)
-        reference = summary_of(facts)
+        facts = world.facts_of(example)
+        reference = world.summary_of(facts)
         return {
             "fact_f1": METRIC.scores(facts, response)["f1"],
             "rouge_l": rouge_l(reference, response),

@@ -64,12 +64,7 @@ def pack(plan: dict[str, Any]) -> bytes:
 
 
 def run(program: str, *, site: str | None) -> None:
-    """Load the program, run the tests, send the verdict, and end the process.
-
-    Args:
-        program: its source.
-        site: the directory that pytest is imported from, or None.
-    """
+    """Load the program, run the tests, send the verdict, and end the process; `site` is the directory of pytest."""
     job = getpid()
     try:
         verdict = _load_and_test(program, site)
