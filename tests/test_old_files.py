@@ -26,7 +26,7 @@ from text2grad.cli import main
 from text2grad.config import make_recipe
 from text2grad.config.renamed import with_current_names
 from text2grad.critics.cached import CachedCritic
-from text2grad.critics.servers.store import Question, Store
+from text2grad.critics.servers.store import Request, Store
 from text2grad.feedback import read_annotations, read_examples, write_annotations
 from text2grad.models import load_policy, load_tokenizer
 
@@ -347,7 +347,7 @@ def test_a_question_has_the_hash_that_it_had_and_its_answer_is_found(home: Path)
     with Store(home / "server.sqlite") as store:
         for one in EXPECTED["questions"]:
             messages = one["messages"] if isinstance(one["messages"], str) else tuple(one["messages"])
-            question = Question(one["model"], messages, one["parameters"], one["sample"])
+            question = Request(one["model"], messages, one["parameters"], one["sample"])
             assert question.key == one["key"]
             answer = store.get(question)
             assert answer is not None

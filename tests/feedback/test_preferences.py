@@ -160,8 +160,7 @@ def test_what_is_too_long_or_says_nothing_is_left_out_and_counted(tokenizer: Any
     with pytest.raises(DataError) as caught:
         train_scalar_from_preferences(start, tokenizer, given[1:], how)
     assert str(caught.value) == (
-        "none of 3 preferences can be learned from: 1 are of two responses that are the same, 2 are longer than "
-        "max_tokens = 6"
+        "no training pair is left of 3 preferences: 1 have two equal responses, 2 are longer than max_tokens = 6"
     )
     assert train_scalar_from_preferences(start, tokenizer, given[:1], how)[1].accuracy is None
 

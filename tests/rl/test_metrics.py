@@ -41,7 +41,7 @@ RECORDS = [
         reward=[1.0, 1.0],
         kl=[0.3, 0.1],
         truncated=True,
-        critique={"spans": [[0, 1, "negative"]], "unmatched": [], "status": "repaired"},
+        critique={"spans": [{"start": 0, "end": 1, "label": "negative"}], "unmatched": [], "status": "repaired"},
     ),
 ]
 MASK = torch.tensor([[True, True, True], [True, False, False]])
@@ -104,7 +104,7 @@ def test_a_record_holds_what_a_response_was_judged_by() -> None:
         "truncated": True,
         "critique": {
             "feedback": "wrong",
-            "spans": [[0, 1, "negative"]],
+            "spans": [{"start": 0, "end": 1, "label": "negative"}],
             "outcome": -0.5,
             "status": "repaired",
             "unmatched": ["zz"],

@@ -81,7 +81,7 @@ def test_every_rollout_is_written_with_critique_and_numbers_per_token(tmp_path: 
         tokens = len(record["ids"])
         for key in ("delta", "reward", "kl", "value", "advantage", "offsets"):
             assert len(record[key]) == tokens, key
-        for start, end, label in record["critique"]["spans"]:
+        for start, end, label in map(dict.values, record["critique"]["spans"]):
             marked = {d for d, (a, b) in zip(record["delta"], record["offsets"], strict=True) if a < end and b > start}
             assert marked == {1.0 if label == "positive" else -1.0}
         assert record["critique"]["feedback"] == "Colours are welcome, numbers are not."
