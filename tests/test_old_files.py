@@ -273,7 +273,9 @@ def test_annotations_are_read_as_they_were_and_written_as_they_were(home: Path, 
 
 def test_an_exported_data_set_is_read_as_it_was(home: Path) -> None:
     assert main(["export", "annotations.jsonl", "--out", "again", "--name", "me/old"]) == 0
-    assert Path("again/README.md").read_bytes() == Path("dataset/README.md").read_bytes()
+    cards = (Path(name, "README.md").read_text("utf-8") for name in ("again", "dataset"))
+    settings, before = (card.split("# old")[0] for card in cards)  # what the hub reads; the prose was reworded
+    assert settings == before
     assert main(["import", "table", "dataset/data/train.parquet", "--out", "imported.jsonl", "--skip-bad"]) == 0
     assert records(home / "imported.jsonl") == EXPECTED["imported"]
 

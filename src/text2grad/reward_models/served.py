@@ -72,6 +72,7 @@ class ServerRewardModel:
             ConfigError: if a setting is wrong, or there is no key.
         """
         check_known("prompt_format", prompt_format, get_args(PromptFormat))
+        write_feedback = settings.pop("words", write_feedback)  # its name in version 0.1
         limits = limits or QuoteLimits()
         if constrain:
             check_expressible(limits)
