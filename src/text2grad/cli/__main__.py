@@ -55,14 +55,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             return int(args.run(args))
     except Text2GradError as error:
-        Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(
+            f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
         return EXIT_ERROR
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     """Print a `RenamedSetting` warning as one line, without a Python file and line number; others as usual."""
     if issubclass(category, RenamedSetting):
-        Console(stderr=True, soft_wrap=True).print(str(message), style="yellow", markup=False, highlight=False)
+        Console(stderr=True, soft_wrap=True).print(
+            str(message), style="yellow", markup=False, highlight=False, soft_wrap=True
+        )
     else:
         SHOW_WARNING(message, category, *place, **more)
 
