@@ -212,6 +212,7 @@ def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.Mon
     from text2grad.rl.processes import make_accelerator
 
     monkeypatch.setattr(Accelerator, "num_processes", 3)
+    monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError) as caught:
         make_accelerator(out="runs", tracker="none", batch_size=8, minibatches=1)
     assert str(caught.value) == (
