@@ -1,5 +1,6 @@
 """Atomic writes of files and directories, and strict JSON."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -8,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from text2grad.errors import DataError
+from text2grad.errors import ConfigError, DataError
+
+_LOCKS: dict[Path, IO[str]] = {}  # directories that this process has locked
 
 
 @contextmanager
@@ -98,3 +101,29 @@ def _flush_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock_directory(directory: Path) -> None:
+    """Create a directory and lock it for this process, until the process ends in any way.
+
+    Raises:
+        ConfigError: if another process holds the lock.
+    """
+    directory = directory.resolve()
+    if directory in _LOCKS:
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    file = (directory / ".lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        owner = file.read() or "unknown"
+        file.close()
+        raise ConfigError(
+            f"process {owner} is writing to {directory}; wait until it ends, or choose another directory"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    _LOCKS[directory] = file

@@ -70,4 +70,5 @@ if __name__ == "__main__":
         name, value = item.split("=", 1)
         section, key = name.split(".")
         overrides.setdefault(section, {})[key] = json.loads(value)
-    RewardRun(recipe(where, **overrides), resume=True).run()
+    settings = recipe(where, **overrides)
+    RewardRun(settings, resume=(Path(settings.run.out) / "run.json").exists()).run()

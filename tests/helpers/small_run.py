@@ -110,4 +110,6 @@ if __name__ == "__main__":
         name, value = item.split("=", 1)
         section, key = name.split(".")
         overrides.setdefault(section, {})[key] = json.loads(value)
-    trainer(directory, ColourCritic(directory.parent / "calls.jsonl"), resume=True, **overrides).train()
+    trainer(
+        directory, ColourCritic(directory.parent / "calls.jsonl"), resume=(directory / "run.json").exists(), **overrides
+    ).train()

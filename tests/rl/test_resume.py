@@ -15,6 +15,7 @@ import pytest
 import small_run
 from small_run import assert_same_run, untimed
 from text2grad.errors import CheckpointError, ConfigError, CriticError
+from text2grad.files import lock_directory
 from text2grad.rl.checkpoint import latest_checkpoint
 
 SCRIPT = str(Path(small_run.__file__))
@@ -193,3 +194,38 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str) -> None:
     (path / name).write_bytes(b"{damaged")
     with pytest.raises(CheckpointError, match=f"cannot read checkpoint {path}: "):
         small_run.trainer(tmp_path / "run", resume=True)
+
+
+# One run per directory.
+
+
+def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        small_run.trainer(tmp_path / "run", resume=True)
+    assert str(caught.value) == (
+        f"{tmp_path / 'run'} holds no run to resume; start it without --resume, or name its directory"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_dead(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run").train_step()
+    log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    command = [sys.executable, SCRIPT, str(tmp_path / "run")]
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert second.returncode != 0
+    said = f"ConfigError: process {os.getpid()} is writing to {tmp_path / 'run'}; wait until it ends, or choose another"
+    assert said in second.stderr
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log, "nothing was cut off"
+
+    holder = (
+        "import sys, time; from pathlib import Path; from text2grad.files import lock_directory; "
+        "lock_directory(Path(sys.argv[1])); print(1, flush=True); time.sleep(99)"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder, str(tmp_path / "other")], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(ConfigError, match=f"process {process.pid} is writing to"):
+            lock_directory(tmp_path / "other")
+        process.kill()
+    lock_directory(tmp_path / "other")  # the lock ended with the process

@@ -2,16 +2,19 @@
 
 import json
 import os
+import random
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import small_run
 from text2grad import Critique, Example, Span
+from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
@@ -209,11 +212,34 @@ def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.Mon
     from text2grad.rl.processes import make_accelerator
 
     monkeypatch.setattr(Accelerator, "num_processes", 3)
+    monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError) as caught:
         make_accelerator(out="runs", tracker="none", batch_size=8, minibatches=1)
     assert str(caught.value) == (
         "rollout.batch_size = 8 cannot be shared evenly by 3 processes × ppo.minibatches = 1; choose a multiple of 3"
     )
+
+
+def test_processes_that_do_not_see_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError) as caught:
+        check_world_size(1)
+    assert str(caught.value) == (
+        "the launcher started 2 processes (WORLD_SIZE), but accelerate sees 1; start one process, or launch with "
+        "torchrun or `accelerate launch --multi_gpu`"
+    )
+    check_world_size(2)
+    with pytest.raises(ConfigError, match="accelerate sees 1"):
+        small_run.trainer(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_python_and_numpy_draw_the_same_numbers_in_every_run_of_a_seed(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("a", "b"):
+        small_run.trainer(tmp_path / name)
+        drawn.append((random.random(), np.random.random()))
+    assert drawn[0] == drawn[1]
 
 
 def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
@@ -232,7 +258,7 @@ def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
 
 def test_two_processes_make_the_same_run_as_one(tmp_path: Path) -> None:
     # The loopback by number: a machine whose own name cannot be looked up would otherwise wait for ever.
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     settings = ["run.steps=2", "run.save_every=2"]
     script = str(Path(small_run.__file__))
     with socket.socket() as free:

@@ -5,4 +5,4 @@ from .reward_model import (
     RefreshConfig as RefreshConfig,
     RewardModelConfig as RewardModelConfig,
 )
-from .run_directory import open_run as open_run
+from .run_directory import check_world_size as check_world_size, open_run as open_run

@@ -1,6 +1,7 @@
 """The directory of a run: its recipe and versions, compared when the run is resumed."""
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -11,7 +12,7 @@ import torch
 
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError
-from text2grad.files import to_json, write_atomically
+from text2grad.files import lock_directory, to_json, write_atomically
 
 # Settings that may differ on resume: they change memory, output or the length of a run, but no finished step.
 FREE = {
@@ -27,11 +28,15 @@ def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -
     Only one process of a run calls this.
 
     Raises:
-        ConfigError: if it already holds a run and `resume` is False.
+        ConfigError: if it already holds a run and `resume` is False, holds no run and `resume` is True, or another
+            process is writing to it.
         CheckpointError: if it holds a run of another recipe.
     """
     mark = directory / "run.json"
     settings = recipe.model_dump(mode="json")
+    if resume and not mark.exists():
+        raise ConfigError(f"{directory} holds no run to resume; start it without --resume, or name its directory")
+    lock_directory(directory)
     if mark.exists():
         if not resume:
             raise ConfigError(
@@ -40,7 +45,6 @@ def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -
             )
         before = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
         _refuse_other_recipe(before.model_dump(mode="json"), settings, directory)
-    directory.mkdir(parents=True, exist_ok=True)
     (directory / "checkpoints").mkdir(exist_ok=True)
     write_atomically(
         mark,
@@ -56,6 +60,23 @@ def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -
             }
         ),
     )
+
+
+def check_world_size(processes: int) -> None:
+    """Refuse a launcher whose processes do not see each other: each would train on its own in the same directory.
+
+    Args:
+        processes: number of processes that accelerate sees.
+
+    Raises:
+        ConfigError: if the launcher's environment says another number.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != processes:
+        raise ConfigError(
+            f"the launcher started {launched} processes (WORLD_SIZE), but accelerate sees {processes}; start one "
+            "process, or launch with torchrun or `accelerate launch --multi_gpu`"
+        )
 
 
 def _refuse_other_recipe(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, set_seed
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -101,7 +101,7 @@ class Text2GradTrainer:
         resolve(reward.weighting)  # raises now if its tagger is not installed
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
-        torch.manual_seed(recipe.run.seed)
+        set_seed(recipe.run.seed)  # also of `random` and NumPy, for critics that use them
         self.accelerator = make_accelerator(
             out=recipe.run.out,
             tracker=recipe.run.tracker,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from text2grad.config import Recipe, open_run
+from text2grad.config import Recipe, check_world_size, open_run
 from text2grad.errors import CheckpointError, ConfigError, ModelError
 from text2grad.feedback import push_folder
 from text2grad.files import published, to_json, write_atomically
@@ -64,6 +64,8 @@ class RewardRun:
                 "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out"
             )
         self.recipe, self.directory = recipe, Path(recipe.run.out)
+        self.state = PartialState(cpu=not torch.accelerator.is_available())
+        check_world_size(self.state.num_processes)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         data = recipe.reward_model
@@ -91,7 +93,6 @@ class RewardRun:
             "held_out": len(split.held_out),
             "unaligned": held_out.unaligned,
         }
-        self.state = PartialState(cpu=not torch.accelerator.is_available())
         self.is_main = bool(self.state.is_main_process)
         if self.is_main:
             open_run(self.directory, recipe, resume=resume, processes=self.state.num_processes)
