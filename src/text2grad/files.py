@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from text2grad.errors import ConfigError, DataError
 
-_LOCKS: dict[Path, IO[str]] = {}  # directories that this process has locked
+_LOCKS: dict[Path, int] = {}  # directories that this process has locked, with their open lock files
 
 
 @contextmanager
@@ -113,17 +113,15 @@ def lock_directory(directory: Path) -> None:
     if directory in _LOCKS:
         return
     directory.mkdir(parents=True, exist_ok=True)
-    file = (directory / ".lock").open("a+")
+    lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        file.seek(0)
-        owner = file.read() or "unknown"
-        file.close()
+        owner = os.read(lock, 20).decode() or "unknown"
+        os.close(lock)
         raise ConfigError(
             f"process {owner} is writing to {directory}; wait until it ends, or choose another directory"
         ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    _LOCKS[directory] = file
+    os.ftruncate(lock, 0)
+    os.write(lock, str(os.getpid()).encode())
+    _LOCKS[directory] = lock
