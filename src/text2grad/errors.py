@@ -10,6 +10,7 @@ Text2GradError
 ├── ModelError        a model or tokenizer is unsuitable for its role
 ├── TrainingError     the run cannot continue (a loss that is not finite, for example)
 ├── CheckpointError   a checkpoint could not be written or does not fit the run
+├── Interrupted       a signal ended the run after a finished step, which is saved
 └── SandboxError      model-written code cannot be run safely on this machine
 
 Each message names the error, the value, its place, and the way out. An unparsable critique is not an exception: it is a
@@ -82,6 +83,15 @@ class TrainingError(Text2GradError):
 
 class CheckpointError(Text2GradError):
     """A checkpoint could not be written, or does not fit the run that resumes from it."""
+
+
+class Interrupted(Text2GradError):
+    """A signal ended the run after a finished step, which is saved; `signal` is its number."""
+
+    def __init__(self, signal: int, message: str) -> None:
+        """Take the number of the signal and the message."""
+        super().__init__(message)
+        self.signal = signal
 
 
 def check_known(setting: str, value: object, known: Sequence[str]) -> None:

@@ -107,13 +107,16 @@ def lock_directory(directory: Path) -> None:
     """Create a directory and lock it for this process, until the process ends in any way.
 
     Raises:
-        ConfigError: if another process holds the lock.
+        ConfigError: if it cannot be created, or another process holds the lock.
     """
     directory = directory.resolve()
     if directory in _LOCKS:
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(f"cannot write to the directory {directory}: {error.strerror}; choose another") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

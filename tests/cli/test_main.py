@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from text2grad.cli.__main__ import main
-from text2grad.errors import RenamedSetting
+from text2grad.errors import Interrupted, RenamedSetting
 
 
 @pytest.mark.filterwarnings("default::text2grad.errors.RenamedSetting")
@@ -35,3 +35,37 @@ def test_other_warnings_keep_their_form(monkeypatch: pytest.MonkeyPatch, capsys:
     with pytest.warns(UserWarning, match="^something else$"):
         assert main(["recipe"]) == 0
     assert capsys.readouterr().err == "an old name\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (
+            Interrupted(15, "stopped after step 2 of 4, which is saved"),
+            143,
+            "stopped after step 2 of 4, which is saved. Continue with: text2grad train 'my recipe.toml' --resume",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted. Continue with: text2grad train 'my recipe.toml' --resume"),
+    ],
+)
+def test_a_signal_ends_a_command_with_the_command_that_continues(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: object) -> int:
+        raise error
+
+    monkeypatch.setattr("text2grad.cli.train.run", run)
+    assert main(["train", "my recipe.toml"]) == code
+    assert main(["train", "my recipe.toml", "--resume"]) == code
+    assert capsys.readouterr().err.splitlines() == [line, line]
+
+
+def test_a_command_without_resume_continues_by_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("text2grad.cli.quickstart.run", run)
+    assert main(["quickstart", "--task", "qa"]) == 130
+    assert capsys.readouterr().err == "interrupted. Continue with: text2grad quickstart --task qa\n"

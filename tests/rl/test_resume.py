@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import small_run
 from small_run import assert_same_run, untimed
-from text2grad.errors import CheckpointError, ConfigError, CriticError
+from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
 from text2grad.files import lock_directory
 from text2grad.rl.checkpoint import latest_checkpoint
+from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.types import Critique, Example
 
 SCRIPT = str(Path(small_run.__file__))
 
@@ -228,4 +231,51 @@ def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_de
         with pytest.raises(ConfigError, match=f"process {process.pid} is writing to"):
             lock_directory(tmp_path / "other")
         process.kill()
+    (tmp_path / "other" / ".lock").write_text("1234567890123")
     lock_directory(tmp_path / "other")  # the lock ended with the process
+    assert (tmp_path / "other" / ".lock").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_step_under_way_which_is_saved(tmp_path: Path, number: signal.Signals) -> None:
+    def interrupting(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        if run.step == 1:
+            os.kill(os.getpid(), number)
+        return small_run.ColourCritic()(examples, responses)
+
+    before = signal.getsignal(number)
+    run = small_run.trainer(tmp_path / "run", interrupting, run={"save_every": 3})
+    with pytest.raises(Interrupted, match="stopped after step 2 of 4, which is saved") as caught:
+        run.train()
+    assert caught.value.signal == number
+    assert signal.getsignal(number) == before
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
+    small_run.trainer(tmp_path / "run", resume=True).train()
+    small_run.trainer(tmp_path / "calm").train()
+    assert_same_run(tmp_path / "run", tmp_path / "calm")
+
+
+def test_a_second_ctrl_c_ends_the_run_at_once_and_its_finished_steps_are_not_lost(tmp_path: Path) -> None:
+    def impatient(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        if run.step == 3:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return small_run.ColourCritic()(examples, responses)
+
+    run = small_run.trainer(tmp_path / "run", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    again = small_run.trainer(tmp_path / "run", resume=True)
+    assert again.step == 2
+    again.train()
+    small_run.trainer(tmp_path / "calm").train()
+    assert_same_run(tmp_path / "run", tmp_path / "calm")
+
+
+def test_a_signal_between_the_last_step_and_the_end_ends_nothing(tmp_path: Path) -> None:
+    def late(run: Text2GradTrainer) -> None:
+        if run.step == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    small_run.trainer(tmp_path / "run").train(after_step=late)
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints") is not None

@@ -1,6 +1,8 @@
 """The command line: `text2grad <command>`. Each command is a module of this package and imports on first use."""
 
 import argparse
+import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ from text2grad.cli import (
     train,
     win_rate,
 )
-from text2grad.errors import RenamedSetting, Text2GradError
+from text2grad.errors import Interrupted, RenamedSetting, Text2GradError
 
 EXIT_ERROR = 2
 SHOW_WARNING = warnings.showwarning
@@ -48,17 +50,34 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 for success, 2 for an error with an explanation on stderr."""
+    """Run a command and return its exit code.
+
+    0: success; 2: an error with an explanation on stderr; 130 and 143: stopped by Ctrl-C and SIGTERM, with the command
+    that continues on stderr.
+    """
+    argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
     try:
         with warnings.catch_warnings():  # restores `showwarning`
             warnings.showwarning = _show_warning
             return int(args.run(args))
+    except Interrupted as error:
+        return _stopped(error.signal, f"{error}. ", argv, args)
+    except KeyboardInterrupt:
+        return _stopped(signal.SIGINT, "interrupted. ", argv, args)
     except Text2GradError as error:
         Console(stderr=True).print(
             f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True
         )
         return EXIT_ERROR
+
+
+def _stopped(number: int, message: str, argv: Sequence[str], args: argparse.Namespace) -> int:
+    """Print the command that continues, and return the exit code of a signal."""
+    more = ["--resume"] if getattr(args, "resume", None) is False else []
+    command = shlex.join(["text2grad", *argv, *more])
+    Console(stderr=True, soft_wrap=True).print(f"{message}Continue with: {command}", markup=False, highlight=False)
+    return 128 + number
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:

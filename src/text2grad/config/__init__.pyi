@@ -1,4 +1,5 @@
 from .critic import AnnotateConfig as AnnotateConfig
+from .interruption import Interruption as Interruption
 from .policy import ModelConfig as ModelConfig, SFTConfig as SFTConfig
 from .recipe import Recipe as Recipe, describe as describe, load_recipe as load_recipe, make_recipe as make_recipe
 from .reward_model import (

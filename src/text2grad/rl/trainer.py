@@ -11,6 +11,7 @@ All randomness of step n follows from (seed, n) alone, so a run that was killed 
 bit for bit (same machine, same number of threads and processes). B: responses of this process, T: response tokens.
 """
 
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,8 +23,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from text2grad.align import AlignSettings, resolve, response_deltas
-from text2grad.config import ModelConfig, Recipe, open_run
-from text2grad.errors import ConfigError, CriticError
+from text2grad.config import Interruption, ModelConfig, Recipe, open_run
+from text2grad.errors import ConfigError, CriticError, Interrupted
 from text2grad.feedback import Critic, ask
 from text2grad.models import (
     PolicyWithValue,
@@ -186,10 +187,12 @@ class Text2GradTrainer:
             CriticError: if the critic breaks its contract or fails too often; finished steps are saved first.
             TrainingError: if a loss is not finite.
             CheckpointError: if a checkpoint cannot be written.
+            Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
         """
         self.accelerator.init_trackers("text2grad")
         total = self.recipe.run.steps
-        with tqdm(total=total, initial=self.step, unit="step", disable=not self.accelerator.is_main_process) as bar:
+        bar = tqdm(total=total, initial=self.step, unit="step", disable=not self.accelerator.is_main_process)
+        with Interruption() as interruption, bar:
             while self.step < total:
                 metrics = self.train_step()
                 bar.set_postfix_str(
@@ -201,6 +204,13 @@ class Text2GradTrainer:
                     self.save()
                 if after_step is not None:
                     after_step(self)
+                if self._interrupted(interruption) and self.step < total:
+                    self.save()
+                    self.accelerator.end_training()
+                    raise Interrupted(
+                        interruption.received or signal.SIGTERM,
+                        f"stopped after step {self.step} of {total}, which is saved",
+                    )
         self.accelerator.end_training()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
 
@@ -364,6 +374,11 @@ class Text2GradTrainer:
             self.failures.statuses.clear()  # a mended critic starts anew
             self.save()
             raise error
+
+    def _interrupted(self, interruption: Interruption) -> bool:
+        """Tell whether any process received a signal, so that all processes stop after the same step."""
+        received = torch.tensor([float(interruption.received is not None)], device=self.accelerator.device)
+        return bool(self.accelerator.reduce(received, reduction="sum") > 0)
 
     def _restore(self) -> None:
         """Restore the newest checkpoint, or the beginning; cut off what was logged after it."""

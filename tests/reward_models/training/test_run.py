@@ -19,7 +19,7 @@ import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
 from small_run import finish
 from text2grad.cli.__main__ import main
-from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
+from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
 from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.models.pretrained import load_policy, load_tokenizer
@@ -382,6 +382,27 @@ def test_two_processes_learn_and_measure_what_one_does(home: Path, calm: Path) -
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
     assert json.loads((home / "two" / "results.json").read_bytes())["counts"]["held_out"] == 12
+
+
+def test_a_signal_ends_the_training_after_the_step_under_way_and_a_resumed_one_is_the_same(
+    home: Path, calm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(directory: Path, step: int, metrics: dict[str, float]) -> None:
+        if step == 2 and "loss" in metrics:  # steps 2, 4 and 6 are measured and saved
+            signal.raise_signal(signal.SIGTERM)
+        written(directory, step, metrics)
+
+    written = reward_trainer._append
+    with monkeypatch.context() as patch:
+        patch.setattr(reward_trainer, "_append", append)
+        with pytest.raises(Interrupted) as caught:
+            train(home, "signalled")
+    assert caught.value.signal == signal.SIGTERM
+    assert str(caught.value) == "stopped after step 3 of 6, which is saved"
+    assert (home / "signalled" / "checkpoints" / "checkpoint-3" / "text2grad.json").exists()
+    assert not (home / "signalled" / "model").exists()
+    train(home, "signalled", resume=True)
+    assert_same_run(home / "signalled", calm)
 
 
 def test_early_stopping_is_told_from_the_checkpoint_when_resumed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 from transformers import TrainerCallback
 
-from text2grad.errors import ConfigError, TrainingError
+from text2grad.config import Interruption
+from text2grad.errors import ConfigError, Interrupted, TrainingError
 from text2grad.feedback import Annotation
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models import FineTuning, OnStep, Row, context_of, run_trainer, supervised_trainer, train_on_rows
@@ -60,7 +61,7 @@ class Progress(NamedTuple):
 
     step: int
     steps: int
-    best_step: int
+    best_step: int  # 0 before the first measurement
 
     def finished(self, evaluation: Evaluation) -> bool:
         """True where no step is left, or `patience` measurements in a row were no better."""
@@ -111,6 +112,7 @@ def train(
     Raises:
         ConfigError: if processes and micro-batches do not divide the batch, or the launcher saves sharded weights.
         TrainingError: if a logged loss is not finite.
+        Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
     """
     if evaluation is None:
         train_on_rows(reward_model.model, reward_model.tokenizer, rows, settings, on_step=on_step)
@@ -118,7 +120,12 @@ def train(
     last = last_progress(evaluation.directory)
     if last is None or not last.finished(evaluation):
         resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
-        run_trainer(evaluated_trainer(reward_model, rows, settings, evaluation), on_step, resume_from=resume_from)
+        journal = _Journal(evaluation, settings.learning_rate)
+        trainer = evaluated_trainer(reward_model, rows, settings, evaluation)
+        trainer.add_callback(journal)
+        run_trainer(trainer, on_step, resume_from=resume_from)
+        if journal.interrupted is not None:
+            raise journal.interrupted
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
@@ -142,7 +149,7 @@ def last_progress(directory: Path) -> Progress | None:
     if not checkpoints:
         return None
     state = json.loads((checkpoints[-1] / "trainer_state.json").read_bytes())
-    return Progress(state["global_step"], state["max_steps"], state["best_global_step"])
+    return Progress(state["global_step"], state["max_steps"], state["best_global_step"] or 0)
 
 
 def evaluated_trainer(
@@ -187,7 +194,6 @@ def evaluated_trainer(
     _refuse_shards(trainer.accelerator, settings.optimizer)
     trainer.evaluate = partial(_evaluate, trainer, reward_model, evaluation)
     trainer.create_model_card = lambda *_, **__: None  # `model_card` writes it, once
-    trainer.add_callback(_Journal(evaluation, settings.learning_rate))
     return trainer
 
 
@@ -222,8 +228,23 @@ class _Journal(TrainerCallback):
 
     def __init__(self, evaluation: Evaluation, learning_rate: float) -> None:
         self.evaluation, self.learning_rate = evaluation, learning_rate
+        self.interruption = Interruption()
+        self.interrupted: Interrupted | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.interruption.__enter__()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.interruption.__exit__()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        from accelerate.utils import gather_object
+
+        received = [number for number in gather_object([self.interruption.received]) if number is not None]
+        if received and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
+            step, steps = state.global_step, state.max_steps
+            self.interrupted = Interrupted(received[0], f"stopped after step {step} of {steps}, which is saved")
         if state.global_step % self.evaluation.every == 0 or state.global_step >= state.max_steps:
             control.should_evaluate = control.should_save = True
 
@@ -250,7 +271,7 @@ class _Journal(TrainerCallback):
         if state.is_world_process_zero:
             flush(path)
             write_atomically(path / MARK, to_json({"metrics_bytes": (directory / METRICS_FILE).stat().st_size}))
-        progress = Progress(state.global_step, state.max_steps, state.best_global_step)
+        progress = Progress(state.global_step, state.max_steps, state.best_global_step or 0)
         control.should_training_stop |= progress.finished(self.evaluation)
 
 
