@@ -210,8 +210,9 @@ def test_a_run_that_is_killed_ends_as_the_calm_one(
 ) -> None:
     annotator, trained = Annotator(), []
     for step in kills:
+        begun = (tmp_path / "run").exists()
         with pytest.raises(Killed):
-            trainer(tmp_path / "run", phases, annotator, resume=True).train(killed_after(step))
+            trainer(tmp_path / "run", phases, annotator, resume=begun).train(killed_after(step))
     last = trainer(tmp_path / "run", phases, annotator, resume=True)
     start = 2 * (kills[-1] // 2)  # the last checkpoint
     assert last.step == start

@@ -41,7 +41,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_cri
         enough = _calls(calls) + rng.randint(1, 3)  # die somewhere in the step after some more critiques
         while process.poll() is None and _calls(calls) < enough:
             time.sleep(0.002)
-        time.sleep(rng.random() * 0.15)
+        time.sleep(rng.random() * 0.03)  # less than a step takes
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
         steps_at_kill.append(_calls(calls))
