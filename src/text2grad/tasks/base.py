@@ -12,11 +12,12 @@ from functools import cache
 from random import Random
 from typing import ClassVar, Literal, NamedTuple, get_args
 
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.program_critic import ProgramCritic, seeded_random
 from text2grad.types import Example
 
 WORD = re.compile(r"\w+|[^\w\s]")
+MOST_REPEATS = 10_000  # draws in a row without a new prompt, after which a task has no more
 
 Split = Literal["train", "held_out"]
 
@@ -79,11 +80,22 @@ class Task(ABC):
                 raise ConfigError(f"{self.name} has no {setting} {value!r}; known: {', '.join(known)}")
 
     def examples(self, n: int, seed: int = 0) -> list[Example]:
-        """Return n items with distinct prompts; a smaller n gives the first of them."""
+        """Return n items with distinct prompts; a smaller n gives the first of them.
+
+        Raises:
+            DataError: if the task has too few prompts.
+        """
         rng = seeded_random("examples", self.split, self.difficulty, self.seed, seed)
         items: dict[str, Example] = {}
+        repeats = 0
         while len(items) < n:
             example = self.draw(rng)
+            repeats = repeats + 1 if example.prompt_text in items else 0
+            if repeats > MOST_REPEATS:
+                raise DataError(
+                    f"the task {self.name} has too few prompts: {n} distinct ones are needed, and after {len(items)} no "
+                    "new one was found. Lower the number of examples (data.examples, or sft.steps × sft.batch_size)"
+                )
             items.setdefault(example.prompt_text, example)
         return list(items.values())
 
