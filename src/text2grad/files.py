@@ -123,7 +123,7 @@ def lock_directory(directory: Path) -> None:
         owner = os.read(lock, 20).decode() or "unknown"
         os.close(lock)
         raise ConfigError(
-            f"process {owner} is writing to {directory}; wait until it ends, or choose another directory"
+            f"another run is writing to {directory} (process {owner}); wait until it ends, or choose another directory"
         ) from error
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())

@@ -12,7 +12,7 @@ import pytest
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask, load_critic
-from text2grad.rl.failures import FAILURE_WINDOW, FailureRate
+from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate
 from text2grad.types import Critique, Example, Span
 
 EXAMPLES = [Example("one"), Example("two")]

@@ -217,7 +217,7 @@ def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_de
     command = [sys.executable, SCRIPT, str(tmp_path / "run")]
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode != 0
-    said = f"ConfigError: process {os.getpid()} is writing to {tmp_path / 'run'}; wait until it ends, or choose another"
+    said = f"ConfigError: another run is writing to {tmp_path / 'run'} (process {os.getpid()}); wait until it ends"
     assert said in second.stderr
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log, "nothing was cut off"
 
@@ -228,7 +228,7 @@ def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_de
     with subprocess.Popen([sys.executable, "-c", holder, str(tmp_path / "other")], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        with pytest.raises(ConfigError, match=f"process {process.pid} is writing to"):
+        with pytest.raises(ConfigError, match=f"is writing to .* \\(process {process.pid}\\); wait"):
             lock_directory(tmp_path / "other")
         process.kill()
     (tmp_path / "other" / ".lock").write_text("1234567890123")

@@ -209,7 +209,7 @@ def test_a_tokenizer_without_padding_token_is_fine(tmp_path: Path) -> None:
 def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate import Accelerator
 
-    from text2grad.rl.processes import make_accelerator
+    from text2grad.rl.trainer import make_accelerator
 
     monkeypatch.setattr(Accelerator, "num_processes", 3)
     monkeypatch.setenv("WORLD_SIZE", "3")

@@ -26,6 +26,6 @@ def test_more_prompts_than_a_world_has_are_refused_instead_of_searched_for_ever(
     with pytest.raises(DataError) as caught:
         Dice("train").examples(7)
     assert str(caught.value) == (
-        "the task dice has too few prompts: 7 distinct ones are needed, and after 6 no new one was found. Lower the "
-        "number of examples (data.examples, or sft.steps × sft.batch_size)"
+        "the task dice has too few prompts: 7 distinct prompts needed, 6 found. Lower the number of examples "
+        "(data.examples, or sft.steps × sft.batch_size)"
     )

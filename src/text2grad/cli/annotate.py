@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import fcntl
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from text2grad.cli.options import add_command, add_set, shorthands
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError
+from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     check_limit(args.limit)
     out, console = Path(settings.out), Console()
     annotator = Annotator(Template(settings.template, settings.reasoning), settings.reask, recipe.critic.match)
-    with locked(out), Store(out / "answers.sqlite") as store:
+    lock_directory(out)
+    with Store(out / "answers.sqlite") as store:
         items = items_of(recipe, out, store, limit=args.limit)
         session = AnnotationSession(endpoint, store, annotator.annotate, spending)
         results, usage, budget = run_session(console, session, items)
@@ -101,22 +102,6 @@ def check_limit(limit: int | None) -> None:
     """Refuse a `--limit` below 1."""
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {limit}")
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Create and lock a directory, and refuse a second run on it: both would pay for the same answers."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with (out / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError as error:
-        raise ConfigError(
-            f"another run is writing to {out}; wait until it ends, or choose another [annotate] out"
-        ) from error
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from error
 
 
 def run_session(

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from text2grad.cli.options import add_command, add_set
 from text2grad.errors import DataError
+from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
     from text2grad.critics.servers import Comparison, Preference
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file or a setting cannot be used; nothing was requested then.
     """
-    from text2grad.cli.annotate import check_limit, locked, run_session
+    from text2grad.cli.annotate import check_limit, run_session
     from text2grad.config import load_recipe
     from text2grad.critics.servers import AnnotationSession, Store, prefer
     from text2grad.experiments import endpoint_values
@@ -75,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     check_limit(args.limit)
     comparisons = _comparisons(args)
     console = Console()
-    with locked(args.out), Store(args.out / "answers.sqlite") as store:
+    lock_directory(args.out)
+    with Store(args.out / "answers.sqlite") as store:
         session = AnnotationSession(endpoint, store, prefer, spending)
         preferences, usage, budget = run_session(console, session, comparisons)
     result = {

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback.records import Annotation, annotation_to_json, write_annotations
-from text2grad.files import write_atomically, write_records
+from text2grad.feedback.records import Annotation, annotation_to_json
+from text2grad.files import json_lines, write_atomically, write_files
 from text2grad.types import LABELS, Example
 
 SCHEMA = (
@@ -84,16 +84,12 @@ def write_dataset(path: Path, annotations: Sequence[Annotation]) -> None:
         ConfigError: if the suffix is neither .jsonl nor .parquet, or pyarrow is missing.
         DataError: if the file cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".jsonl":
-            write_annotations(path, annotations)
-        elif path.suffix == ".parquet":
-            write_atomically(path, _parquet(annotations))
-        else:
-            raise ConfigError(f"annotations are written to a .jsonl or a .parquet file, got {path}")
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from error
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"annotations are written to a .jsonl or a .parquet file, got {path}")
+    lines = path.suffix == ".jsonl"
+    write_files(
+        path.parent, {path.name: json_lines(map(annotation_to_json, annotations)) if lines else _parquet(annotations)}
+    )
 
 
 def write_examples(path: Path, examples: Sequence[Example]) -> None:
@@ -106,12 +102,10 @@ def write_examples(path: Path, examples: Sequence[Example]) -> None:
         {"prompt": one.prompt, "reference": one.reference, "tests": one.tests, "meta": one.meta} for one in examples
     ]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_records(path, records)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from error
+        lines = json_lines(records)
     except (TypeError, ValueError) as error:
         raise DataError(f"cannot write {path}: {error}") from error
+    write_files(path.parent, {path.name: lines})
 
 
 def write_folder(

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.rl.nl_gradient import is_last_token
-from text2grad.rl.shapes import check_same_shape
+from text2grad.rl.nl_gradient import check_same_shape, is_last_token
 
 
 class Advantages(NamedTuple):

@@ -14,7 +14,7 @@ Shapes: B responses, T response tokens. Everything is response-aligned: index t 
 import torch
 from torch import Tensor
 
-from text2grad.rl.shapes import check_same_shape
+from text2grad.errors import ShapeError
 
 
 def nl_gradient_loss(logp: Tensor, delta: Tensor, response_mask: Tensor) -> Tensor:
@@ -95,3 +95,12 @@ def is_last_token(response_mask: Tensor) -> Tensor:
     """Return True on each row's last response token, bool [B, T]; rows without tokens are all False."""
     later = response_mask.flip(1).cumsum(1).flip(1)  # [B, T] response tokens from t on
     return response_mask & (later == 1)
+
+
+def check_same_shape(**tensors: Tensor) -> None:
+    """Raise ShapeError unless all the named tensors are [B, T] of one shape."""
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    first = next(iter(shapes.values()))
+    if len(first) != 2 or any(shape != first for shape in shapes.values()):
+        got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ShapeError(f"expected one shape [B, T], got {got}")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.rl.shapes import check_same_shape
+from text2grad.rl.nl_gradient import check_same_shape
 
 LOG_RATIO_LIMIT = 20.0  # e^20: far beyond any update that should be made, far from overflow
 

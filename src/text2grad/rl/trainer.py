@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object, set_seed
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, gather_object, set_seed
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from text2grad.align import AlignSettings, resolve, response_deltas
-from text2grad.config import Interruption, ModelConfig, Recipe, open_run
+from text2grad.config import Interruption, ModelConfig, Recipe, check_world_size, open_run
 from text2grad.errors import ConfigError, CriticError, Interrupted
 from text2grad.feedback import Critic, ask
 from text2grad.models import (
@@ -50,18 +51,23 @@ from text2grad.models import (
 )
 from text2grad.rl.advantages import Moments, gae, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
-from text2grad.rl.failures import FailureRate
-from text2grad.rl.metrics import Clock, Record, response_records, step_metrics
+from text2grad.rl.metrics import Clock, FailureRate, Record, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.ppo import KLController
-from text2grad.rl.processes import make_accelerator
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import reward_tensor
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.types import Critique, Example, Rollout
 
+DATA_PARALLEL = (
+    DistributedType.NO,
+    DistributedType.MULTI_CPU,
+    DistributedType.MULTI_GPU,
+    DistributedType.MULTI_XPU,
+    DistributedType.MULTI_NPU,
+)
 STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 
 
@@ -462,3 +468,38 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
             value_adapter=settings.value == "adapter",
         )
     return model
+
+
+def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: int) -> Accelerator:
+    """Return accelerate's view of the processes and trackers of a run.
+
+    Args:
+        out: the run's directory, for trackers.
+        tracker: "tensorboard", "wandb" or "none".
+        batch_size: responses per step, over all processes.
+        minibatches: optimizer steps per epoch.
+
+    Raises:
+        ConfigError: if weights would be sharded, the launcher started more processes than accelerate sees, or the batch
+            cannot be shared evenly.
+    """
+    # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
+    accelerator = Accelerator(
+        mixed_precision="no",
+        log_with=None if tracker == "none" else tracker,
+        project_dir=out,
+        cpu=not torch.accelerator.is_available(),
+    )
+    if accelerator.distributed_type not in DATA_PARALLEL:
+        raise ConfigError(
+            f"accelerate was launched with {accelerator.distributed_type}, which shards weights; checkpoints here are "
+            "written whole. Launch plain data parallelism (torchrun), with model.lora_r > 0 for large models."
+        )
+    check_world_size(accelerator.num_processes)
+    shares = accelerator.num_processes * minibatches
+    if batch_size % shares:
+        raise ConfigError(
+            f"rollout.batch_size = {batch_size} cannot be shared evenly by {accelerator.num_processes} "
+            f"processes × ppo.minibatches = {minibatches}; choose a multiple of {shares}"
+        )
+    return accelerator

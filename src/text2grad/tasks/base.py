@@ -93,8 +93,8 @@ class Task(ABC):
             repeats = repeats + 1 if example.prompt_text in items else 0
             if repeats > MOST_REPEATS:
                 raise DataError(
-                    f"the task {self.name} has too few prompts: {n} distinct ones are needed, and after {len(items)} no "
-                    "new one was found. Lower the number of examples (data.examples, or sft.steps × sft.batch_size)"
+                    f"the task {self.name} has too few prompts: {n} distinct prompts needed, {len(items)} found. "
+                    "Lower the number of examples (data.examples, or sft.steps × sft.batch_size)"
                 )
             items.setdefault(example.prompt_text, example)
         return list(items.values())
