@@ -26,7 +26,7 @@ from text2grad.cli import (
     train,
     win_rate,
 )
-from text2grad.errors import Interrupted, RenamedSetting, Text2GradError
+from text2grad.errors import Interrupted, Notice, Text2GradError
 
 EXIT_ERROR = 2
 SHOW_WARNING = warnings.showwarning
@@ -81,8 +81,8 @@ def _stopped(number: int, message: str, argv: Sequence[str], args: argparse.Name
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """Print a `RenamedSetting` warning as one line, without a Python file and line number; others as usual."""
-    if issubclass(category, RenamedSetting):
+    """Print a `Notice` as one line, without a Python file and line number; others as usual."""
+    if issubclass(category, Notice):
         Console(stderr=True, soft_wrap=True).print(
             str(message), style="yellow", markup=False, highlight=False, soft_wrap=True
         )

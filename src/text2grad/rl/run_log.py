@@ -91,9 +91,13 @@ class RunLog:
         path = self._critique_file(step, rank)
         if not path.exists():
             return None
-        records = json.loads(path.read_bytes())
         responses = [rollout.response for rollout in rollouts]
-        if [record.pop("response") for record in records] != responses:
+        try:
+            records = json.loads(path.read_bytes())
+            judged = [record.pop("response") for record in records]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"cannot read {path}: {error}. Remove the file to ask the critic again") from error
+        if judged != responses:
             raise DataError(
                 f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
                 "weights or the number of threads or processes changed. Resume with the same, or remove the file to "

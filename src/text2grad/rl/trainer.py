@@ -24,17 +24,19 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from text2grad.align import AlignSettings, resolve, response_deltas
-from text2grad.config import Interruption, ModelConfig, Recipe, check_world_size, open_run
+from text2grad.config import Interruption, ModelConfig, Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import ConfigError, CriticError, Interrupted
-from text2grad.feedback import Critic, ask
+from text2grad.feedback import Critic, ask, digest_of_examples
 from text2grad.models import (
     PolicyWithValue,
     Reference,
     Scores,
     TokenBatch,
     batch_indices,
+    check_lora_targets,
     check_model,
     collate,
+    empty_model,
     enable_checkpointing,
     fitting_prompts,
     half_precision,
@@ -42,6 +44,7 @@ from text2grad.models import (
     load_policy,
     make_rollouts,
     padding_id,
+    policy_config,
     random_states,
     restore_random_states,
     sample,
@@ -117,19 +120,29 @@ class Text2GradTrainer:
         )
         self.refresher = self._checked(refresher)
         self.directory = Path(recipe.run.out)
-        policy = prepare_policy(model, recipe.model)
-        self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
-        self.pad_id = padding_id(tokenizer, self.eos_ids)
+        check_directory(self.directory, resume=resume)
+        code = recipe.model.trust_remote_code
+        path = isinstance(model, str | Path)
         self.examples, self.prompt_ids = fitting_prompts(
-            policy,
+            policy_config(str(model), trust_remote_code=code) if path else model,
             tokenizer,
             train_examples,
             prompt_format=recipe.rollout.prompt_format,
             max_new_tokens=recipe.rollout.max_new_tokens,
             too_long=recipe.data.too_long,
         )
+        policy = prepare_policy(model, recipe.model)
+        self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
+        self.pad_id = padding_id(policy, tokenizer, self.eos_ids)
         if self.accelerator.is_main_process:
-            open_run(self.directory, recipe, resume=resume, processes=self.accelerator.num_processes)
+            open_run(
+                self.directory,
+                recipe,
+                resume=resume,
+                processes=self.accelerator.num_processes,
+                inputs={"prompts": digest_of_examples(self.examples)},
+                fixed_steps=recipe.optim.schedule != "constant",
+            )
         self.accelerator.wait_for_everyone()
         self.log = RunLog(self.directory)
         self._build(policy.to(self.accelerator.device))
@@ -456,8 +469,16 @@ def ppo_epochs(
 
 
 def prepare_policy(model: Any, settings: ModelConfig) -> Any:
-    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one."""
+    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one.
+
+    Raises:
+        ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
+        ModelError: if the path holds no model that can be loaded.
+    """
     if isinstance(model, str | Path):
+        if settings.lora_r and settings.lora_targets != "all-linear":
+            empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
+            check_lora_targets(empty, settings.lora_targets)
         model = load_policy(str(model), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
