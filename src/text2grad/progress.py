@@ -6,7 +6,7 @@
 
 Lines go to the logger "text2grad". The command line writes them with date and time to a standard output that is no
 terminal, and obeys `--quiet` and `--verbose`; another program configures logging as it likes. Lines of steps (logger
-"text2grad.steps") have the level INFO for the first and the last step and for 20 between them, and DEBUG for the others.
+"text2grad.steps") have the level INFO for the first and the last step and for 20 between them, else DEBUG.
 """
 
 import logging

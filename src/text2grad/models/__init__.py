@@ -1,5 +1,7 @@
-"""Load, adapt, prompt, sample, score and fine-tune a language model. May import: `errors`, `types`, `files`,
-`progress`."""
+"""Load, adapt, prompt, sample, score and fine-tune a language model.
+
+May import: `errors`, `types`, `files`, `progress`.
+"""
 
 import lazy_loader
 
