@@ -107,9 +107,5 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
     raise ConfigError(f"{setting} has no value {value!r}.{hint} Known values: {', '.join(known)}")
 
 
-class Notice(UserWarning):
-    """Warning that users read as one line, without a Python file and line number."""
-
-
-class RenamedSetting(Notice, FutureWarning):
+class RenamedSetting(FutureWarning):
     """Warning: a recipe uses the name of a setting in an earlier version."""

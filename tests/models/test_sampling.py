@@ -352,8 +352,15 @@ def test_a_model_that_could_never_stop_is_refused(configured: Any) -> None:
 
 
 def test_padding_is_the_tokenizers_or_else_the_first_stop_id() -> None:
-    assert padding_id(SimpleNamespace(pad_token_id=0), (5, 6)) == 0
-    assert padding_id(SimpleNamespace(pad_token_id=None), (5, 6)) == 5
+    assert padding_id(model_with(5), SimpleNamespace(pad_token_id=0), (5, 6)) == 0
+    assert padding_id(model_with(5), SimpleNamespace(pad_token_id=None), (5, 6)) == 5
+
+
+def test_padding_beyond_the_embedding_is_replaced_by_a_stop_id() -> None:
+    model = model_with(5)
+    model.config.get_text_config().vocab_size = 8
+    assert padding_id(model, SimpleNamespace(pad_token_id=7), (5, 6)) == 7
+    assert padding_id(model, SimpleNamespace(pad_token_id=8), (5, 6)) == 5
 
 
 # Prompts.

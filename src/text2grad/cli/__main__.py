@@ -26,7 +26,8 @@ from text2grad.cli import (
     train,
     win_rate,
 )
-from text2grad.errors import Interrupted, Notice, Text2GradError
+from text2grad.cli.log import configure_log
+from text2grad.errors import Interrupted, RenamedSetting, Text2GradError
 
 EXIT_ERROR = 2
 SHOW_WARNING = warnings.showwarning
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
+    configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
         with warnings.catch_warnings():  # restores `showwarning`
             warnings.showwarning = _show_warning
@@ -81,8 +83,8 @@ def _stopped(number: int, message: str, argv: Sequence[str], args: argparse.Name
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """Print a `Notice` as one line, without a Python file and line number; others as usual."""
-    if issubclass(category, Notice):
+    """Print a `RenamedSetting` warning as one line, without a Python file and line number; others as usual."""
+    if issubclass(category, RenamedSetting):
         Console(stderr=True, soft_wrap=True).print(
             str(message), style="yellow", markup=False, highlight=False, soft_wrap=True
         )

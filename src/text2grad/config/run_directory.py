@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import subprocess
-import warnings
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib.metadata import version
@@ -19,8 +18,9 @@ from typing import Any
 import torch
 
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.errors import CheckpointError, ConfigError, Notice
+from text2grad.errors import CheckpointError, ConfigError
 from text2grad.files import lock_directory, to_json, write_atomically
+from text2grad.progress import note
 
 # Settings that may differ on resume: they change memory, output or the length of a run, but no finished step.
 FREE = {
@@ -228,11 +228,10 @@ def _warn_of_versions(before: Mapping[str, Any], now: Mapping[str, Any], directo
         if name in before and before[name] != now[name]
     ]
     if changed:
-        warnings.warn(
+        note(
             f"{directory}: resumed with other versions ({', '.join(changed)}); the steps that follow may differ in "
             "their last bits from a run that was never stopped",
-            Notice,
-            stacklevel=2,
+            warning=True,
         )
 
 
