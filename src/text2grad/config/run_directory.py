@@ -92,7 +92,7 @@ def open_run(
     """
     check_directory(directory, resume=resume)
     lock_directory(directory)
-    now = {
+    now: dict[str, Any] = {
         "recipe": recipe.model_dump(mode="json"),
         "inputs": {**_inputs_of(recipe), **(inputs or {})},
         "text2grad": version("text2grad"),

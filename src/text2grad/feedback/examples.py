@@ -76,5 +76,7 @@ def _is_chat(prompt: object) -> bool:
     return (
         isinstance(prompt, list)
         and bool(prompt)
-        and all(isinstance(m, dict) and isinstance(m.get("content"), str) and isinstance(m.get("role"), str) for m in prompt)
+        and all(
+            isinstance(m, dict) and isinstance(m.get("content"), str) and isinstance(m.get("role"), str) for m in prompt
+        )
     )

@@ -144,13 +144,9 @@ def _is_known(kind: str) -> bool:
 
 
 def _open(path: Path) -> IO[bytes]:
-    file: Any = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    try:
-        refuse_utf16(file.peek(2)[:2], path)
-    except BaseException:
-        file.close()
-        raise
-    return file  # type: ignore[no-any-return]
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        refuse_utf16(file.read(2), path)
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

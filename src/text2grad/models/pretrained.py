@@ -29,7 +29,8 @@ def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
     remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
         raise ModelError(
-            f"{path!r} is a {config.model_type} model, not a causal language model; name the directory or hub name of one"
+            f"{path!r} is a {config.model_type} model, not a causal language model; name the directory or hub name of "
+            "such a model"
         )
     return config
 
@@ -45,7 +46,7 @@ def empty_model(path: str, *, trust_remote_code: bool = False) -> Any:
 
     config = policy_config(path, trust_remote_code=trust_remote_code)
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)  # type: ignore[no-untyped-call]
 
 
 def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
@@ -73,8 +74,12 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     Raises:
         ModelError: if the path holds no model that can be loaded.
     """
+    import torch
+
     try:
         return kind.from_pretrained(str(path), use_safetensors=True, **settings)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # each library has its own for a damaged file
         raise _unloadable(what, path, error) from error
 

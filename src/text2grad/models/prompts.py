@@ -138,8 +138,8 @@ def _refuse_unknown_ids(tokenizer: Any, encoded: Sequence[Sequence[int]], vocabu
         if ids and max(ids) >= vocabulary:
             raise ModelError(
                 f"example {row} has the token {tokenizer.convert_ids_to_tokens(max(ids))!r} of id {max(ids)}, but the "
-                f"model's embedding has {vocabulary} rows: the tokenizer has more tokens than the model. Save the model "
-                f"after model.resize_token_embeddings({len(tokenizer)}), or take the tokenizer that belongs to it"
+                f"model's embedding has {vocabulary} rows: the tokenizer has more tokens than the model. Save the "
+                f"model after model.resize_token_embeddings({len(tokenizer)}), or take the tokenizer that belongs to it"
             )
 
 

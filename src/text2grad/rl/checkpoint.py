@@ -142,8 +142,8 @@ def _damaged(path: Path, error: object) -> CheckpointError:
     before = [other for other in _all_checkpoints(path.parent) if other < path]
     rest = f"checkpoint {before[-1]}" if before else "the beginning"
     return CheckpointError(
-        f"cannot read checkpoint {path}: {error}. Remove it, and --resume goes on from {rest}; critiques of later steps "
-        "that are still on disk are not asked for again"
+        f"cannot read checkpoint {path}: {error}. Remove it, and --resume goes on from {rest}; critiques that are "
+        "still on disk are not asked for again"
     )
 
 
