@@ -12,6 +12,7 @@ from text2grad.files import read_text
 from text2grad.types import Example
 
 FIELDS = ("prompt", "reference", "tests", "meta")
+ENCODED = ("reference", "tests", "response", "feedback")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -65,10 +66,13 @@ def _example(line: str, where: str) -> Example:
         tests=record.get("tests"),
         meta={**extra, **(record.get("meta") or {})},
     )
-    if half := _SURROGATE.search(example.prompt_text):
-        raise DataError(
-            f'{where}: "prompt" holds {half[0]!r}, half of a surrogate pair, which no tokenizer can encode. Remove it'
-        )
+    texts = {"prompt": example.prompt_text, **{key: record.get(key) for key in ENCODED}}
+    for key, text in texts.items():
+        if isinstance(text, str) and (half := _SURROGATE.search(text)):
+            raise DataError(
+                f'{where}: "{key}" holds {half[0]!r}, half of a surrogate pair, which no tokenizer and no server can '
+                "encode. Remove it"
+            )
     return example
 
 
