@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_match
+from text2grad.cli.options import add_command, add_match, at_least, finite
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
     add("--limit", type=int, metavar="N", help="use only the first N annotations")
     add_match(add)
     add("--batch-size", type=int, default=16, metavar="N", help="responses per call of the critic (default: 16)")
-    add("--seed", type=int, default=0, help="of the bootstrap resamples")
+    add("--seed", type=at_least(0), default=0, help="of the bootstrap resamples")
     add("--draws", type=int, default=2000, metavar="N", help="number of bootstrap resamples (default: 2000)")
     model = parser.add_argument_group("for --model")
     model.add_argument("--no-constrain", action="store_true", help="decode without constraints (docs/constrained.md)")
@@ -70,7 +70,7 @@ def add_parser(commands: Any) -> None:
     model.add_argument(
         "--vote-threshold",
         "--agreement",  # its name in version 0.1
-        type=float,
+        type=finite(0.0),
         metavar="A",
         help="share of the votes that marks a character (default: as saved)",
     )

@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from text2grad.errors import DataError
 
 
 def add_command(
@@ -36,6 +39,38 @@ def add_match(add: Callable[..., Any]) -> None:
     """Add `--match`, by a parser's `add_argument`."""
     words = "how quotes are located (default: %(default)s)"
     add("--match", choices=("exact", "normalized"), default="exact", help=words)
+
+
+def refuse_bad(error: DataError) -> None:
+    """Raise the error of a bad record again, with the option that leaves such records out."""
+    raise DataError(f"{error}; --skip-bad leaves out all such records") from error
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return an argparse type for whole numbers of at least `least`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def finite(least: float = -math.inf) -> Callable[[str], float]:
+    """Return an argparse type for finite numbers of at least `least`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < least:
+            bound = "" if least == -math.inf else f" of at least {least:g}"
+            raise argparse.ArgumentTypeError(f"expected a finite number{bound}, got {text!r}")
+        return number
+
+    return read
 
 
 def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] | None = None) -> list[str]:

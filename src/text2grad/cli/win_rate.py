@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_set
+from text2grad.cli.options import add_command, add_set, at_least
 from text2grad.errors import DataError
 from text2grad.files import lock_directory
 
@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
     add("--limit", type=int, metavar="N", help="compare only the first N pairs")
     add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
     add("--max-requests", metavar="N", help="stop after N requests")
-    add("--seed", type=int, default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
+    add("--seed", type=at_least(0), default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
     add_set(add)
 
 

@@ -1,20 +1,18 @@
 """JSONL file → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line."""
 
 import json
-import re
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
+from text2grad.feedback.record_files import refuse_half_pairs
 from text2grad.files import read_text
 from text2grad.types import Example
 
 FIELDS = ("prompt", "reference", "tests", "meta")
 ENCODED = ("reference", "tests", "response", "feedback")
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_examples(path: str | Path) -> list[Example]:
@@ -66,13 +64,8 @@ def _example(line: str, where: str) -> Example:
         tests=record.get("tests"),
         meta={**extra, **(record.get("meta") or {})},
     )
-    texts = {"prompt": example.prompt_text, **{key: record.get(key) for key in ENCODED}}
-    for key, text in texts.items():
-        if isinstance(text, str) and (half := _SURROGATE.search(text)):
-            raise DataError(
-                f'{where}: "{key}" holds {half[0]!r}, half of a surrogate pair, which no tokenizer and no server can '
-                "encode. Remove it"
-            )
+    texts = {key: text for key in ENCODED if isinstance(text := record.get(key), str)}
+    refuse_half_pairs(where, prompt=example.prompt_text, **texts)
     return example
 
 
