@@ -53,6 +53,8 @@ train = "data.jsonl"
 model = "gpt-4o"
 input_price = 2.5
 output_price = 10.0
+[critic]
+use = "my_module:critic"
 [run]
 out = "runs/critic"
 """
