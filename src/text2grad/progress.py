@@ -19,6 +19,7 @@ from rich.console import Console
 LOG = logging.getLogger("text2grad")
 STEPS = logging.getLogger("text2grad.steps")
 LINES = 20  # of one phase, beside the first and the last
+TOO_EARLY = 1.0  # seconds, for an estimate of the time left
 MOST_SECONDS = 60.0  # between two lines of a phase whose steps are shorter
 CONSOLE = Console()
 """Where bars and tables appear; what it prints stands above the bars."""
@@ -126,10 +127,10 @@ class Progress:
         return before == self._first or self.done == self.total or crossed or late
 
     def _left(self) -> str:
-        made = self.done - self._first
-        if self.total is None or made <= 0 or self.done >= self.total:
+        made, seconds = self.done - self._first, time.monotonic() - self._started
+        if self.total is None or made <= 0 or self.done >= self.total or seconds < TOO_EARLY:
             return ""
-        return f"{duration((time.monotonic() - self._started) / made * (self.total - self.done))} left"
+        return f"{duration(seconds / made * (self.total - self.done))} left"
 
 
 def duration(seconds: float) -> str:
