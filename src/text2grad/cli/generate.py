@@ -1,7 +1,6 @@
 """`text2grad generate RUN`: print answers of a trained policy, with critiques and spans."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
-    from text2grad.config import make_recipe
+    from text2grad.config import make_recipe, read_run_file
     from text2grad.experiments import learned_critic, sample_by_recipe
     from text2grad.experiments.reports import plain, print_critique
     from text2grad.feedback import ask
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
     if not run_file.exists() or checkpoint is None:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
-    recipe = make_recipe(json.loads(run_file.read_bytes())["recipe"], where=str(run_file), warn=False)
+    recipe = make_recipe(read_run_file(args.directory)["recipe"], where=str(run_file), warn=False)
     examples = [Example(prompt) for prompt in args.prompt]
     if not examples:
         if not recipe.data.task:

@@ -9,6 +9,15 @@ from rich.console import Console
 
 from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError
+from text2grad.progress import note
+
+NOTHING_LABELLED = 3
+"""Exit status if every step has finished, but the critic labelled nothing in any of them."""
+
+NOTHING_SAID = (
+    "the critic labelled no token in any step: the policy learned nothing from it. Look at its critiques in "
+    "report.html, and at critic/unmatched_rate in metrics.jsonl"
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -25,7 +34,12 @@ def add_parser(commands: Any) -> None:
         "  text2grad train recipes/stories.toml --model path/to/stories260k\n"
         "  text2grad train my.toml --critic my_module:critic --set ppo.beta=0.1 --set run.steps=20\n"
         "  text2grad train my.toml --resume\n"
-        "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml",
+        "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml\n\n"
+        "exit status:\n"
+        "  0         the run is finished\n"
+        "  2         an error, with an explanation\n"
+        "  3         the run is finished, but the critic labelled nothing in any step\n"
+        "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
@@ -50,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     from text2grad.experiments import main_metric, run_recipe
     from text2grad.experiments.reports import print_table, read_run, write_report
+    from text2grad.rl import RunLog, said_nothing
 
     policy = run_recipe(recipe, resume=args.resume)
     if int(os.environ.get("RANK", "0")) == 0:
@@ -57,4 +72,7 @@ def run(args: argparse.Namespace) -> int:
         results = write_report([read_run(out)], out, metric=main_metric(recipe), title=f"Text2Grad: {out.name}")
         print_table(console, results, "Held-out examples before and after")
         console.print(f"policy   {policy}\nreport   {out / 'report.html'}\ncurves   {out / 'curves.png'}", markup=False)
+        if said_nothing(RunLog(out).metrics()):
+            note(NOTHING_SAID, warning=True)
+            return NOTHING_LABELLED
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from text2grad.align import response_deltas
-from text2grad.config import Recipe
+from text2grad.config import Recipe, check_directory
 from text2grad.experiments.evaluate_policy import Sampling, evaluate
 from text2grad.feedback import Critic, ask, load_critic, read_examples
 from text2grad.files import to_json, write_atomically
@@ -34,17 +34,18 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     Returns:
         The directory of the trained policy.
     """
+    check_directory(Path(recipe.run.out), resume=resume)
     task = built_in(recipe.data.task) if recipe.data.task else None
     if task is not None:
         examples = task.train(recipe.data.examples, recipe.run.seed)
     else:
         examples = read_examples(str(recipe.data.train))
+    task_critic = task.critic() if task else None
+    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     settings, policy = recipe.model, None
     if model is None and shares_base(recipe):
         torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
         model = policy = prepare_policy(settings.path, settings)
-    task_critic = task.critic() if task else None
-    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path

@@ -5,7 +5,7 @@ from .critique_text import (
     is_json as is_json,
     parse_critique as parse_critique,
 )
-from .examples import read_examples as read_examples
+from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
 from .export import (
     push_folder as push_folder,
     write_dataset as write_dataset,

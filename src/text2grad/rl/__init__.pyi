@@ -1,6 +1,7 @@
 from .advantages import gae as gae, whiten as whiten
 from .checkpoint import latest_checkpoint as latest_checkpoint
-from .metrics import response_records as response_records
+from .metrics import response_records as response_records, said_nothing as said_nothing
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
+from .run_log import RunLog as RunLog
 from .trainer import Text2GradTrainer as Text2GradTrainer, prepare_policy as prepare_policy
