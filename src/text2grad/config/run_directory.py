@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,18 @@ from text2grad.files import lock_directory, to_json, write_atomically
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
+    ("sft", "out"),
+    ("reward_model", "out"),
     *(("run", key) for key in ("steps", "out", "save_every", "keep_checkpoints", "tracker")),
 }
 
 
-def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -> None:
+def open_run(
+    directory: Path, recipe: Recipe, *, resume: bool, processes: int, sections: Sequence[str] = tuple(Recipe.model_fields)
+) -> None:
     """Create a run's directory and write run.json (recipe, versions, threads, processes), or check it on resume.
 
-    Only one process of a run calls this.
+    Only one process of a run calls this. `sections` of the recipe decide the result: they are compared.
 
     Raises:
         ConfigError: if it already holds a run and `resume` is False, holds no run and `resume` is True, or another
@@ -40,11 +44,11 @@ def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -
     if mark.exists():
         if not resume:
             raise ConfigError(
-                f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
-                "--set run.out=DIR."
+                f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
             )
         before = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
-        _refuse_other_recipe(before.model_dump(mode="json"), settings, directory)
+        compared = {section: settings[section] for section in sections}
+        _refuse_other_recipe(before.model_dump(mode="json"), compared, directory)
     (directory / "checkpoints").mkdir(exist_ok=True)
     write_atomically(
         mark,
@@ -89,7 +93,7 @@ def _refuse_other_recipe(before: Mapping[str, Any], now: Mapping[str, Any], dire
     if changed:
         raise CheckpointError(
             f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "
-            "settings it was started with, or choose another directory with --set run.out=DIR."
+            "settings it was started with, or choose another directory with --out DIR."
         )
 
 
