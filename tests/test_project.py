@@ -68,9 +68,9 @@ def across_packages() -> Iterator[tuple[str, str, object]]:
 
 def test_the_top_holds_packages_and_the_ground_alone() -> None:
     files = {path.name for path in SOURCE.iterdir() if path.is_file()}
-    assert files == {"__init__.py", "__init__.pyi", "errors.py", "types.py", "files.py", "py.typed"}
+    assert files == {"__init__.py", "__init__.pyi", "errors.py", "types.py", "files.py", "progress.py", "py.typed"}
     packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
-    assert packages | {"errors", "types", "files"} == set(TABLE)
+    assert packages | {"errors", "types", "files", "progress"} == set(TABLE)
 
 
 def test_the_table_has_no_circle() -> None:
@@ -133,7 +133,11 @@ def test_every_folder_of_tests_is_a_package() -> None:
     tests = ROOT / "tests"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
     assert [folder for folder in sorted(folders) if not (SOURCE / folder / "__init__.py").exists()] == []
-    assert {path.name for path in tests.glob("test_*.py")} <= {"test_project.py", "test_old_files.py"}
+    assert {path.name for path in tests.glob("test_*.py")} <= {
+        "test_project.py",
+        "test_progress.py",
+        "test_old_files.py",
+    }
 
 
 def test_every_exported_name_loads() -> None:

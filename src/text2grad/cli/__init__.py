@@ -1,6 +1,7 @@
 """The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`.
 
-May import: `errors`, `types`, `files`, `config`, `feedback`, `align`, `models`, `critics`, `reward_models`, `rl`,
+May import: `errors`, `types`, `files`, `progress`, `config`, `feedback`, `align`, `models`, `critics`,
+`reward_models`, `rl`,
 `tasks`, `experiments`.
 """
 

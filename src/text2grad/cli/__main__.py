@@ -26,6 +26,7 @@ from text2grad.cli import (
     train,
     win_rate,
 )
+from text2grad.cli.log import configure_log
 from text2grad.errors import Interrupted, RenamedSetting, Text2GradError
 
 EXIT_ERROR = 2
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
+    configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
         with warnings.catch_warnings():  # restores `showwarning`
             warnings.showwarning = _show_warning

@@ -12,8 +12,19 @@ def add_command(
     """Add a command that `run` runs (None: its subparsers set `run`); its help keeps line breaks. Return its parser."""
     form = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=about, description=description, epilog=epilog, formatter_class=form)
+    if run is not None:
+        add_verbosity(parser)
     parser.set_defaults(run=run)
     return parser  # type: ignore[no-any-return]
+
+
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """Add `--quiet` and `--verbose`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("-q", "--quiet", action="store_true", help="no bars and no log lines, only results and warnings")
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="a log line for every step, and other libraries' notes"
+    )
 
 
 def add_set(add: Callable[..., Any]) -> None:

@@ -5,16 +5,19 @@ from typing import Any
 
 from rich.console import Console
 
+from text2grad.cli.options import add_command
+
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    add_command(
+        commands,
         "recipe",
-        help="print a recipe with every setting, its default and its documentation",
-        description="Print a recipe with every setting at its default, each with its documentation. The output is a "
-        "valid recipe: text2grad recipe > my.toml",
+        run,
+        "print a recipe with every setting, its default and its documentation",
+        "Print a recipe with every setting at its default, each with its documentation. The output is a valid recipe.",
+        "example:\n  text2grad recipe > my.toml",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

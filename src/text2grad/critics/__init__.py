@@ -1,6 +1,6 @@
 """Critics that need no training: programs, unit tests in a sandbox, language models on servers.
 
-May import: `errors`, `types`, `files`, `feedback`.
+May import: `errors`, `types`, `files`, `progress`, `feedback`.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
 """Critique text → spans of the response; critiques, annotations and examples on disk.
 
-May import: `errors`, `types`, `files`.
+May import: `errors`, `types`, `files`, `progress`.
 """
 
 import lazy_loader

@@ -1,4 +1,7 @@
-"""Load, adapt, prompt, sample, score and fine-tune a language model. May import: `errors`, `types`, `files`."""
+"""Load, adapt, prompt, sample, score and fine-tune a language model.
+
+May import: `errors`, `types`, `files`, `progress`.
+"""
 
 import lazy_loader
 

@@ -21,7 +21,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object, set_seed
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from text2grad.align import AlignSettings, resolve, response_deltas
 from text2grad.config import Interruption, ModelConfig, Recipe, check_world_size, open_run
@@ -49,6 +48,7 @@ from text2grad.models import (
     stop_ids,
     with_lora,
 )
+from text2grad.progress import Progress
 from text2grad.rl.advantages import Moments, gae, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
 from text2grad.rl.metrics import Clock, FailureRate, Record, response_records, step_metrics
@@ -197,15 +197,15 @@ class Text2GradTrainer:
         """
         self.accelerator.init_trackers("text2grad")
         total = self.recipe.run.steps
-        bar = tqdm(total=total, initial=self.step, unit="step", disable=not self.accelerator.is_main_process)
-        with Interruption() as interruption, bar:
+        progress = Progress("train", total, done=self.step, enabled=self.accelerator.is_main_process)
+        with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                bar.set_postfix_str(
-                    f"reward {metrics['reward/per_response']:.2f}, KL {metrics['kl/per_token']:.3f}/token",
-                    refresh=False,
+                progress.advance(
+                    reward=metrics["reward/per_response"],
+                    KL=metrics["kl/per_token"],
+                    loss=metrics["update/policy_loss"],
                 )
-                bar.update()
                 if self.step % self.recipe.run.save_every == 0 or self.step == total:
                     self.save()
                 if after_step is not None:

@@ -1,0 +1,150 @@
+"""Progress of long work: a bar on a terminal, and log lines everywhere else.
+
+    with Progress("train", total=60) as progress:
+        progress.advance(reward=0.31, kl=0.02)    # one step is done
+    note("held-out F1 0.71 at step 100")          # one line, now
+
+Lines go to the logger "text2grad". The command line writes them with date and time to a standard output that is no
+terminal, and obeys `--quiet` and `--verbose`; another program configures logging as it likes. Lines of steps (logger
+"text2grad.steps") have the level INFO for the first and the last step and for 20 between them, else DEBUG.
+"""
+
+import logging
+import sys
+import time
+from typing import Any, Self
+
+from rich.console import Console
+
+LOG = logging.getLogger("text2grad")
+STEPS = logging.getLogger("text2grad.steps")
+LINES = 20  # of one phase, beside the first and the last
+MOST_SECONDS = 60.0  # between two lines of a phase whose steps are shorter
+CONSOLE = Console()
+"""Where bars and tables appear; what it prints stands above the bars."""
+
+
+def note(text: str, *, warning: bool = False) -> None:
+    """Log one line now; a warning is shown with `--quiet`, too."""
+    LOG.log(logging.WARNING if warning else logging.INFO, "%s", text)
+
+
+def on_terminal() -> bool:
+    """Return whether standard output is a terminal, which shows bars in place of lines."""
+    return sys.stdout.isatty() and not CONSOLE.is_dumb_terminal
+
+
+class Progress:
+    """The progress of one phase; a context. Phases may be nested."""
+
+    _display: Any = None  # rich's display of all phases under way, on a terminal
+
+    def __init__(
+        self, phase: str, total: int | None, *, done: int = 0, unit: str = "step", enabled: bool = True
+    ) -> None:
+        """Prepare the display.
+
+        Args:
+            phase: name of the work.
+            total: number of its units; None if it is unknown.
+            done: units that an earlier process finished.
+            unit: name of one unit.
+            enabled: False in all processes but the main process: nothing is shown.
+        """
+        self.phase, self.total, self.done, self.unit, self.enabled = phase, total, done, unit, enabled
+        self._first = done
+        self._started = self._last_line = time.monotonic()
+        self._owner, self._task = False, None
+
+    def __enter__(self) -> Self:
+        """Show the phase."""
+        self._started = self._last_line = time.monotonic()
+        if not self.enabled:
+            return self
+        if on_terminal() and LOG.level <= logging.INFO:
+            self._owner = Progress._display is None
+            if self._owner:
+                Progress._display = _display()
+                Progress._display.start()
+            self._task = Progress._display.add_task(self.phase, total=self.total, completed=self.done, figures="")
+        goes_on = f", {self.done} done before" if self.done else ""
+        STEPS.info("%s: %s%s", self.phase, _count(self.total, self.unit), goes_on)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Take the phase off the display; the bar of the outermost phase stays visible."""
+        if not self.enabled:
+            return
+        if self._task is not None:
+            if self._owner:
+                Progress._display.stop()
+                Progress._display = None
+            else:
+                Progress._display.remove_task(self._task)
+        if error is None:
+            seconds = time.monotonic() - self._started
+            STEPS.info("%s: %s done in %s", self.phase, _count(self.done - self._first, self.unit), duration(seconds))
+
+    def advance(self, units: int = 1, **figures: float | str) -> None:
+        """Count finished units.
+
+        Args:
+            units: finished since the last call.
+            figures: name → value, for the display; `cost` is in US dollars.
+        """
+        before, self.done = self.done, self.done + units
+        if not self.enabled:
+            return
+        shown = "  ".join(_figure(name, value) for name, value in figures.items())
+        if self._task is not None:
+            Progress._display.update(self._task, completed=self.done, figures=shown)
+        due = self._line_is_due(before)
+        if due:
+            self._last_line = time.monotonic()
+        parts = (
+            f"{self.phase}: {self.unit} {self.done}{f' of {self.total}' if self.total else ''}",
+            shown,
+            self._left(),
+        )
+        STEPS.log(logging.INFO if due else logging.DEBUG, "%s", "  ".join(part for part in parts if part))
+
+    def _line_is_due(self, before: int) -> bool:
+        every = max(1, (self.total or 0) // LINES)
+        crossed = self.total is not None and self.done // every > before // every
+        late = time.monotonic() - self._last_line >= MOST_SECONDS
+        return before == self._first or self.done == self.total or crossed or late
+
+    def _left(self) -> str:
+        made = self.done - self._first
+        if self.total is None or made <= 0 or self.done >= self.total:
+            return ""
+        return f"{duration((time.monotonic() - self._started) / made * (self.total - self.done))} left"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as "42 s", "3 min 05 s" or "2 h 07 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _display() -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = "{task.description}", "{task.fields[figures]}"
+    columns = (BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+    return Progress(
+        TextColumn(text[0], markup=False), *columns, TextColumn(text[1], markup=False, style="dim"), console=CONSOLE
+    )
+
+
+def _count(number: int | None, unit: str) -> str:
+    return f"{unit}s" if number is None else f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+def _figure(name: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return f"{name.replace('_', ' ')} {value}"
+    return f"cost ${value:.2f}" if name == "cost" else f"{name.replace('_', ' ')} {value:.3g}"
