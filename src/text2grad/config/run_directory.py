@@ -25,7 +25,12 @@ FREE = {
 
 
 def open_run(
-    directory: Path, recipe: Recipe, *, resume: bool, processes: int, sections: Sequence[str] = tuple(Recipe.model_fields)
+    directory: Path,
+    recipe: Recipe,
+    *,
+    resume: bool,
+    processes: int,
+    sections: Sequence[str] = tuple(Recipe.model_fields),
 ) -> None:
     """Create a run's directory and write run.json (recipe, versions, threads, processes), or check it on resume.
 
@@ -44,7 +49,8 @@ def open_run(
     if mark.exists():
         if not resume:
             raise ConfigError(
-                f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
+                f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
+                "--out DIR."
             )
         before = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
         compared = {section: settings[section] for section in sections}

@@ -15,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer, supervised_trainer
 from text2grad.models.pretrained import load_policy
+from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
 METRICS_FILE, MARK = "metrics.jsonl", "text2grad.json"
@@ -156,7 +158,7 @@ def train_measured(
     journal = _Journal(evaluation, settings.learning_rate, last.seconds if last else 0.0)
     trainer = measured_trainer(model, tokenizer, rows, settings, evaluation, from_start=last is None)
     trainer.add_callback(journal)
-    with journal.interruption:
+    with journal.interruption, journal.display:
         run_trainer(trainer, on_step, resume_from=resume_from)
     if journal.interrupted is not None:
         raise journal.interrupted
@@ -321,6 +323,12 @@ class _Journal(TrainerCallback):
         self.begun = time.monotonic() - seconds
         self.interruption = Interruption()
         self.interrupted: Interrupted | None = None
+        self.display = ExitStack()  # of the progress, whose total is known once the training begins
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        name, main = self.evaluation.section.replace("_", " "), state.is_world_process_zero
+        progress = Progress(name, state.max_steps, done=state.global_step, enabled=main)
+        self.progress = self.display.enter_context(progress)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         from accelerate.utils import gather_object
@@ -346,6 +354,7 @@ class _Journal(TrainerCallback):
             _append(
                 self.evaluation.directory, state.global_step, {ours: logs[k] for k, ours in LOGGED.items() if k in logs}
             )
+        self.progress.advance(loss=logs["loss"], lr=logs["learning_rate"])
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         from accelerate import PartialState
