@@ -15,6 +15,7 @@ from .fine_tuning import (
     FineTuning as FineTuning,
     OnStep as OnStep,
     Row as Row,
+    conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     optimizers as optimizers,
     supervised_row as supervised_row,
