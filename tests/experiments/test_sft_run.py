@@ -14,15 +14,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import small_run
 import small_sft
 from small_sft import CHAT, DEMONSTRATIONS, prepare, recipe, write_jsonl
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError
 from text2grad.experiments.sft_run import SFTRun, read_demonstration_split
 from text2grad.models import measured_training
+from text2grad.models.adapters import POLICY_ADAPTER, adapter_parameters, load_lora
 from text2grad.models.fine_tuning import NO_LOSS
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.prompts import encode_prompts, fitting_prompts
+from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Example
 
 
@@ -296,6 +299,55 @@ def test_dropout_acts_in_training_and_not_in_measurements(home: Path, adapted: P
     merged = load_policy(str(adapted / "merged")).eval()
     assert results["measured"]["loss"] == pytest.approx(mean_loss(merged, run.held_out), rel=1e-4)
     assert json.loads((adapted / "model" / "adapter_config.json").read_bytes())["lora_dropout"] == 0.3
+
+
+def test_an_adapter_as_the_policy_is_merged_and_all_its_weights_learn(home: Path, adapted: Path) -> None:
+    loaded, merged = load_policy(str(adapted / "model")), load_policy(str(adapted / "merged"))
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    for (name, one), (other_name, other) in zip(loaded.named_parameters(), merged.named_parameters(), strict=True):
+        assert name == other_name
+        assert torch.equal(one, other)
+    tokenizer = load_tokenizer(str(adapted / "model"))
+    settings = {"model": {"value": "none"}, "rollout": {"batch_size": 4, "max_new_tokens": 4}}
+    trainer = Text2GradTrainer(
+        str(adapted / "model"),
+        small_run.ColourCritic(),
+        tokenizer,
+        small_run.EXAMPLES,
+        small_run.recipe(home / "full", run={"steps": 1, "out": str(home / "full"), "tracker": "none"}, **settings),
+    )
+    assert len(trainer.trainable) == len(list(loaded.parameters()))
+    with pytest.raises(
+        ConfigError, match=r"adapted/model is a LoRA adapter, and model.lora_r = 4 would train a second"
+    ):
+        Text2GradTrainer(
+            str(adapted / "model"),
+            small_run.ColourCritic(),
+            tokenizer,
+            small_run.EXAMPLES,
+            small_run.recipe(home / "twice", model=LORA),
+        )
+    with pytest.raises(ConfigError, match="would train a second one on it"):
+        train(home, "twice", model=LORA, sft={"model": str(adapted / "model")})
+
+
+def test_ppo_runs_without_the_dropout_of_an_adapter(home: Path, adapted: Path) -> None:
+    policy = load_lora(load_policy(str(home / "base")), str(adapted / "model"))
+    for parameter in adapter_parameters(policy, POLICY_ADAPTER).values():
+        parameter.requires_grad_(True)
+    dropout = [module for module in policy.modules() if isinstance(module, torch.nn.Dropout)]
+    assert {module.p for module in dropout} == {0.3}
+    settings = {
+        "model": {"gradient_checkpointing": True},  # which needs the training mode
+        "run": {"steps": 1, "out": str(home / "dry"), "tracker": "none"},
+        "rollout": {"batch_size": 8, "max_new_tokens": 6},
+    }
+    tokenizer = load_tokenizer(str(home / "base"))
+    trainer = Text2GradTrainer(
+        policy, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, small_run.recipe(home / "dry", **settings)
+    )
+    assert {module.p for module in dropout} == {0.0}
+    trainer.train()  # the first ratio of a step must be 1
 
 
 def test_a_run_is_not_resumed_on_other_demonstrations_or_settings(home: Path, calm: Path) -> None:

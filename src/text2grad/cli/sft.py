@@ -99,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
 
 def next_command(file: Path, recipe: "Recipe", policy: Path) -> str:
     """Return the command that uses the new policy: `annotate` where the recipe names an annotator, else `train`."""
+    if recipe.model.lora_r and not recipe.sft.merge:
+        return f"text2grad sft {file} --resume --merge   (the other commands start from the merged model)"
     command = f"text2grad {'annotate' if recipe.annotate.model else 'train'} {file}"
     named = recipe.model.path and Path(recipe.model.path).resolve() == policy.resolve()
     return command if named else f"{command} --set model.path={policy}"

@@ -18,8 +18,7 @@ from text2grad.files import lock_directory, to_json, write_atomically
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
-    ("sft", "out"),
-    ("reward_model", "out"),
+    *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
     *(("run", key) for key in ("steps", "out", "save_every", "keep_checkpoints", "tracker")),
 }
 

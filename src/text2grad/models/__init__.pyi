@@ -51,6 +51,7 @@ from .pretrained import (
     load_model as load_model,
     load_policy as load_policy,
     load_tokenizer as load_tokenizer,
+    refuse_second_adapter as refuse_second_adapter,
 )
 from .prompts import (
     encode_prompts as encode_prompts,

@@ -28,7 +28,7 @@ from text2grad.errors import CheckpointError, ConfigError, Interrupted, ModelErr
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer, supervised_trainer
-from text2grad.models.pretrained import load_policy
+from text2grad.models.pretrained import load_policy, refuse_second_adapter
 from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
@@ -84,7 +84,7 @@ def load_trainable(
     """Load a causal language model to train: all weights, in 32 bits where `dtype` is "auto", or a new adapter.
 
     Raises:
-        ConfigError: if the model has no module of `lora_targets`.
+        ConfigError: if a dropout is given without an adapter, or the path holds an adapter and `lora_r` is above 0.
         ModelError: if the model cannot be loaded.
     """
     import torch
@@ -94,6 +94,7 @@ def load_trainable(
             f"lora_dropout = {lora_dropout} is the dropout of a LoRA adapter, and model.lora_r = 0 trains none; leave "
             "it out, or set model.lora_r"
         )
+    refuse_second_adapter(path, lora_r)
     dtype = "float32" if dtype == "auto" and not lora_r else dtype
     model = load_policy(path, dtype=dtype, trust_remote_code=trust_remote_code)
     if not lora_r:

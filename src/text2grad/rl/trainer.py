@@ -42,6 +42,7 @@ from text2grad.models import (
     make_rollouts,
     padding_id,
     random_states,
+    refuse_second_adapter,
     restore_random_states,
     sample,
     step_uniforms,
@@ -458,6 +459,7 @@ def ppo_epochs(
 def prepare_policy(model: Any, settings: ModelConfig) -> Any:
     """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one."""
     if isinstance(model, str | Path):
+        refuse_second_adapter(str(model), settings.lora_r)
         model = load_policy(str(model), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
