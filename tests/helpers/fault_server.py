@@ -4,7 +4,7 @@ A prompt that holds `[[429 500 ok]]` is met with 429 the first time it comes, 50
 time and ever after. Prompts without such a script are answered. GET /v1/state tells how often each prompt came, and
 what the last request was. What is judged stands between tags, or else is the last line.
 
-    ok          a critique that quotes the first and the last word of the response
+    ok          a critique that quotes the first and the last word of the response; of two texts, for the longer
     429         rate limit; `429:0.2` with Retry-After: 0.2
     quota       rate limit, since the account is empty
     400 401 500 statuses of that number, with an error in JSON
@@ -257,6 +257,8 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
     content: str | None = json.dumps(critique)
     if what == "doubled":
         content = json.dumps(critique)[:-1] + f', "good_spans": [{json.dumps(words[-1])}]}}'
+    if what == "ok" and "<second>\n" in text:
+        what = "longer"
     if what in ("firstplace", "longer", "undecided"):
         content = _verdict(what, text)
     if what == "huge":

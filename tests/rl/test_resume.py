@@ -188,7 +188,7 @@ def test_a_directory_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None
         small_run.trainer(tmp_path / "run")
     assert str(caught.value) == (
         f"{tmp_path / 'run'} already holds a run. Go on with it by --resume, or choose another directory with "
-        "--set run.out=DIR."
+        "--out DIR."
     )
 
 
@@ -198,7 +198,7 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path) -> None:
         small_run.trainer(tmp_path / "run", resume=True, optim={"lr": 3e-3, "value_lr": 0.5})
     assert str(caught.value) == (
         f"{tmp_path / 'run'} holds a run of another recipe; these settings changed: optim.value_lr: 0.01 → 0.5. Resume "
-        "with the settings it was started with, or choose another directory with --set run.out=DIR."
+        "with the settings it was started with, or choose another directory with --out DIR."
     )
 
 

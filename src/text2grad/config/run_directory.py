@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,7 @@ from text2grad.progress import note
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
+    *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
     *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "tracker")),
 }
 STEPS = ("run", "steps")
@@ -73,6 +74,7 @@ def open_run(
     processes: int,
     inputs: Mapping[str, str] | None = None,
     fixed_steps: bool = False,
+    sections: Sequence[str] = tuple(Recipe.model_fields),
 ) -> None:
     """Create a run's directory and write run.json (recipe, inputs, versions), or check it on resume.
 
@@ -85,6 +87,7 @@ def open_run(
         processes: number of processes of the run.
         inputs: digests of further inputs by name.
         fixed_steps: `run.steps` decides finished steps, as the length of a learning rate schedule does.
+        sections: of the recipe, whose settings decide the result and are compared.
 
     Raises:
         ConfigError: as `check_directory`, or if another process is writing to the directory.
@@ -94,7 +97,7 @@ def open_run(
     lock_directory(directory)
     now: dict[str, Any] = {
         "recipe": recipe.model_dump(mode="json"),
-        "inputs": {**_inputs_of(recipe), **(inputs or {})},
+        "inputs": {**_inputs_of(recipe, sections, directory), **(inputs or {})},
         "text2grad": version("text2grad"),
         "torch": torch.__version__,
         "transformers": version("transformers"),
@@ -106,7 +109,8 @@ def open_run(
     if resume:
         before = read_run_file(directory)
         was = make_recipe(before["recipe"], where=str(directory / "run.json"), warn=False)
-        _refuse_other_recipe(was.model_dump(mode="json"), now["recipe"], directory, fixed_steps=fixed_steps)
+        compared = {section: now["recipe"][section] for section in sections}
+        _refuse_other_recipe(was.model_dump(mode="json"), compared, directory, fixed_steps=fixed_steps)
         _refuse_other_inputs(before.get("inputs", {}), now["inputs"], directory)
         _warn_of_versions(before, now, directory)
     (directory / "checkpoints").mkdir(exist_ok=True)
@@ -171,14 +175,18 @@ def digest_of(path: Path) -> str:
     return hashed.hexdigest()
 
 
-def _inputs_of(recipe: Recipe) -> dict[str, str]:
-    """Return the digests of the files and directories that a recipe names, by setting; names of the hub have none."""
+def _inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict[str, str]:
+    """Return the digests of the files and directories that sections of a recipe name, by setting.
+
+    Names of the hub have none, nor has what the run itself writes into its directory.
+    """
     settings = recipe.model_dump(mode="json")
-    named = {f"{section}.{key}": settings[section].get(key) for section, key in INPUTS}
+    named = {f"{section}.{key}": settings[section].get(key) for section, key in INPUTS if section in sections}
     return {
         name: digest_of(Path(value))
         for name, value in named.items()
         if isinstance(value, str) and value and Path(value).exists()
+        if not Path(value).resolve().is_relative_to(directory.resolve())
     }
 
 
@@ -194,11 +202,10 @@ def _refuse_other_recipe(
     if changed:
         raise CheckpointError(
             f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "
-            "settings it was started with, or choose another directory with --set run.out=DIR."
+            "settings it was started with, or choose another directory with --out DIR."
         )
-    steps, wanted = before["run"]["steps"], now["run"]["steps"]
-    if fixed_steps and steps != wanted:
-        schedule = now["optim"]["schedule"]
+    if fixed_steps and before["run"]["steps"] != now["run"]["steps"]:
+        steps, wanted, schedule = before["run"]["steps"], now["run"]["steps"], now["optim"]["schedule"]
         raise CheckpointError(
             f'{directory} holds a run of run.steps = {steps}, now {wanted}, and optim.schedule = "{schedule}" spreads '
             f"the learning rate over them: finished steps would have had another one. Resume with --set run.steps="

@@ -7,6 +7,7 @@ from .methods import (
     EARLIER_NAMES as EARLIER_NAMES,
     METHODS as METHODS,
     NEEDS as NEEDS,
+    last_figures as last_figures,
     method_directory as method_directory,
     method_job as method_job,
     settings as settings,
@@ -14,3 +15,4 @@ from .methods import (
 )
 from .pipeline import Pipeline as Pipeline
 from .recipe_run import learned_critic as learned_critic, main_metric as main_metric, run_recipe as run_recipe
+from .sft_run import SFTRun as SFTRun

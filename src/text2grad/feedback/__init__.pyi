@@ -5,6 +5,7 @@ from .critique_text import (
     is_json as is_json,
     parse_critique as parse_critique,
 )
+from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
 from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
 from .export import (
     push_folder as push_folder,

@@ -7,7 +7,6 @@ from .adapters import (
     enable_checkpointing as enable_checkpointing,
     half_precision as half_precision,
     is_peft as is_peft,
-    load_lora as load_lora,
     policy_only as policy_only,
     with_lora as with_lora,
 )
@@ -17,14 +16,27 @@ from .fine_tuning import (
     FineTuning as FineTuning,
     OnStep as OnStep,
     Row as Row,
+    conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     optimizers as optimizers,
-    run_trainer as run_trainer,
     supervised_row as supervised_row,
-    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     train_with as train_with,
     training_arguments as training_arguments,
+)
+from .measured_training import (
+    Evaluation as Evaluation,
+    OnMeasured as OnMeasured,
+    check_ids as check_ids,
+    check_same_data as check_same_data,
+    checkpoint_path as checkpoint_path,
+    held_out_loss as held_out_loss,
+    last_saved as last_saved,
+    load_trainable as load_trainable,
+    load_trained as load_trained,
+    measured_at as measured_at,
+    share_of_process as share_of_process,
+    train_measured as train_measured,
 )
 from .policy import (
     PolicyWithValue as PolicyWithValue,
@@ -42,6 +54,7 @@ from .pretrained import (
     load_policy as load_policy,
     load_tokenizer as load_tokenizer,
     policy_config as policy_config,
+    refuse_second_adapter as refuse_second_adapter,
 )
 from .prompts import (
     encode_prompts as encode_prompts,

@@ -40,7 +40,15 @@ def base_of(model: Any) -> Any:
     return model.get_base_model() if is_peft(model) else model
 
 
-def with_lora(model: Any, *, r: int, alpha: int, targets: str | Sequence[str], value_adapter: bool = False) -> Any:
+def with_lora(
+    model: Any,
+    *,
+    r: int,
+    alpha: int,
+    targets: str | Sequence[str],
+    dropout: float = 0.0,
+    value_adapter: bool = False,
+) -> Any:
     """Return the model with a fresh LoRA adapter for the policy, and one for the value function on request.
 
     Args:
@@ -48,6 +56,7 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | Sequence[str], v
         r: rank.
         alpha: scale; the update is alpha/r · BA.
         targets: names of the modules to adapt, or "all-linear".
+        dropout: rate of dropout on the adapter's input, in training mode.
         value_adapter: add a second adapter for the value function.
 
     Raises:
@@ -57,7 +66,7 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | Sequence[str], v
 
     check_lora_targets(model, targets)
     targets = targets if isinstance(targets, str) else list(targets)
-    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
+    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
     with _retired_name():
         model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     if value_adapter:

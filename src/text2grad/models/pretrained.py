@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import ModelError
+from text2grad.errors import ConfigError, ModelError
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -50,14 +50,19 @@ def empty_model(path: str, *, trust_remote_code: bool = False) -> Any:
 
 
 def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
-    """Load a causal language model.
+    """Load a causal language model; an adapter is merged into its base.
 
     Raises:
         ModelError: if the path holds no model that can be loaded.
     """
     from transformers import AutoModelForCausalLM
 
-    _refuse_other_weights(Path(path))
+    base = base_named_by(path)
+    if base is not None:
+        from text2grad.models.adapters import load_lora
+
+        adapted = load_lora(load_policy(base, dtype=dtype, trust_remote_code=trust_remote_code), path)
+        return adapted.merge_and_unload().requires_grad_(True)  # peft froze the base
     kind, what = AutoModelForCausalLM, "a causal language model"
     return load_model(kind, what, path, dtype=dtype, trust_remote_code=trust_remote_code)
 
@@ -144,6 +149,19 @@ def _refuse_damaged_weights(directory: Path) -> None:
                 pass
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{file} is damaged or incomplete ({error}); copy or download it again") from error
+
+
+def refuse_second_adapter(path: str, lora_r: int) -> None:
+    """Refuse to train an adapter on an adapter: the new one would be saved without the first.
+
+    Raises:
+        ConfigError: if the path holds an adapter and `lora_r` is above 0.
+    """
+    if lora_r and base_named_by(path) is not None:
+        raise ConfigError(
+            f"{path} is a LoRA adapter, and model.lora_r = {lora_r} would train a second one on it. Name the merged "
+            "model (`text2grad sft` and `text2grad reward` write merged/ with --merge), or set model.lora_r = 0"
+        )
 
 
 def _refuse_other_weights(directory: Path) -> None:

@@ -46,6 +46,7 @@ from text2grad.models import (
     padding_id,
     policy_config,
     random_states,
+    refuse_second_adapter,
     restore_random_states,
     sample,
     step_uniforms,
@@ -496,6 +497,7 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
         ModelError: if the path holds no model that can be loaded.
     """
     if isinstance(model, str | Path):
+        refuse_second_adapter(str(model), settings.lora_r)
         if settings.lora_r and settings.lora_targets != "all-linear":
             empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
             check_lora_targets(empty, settings.lora_targets)
