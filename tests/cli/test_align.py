@@ -136,7 +136,7 @@ def test_a_bad_record_stops_the_command_and_nothing_is_written_or_lost(
     out.mkdir()
     (out / "rewards.jsonl").write_text("of an earlier run")
     with pytest.raises(DataError) as caught:
-        command(path, "--tokenizer", tokenizers["gpt2"], "--out", out)
+        command(path, "--tokenizer", tokenizers["gpt2"], "--out", out, "--force")
     said = 'span [0, 2, "negative"] does not lie in the response, which has 1 characters'
     assert str(caught.value) == f"{path}:2: {said}{WAY_OUT}"
     assert [(file.name, file.read_text()) for file in out.iterdir()] == [("rewards.jsonl", "of an earlier run")]
@@ -166,7 +166,8 @@ def test_half_of_a_surrogate_pair_is_a_bad_record_in_a_response_and_only_counted
     half = "I live \ud83d in Lyon."
     elsewhere = {**LYON, "prompt": half, "critique": {"feedback": half, "poor_spans": ["Lyon"]}}
     path = lines(tmp_path, LYON, {**LYON, "response": half}, elsewhere)
-    said = f"{path}:2: the response holds '\\ud83d' at character 7, half of a surrogate pair, which no tokenizer can encode"
+    said = f"{path}:2: the response holds '\\ud83d' at character 7, half of a surrogate pair, which no tokenizer can "
+    said += "encode"
     with pytest.raises(DataError) as caught:
         command(path, "--tokenizer", tokenizers["gpt2"])
     assert str(caught.value) == said + WAY_OUT
@@ -203,7 +204,10 @@ def test_what_the_command_writes_it_reads_again_with_the_same_rewards(
 ) -> None:
     command(lines(tmp_path, LYON, FINE), "--tokenizer", tokenizers["gpt2"], "--out", tmp_path)
     before, report, _ = written(tmp_path)
-    assert command(tmp_path / "rewards.jsonl", "--tokenizer", tokenizers["gpt2"], "--out", tmp_path) == 0
+    again_too = (tmp_path / "rewards.jsonl", "--tokenizer", tokenizers["gpt2"], "--out", tmp_path)
+    with pytest.raises(ConfigError, match=r"rewards.jsonl and 4 more files .* choose another --out, or add --force$"):
+        command(*again_too)
+    assert command(*again_too, "--force") == 0
     after, again, _ = written(tmp_path)
     assert after == before
     (first,), (second,) = (given["tasks"].values() for given in (report, again))  # named by the files, which differ

@@ -19,9 +19,9 @@ OTHERS = {"--multi_gpu", "--fsdp", "--fsdp_state_dict_type", "--fsdp_version", "
 SEVERAL = {
     "feedback": set[str](),
     "align": set[str](),
-    "models": set[str](),
+    "models": {"--merge", "--out"},  # sft, reward
     "critics": set[str](),
-    "config/run_directory.py": {"--resume", "--set", "--model"},  # train, reward
+    "config/run_directory.py": {"--resume", "--set", "--model", "--out"},  # train, sft, reward
     "rl": {"--resume", "--set"},  # train
 }
 """Parts of the library that several commands run, and the options that all of these commands have."""

@@ -9,9 +9,9 @@ from typing import IO, Any, get_args
 from rich.console import Console
 
 from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
-from text2grad.cli.options import add_command, at_least, finite, refuse_bad
+from text2grad.cli.options import add_command, add_force, at_least, finite, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
-from text2grad.experiments.reports import Gathered, Prices, print_report, write_reports
+from text2grad.experiments.reports import FILES, Gathered, Prices, print_report, write_reports
 from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
 from text2grad.files import open_atomically, to_json
 
@@ -63,6 +63,7 @@ def add_parser(commands: Any) -> None:
     _choice(parser, "--format", Form, "jsonl", "form of INPUT")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
+    add_force(add)
     settings = parser.add_argument_group("from critiques to rewards")
     _choice(settings, "--match", Match, "exact", "how quotes are located: exactly, or ignoring case, white space, ...")
     _choice(
@@ -96,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     """
     console = Console()
     settings = AlignSettings(args.mode, args.weighting, args.overlap, args.span_mass)
+    if args.out is not None:
+        refuse_overwriting([args.out / name for name in FILES], force=args.force)
     tokenizer = load_tokenizer(args.tokenizer)
     gathered = Gathered()
     if args.out is None:

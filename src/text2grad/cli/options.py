@@ -3,10 +3,11 @@
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from text2grad.errors import DataError
+from text2grad.errors import ConfigError, DataError
 
 
 def add_command(
@@ -39,6 +40,39 @@ def add_match(add: Callable[..., Any]) -> None:
     """Add `--match`, by a parser's `add_argument`."""
     words = "how quotes are located (default: %(default)s)"
     add("--match", choices=("exact", "normalized"), default="exact", help=words)
+
+
+def add_force(add: Callable[..., Any]) -> None:
+    """Add `--force`, by a parser's `add_argument`."""
+    add("--force", action="store_true", help="overwrite files that exist")
+
+
+def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse to overwrite files, unless `--force` is given.
+
+    Raises:
+        ConfigError: if one exists.
+    """
+    there = [str(path) for path in paths if path.exists()]
+    if there and not force:
+        more = f" and {len(there) - 1} more files of this command" if len(there) > 1 else ""
+        raise ConfigError(f"{there[0]}{more} would be overwritten; choose another --out, or add --force")
+
+
+def refuse_full_directory(directory: Path, mark: str, *, force: bool) -> None:
+    """Refuse a directory with files that holds no file `mark`, by which a command knows its own, unless `--force`.
+
+    Raises:
+        ConfigError: if it is such a directory, or a file.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory} is a file; choose another --out, a directory")
+    others = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    if others and mark not in others and set(others) != {".lock"} and not force:
+        raise ConfigError(
+            f"{directory} holds other files ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}); choose "
+            "another --out, or add --force to write into it"
+        )
 
 
 def refuse_bad(error: DataError) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_verbosity, at_least
+from text2grad.cli.options import add_command, add_force, add_verbosity, at_least, refuse_overwriting
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -41,6 +41,7 @@ def add_parser(commands: Any) -> None:
     read.add_argument("sheets", metavar="SHEET", type=Path, nargs="+", help="the filled sheet of each rater")
     read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
     read.set_defaults(run=run_import)
+    add_force(read.add_argument)
     for verb in (export, read):
         add_verbosity(verb)
 
@@ -64,6 +65,7 @@ def run_export(args: argparse.Namespace) -> int:
         raise DataError(f"{args.critiques} has no readable critique to rate. Give a file with critiques")
     if (args.out / "sheet.csv").exists():
         raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
+    refuse_overwriting([args.out / "study.json", args.out / "sheet.html"], force=False)
     study = {"critiques": str(args.critiques), "seed": args.seed, "of": len(judged)}
     named = {"items": {item.id: item.judged.number for item in items}}
     files = {
@@ -87,6 +89,8 @@ def run_import(args: argparse.Namespace) -> int:
     from text2grad.experiments.reports import as_text, plain
     from text2grad.files import to_json, write_files
 
+    if args.out is not None:
+        refuse_overwriting([args.out], force=args.force)
     sheets = read_sheets(args.sheets)
     order = list(sheets[0].answers)
     found = {

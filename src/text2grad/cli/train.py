@@ -11,7 +11,7 @@ from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError
 from text2grad.progress import note
 
-NOTHING_LABELLED = 3
+NOTHING_LABELLED = 1
 """Exit status if every step has finished, but the critic labelled nothing in any of them."""
 
 NOTHING_SAID = (
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
         "exit status:\n"
         "  0         the run is finished\n"
         "  2         an error, with an explanation\n"
-        "  3         the run is finished, but the critic labelled nothing in any step\n"
+        "  1         the run is finished, but the critic labelled nothing in any step\n"
         "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")

@@ -1,4 +1,8 @@
-from .annotation_items import endpoint_values as endpoint_values, items_of as items_of
+from .annotation_items import (
+    annotated_examples as annotated_examples,
+    endpoint_values as endpoint_values,
+    items_of as items_of,
+)
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
 from .evaluate_policy import sample_by_recipe as sample_by_recipe
 from .jobs import Job as Job, run_jobs as run_jobs

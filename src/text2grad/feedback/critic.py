@@ -134,7 +134,7 @@ def load_critic(path: str) -> Critic:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
             raise ConfigError(
-                f"critic {path!r} cannot be loaded: there is no module {error.name!r} in {Path.cwd()}, and none is "
+                f"critic {path!r} cannot be loaded: No module named {error.name!r} in {Path.cwd()}, and none is "
                 "installed"
             ) from error
         raise ConfigError(

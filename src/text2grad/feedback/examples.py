@@ -30,9 +30,21 @@ def read_examples(path: str | Path) -> list[Example]:
     """
     lines = read_text(Path(path)).split("\n")
     examples = [read_example(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    _refuse_same_ids(examples, [n for n, line in enumerate(lines, start=1) if line.strip()], str(path))
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
     return examples
+
+
+def _refuse_same_ids(examples: Sequence[Example], numbers: Sequence[int], path: str) -> None:
+    seen: dict[object, int] = {}
+    for example, number in zip(examples, numbers, strict=True):
+        name = example.meta.get("id")
+        if isinstance(name, str | int) and (before := seen.setdefault(name, number)) != number:
+            raise DataError(
+                f"{path}:{number}: the id {name!r} belongs to line {before} already, so the two could not be told "
+                'apart; change one of them, or leave "id" out'
+            )
 
 
 def digest_of_examples(examples: Iterable[Example]) -> str:
