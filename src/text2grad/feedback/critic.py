@@ -97,19 +97,32 @@ def load_critic(path: str) -> Critic:
     Raises:
         ConfigError: if it cannot be imported, created or called.
     """
+    return load_callable(path, "critic")  # type: ignore[no-any-return]
+
+
+def load_callable(path: str, kind: str) -> Any:
+    """Return the function or object `module:name`; a class is called without arguments.
+
+    Args:
+        path: "module:name"; modules in the working directory are found.
+        kind: its role in words, for errors.
+
+    Raises:
+        ConfigError: if it cannot be imported, created or called.
+    """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
-        raise ConfigError(f'a critic is given as "module:name", got {path!r}')
+        raise ConfigError(f'a {kind} is given as "module:name", got {path!r}')
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"critic {path!r} cannot be loaded: {error}") from error
+        raise ConfigError(f"{kind} {path!r} cannot be loaded: {error}") from error
     try:
         found = found() if isinstance(found, type) else found
     except TypeError as error:
-        raise ConfigError(f"critic {path!r} is a class that cannot be called without arguments: {error}") from error
+        raise ConfigError(f"{kind} {path!r} is a class that cannot be called without arguments: {error}") from error
     if not callable(found):
-        raise ConfigError(f"critic {path!r} is a {type(found).__name__}, which cannot be called")
-    return found  # type: ignore[no-any-return]
+        raise ConfigError(f"{kind} {path!r} is a {type(found).__name__}, which cannot be called")
+    return found
