@@ -88,7 +88,7 @@ def test_a_resumed_phase_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
         progress.advance()
     lines = [line[21:] for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "train: 10 steps, 8 done before"
-    assert lines[1].startswith("train: step 9 of 10  ")
+    assert lines[1].startswith("train: step 9 of 10")
     assert lines[2].startswith("train: 1 step done in ")
 
 

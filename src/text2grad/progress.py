@@ -19,6 +19,7 @@ from rich.console import Console
 LOG = logging.getLogger("text2grad")
 STEPS = logging.getLogger("text2grad.steps")
 LINES = 20  # of one phase, beside the first and the last
+TOO_EARLY = 1.0  # seconds, for an estimate of the time left
 MOST_SECONDS = 60.0  # between two lines of a phase whose steps are shorter
 CONSOLE = Console()
 """Where bars and tables appear; what it prints stands above the bars."""
@@ -35,12 +36,20 @@ def on_terminal() -> bool:
 
 
 class Progress:
-    """The progress of one phase; a context. Phases may be nested."""
+    """The progress of one phase; a context. Several phases may be under way."""
 
     _display: Any = None  # rich's display of all phases under way, on a terminal
+    _displayed = 0
 
     def __init__(
-        self, phase: str, total: int | None, *, done: int = 0, unit: str = "step", enabled: bool = True
+        self,
+        phase: str,
+        total: int | None,
+        *,
+        done: int = 0,
+        unit: str = "step",
+        enabled: bool = True,
+        keep: bool = False,
     ) -> None:
         """Prepare the display.
 
@@ -50,11 +59,13 @@ class Progress:
             done: units that an earlier process finished.
             unit: name of one unit.
             enabled: False in all processes but the main process: nothing is shown.
+            keep: leave the bar on the terminal when the phase ends before the others.
         """
-        self.phase, self.total, self.done, self.unit, self.enabled = phase, total, done, unit, enabled
+        self.phase, self.total, self.done, self.unit = phase, total, done, unit
+        self.enabled, self.keep = enabled, keep
         self._first = done
         self._started = self._last_line = time.monotonic()
-        self._owner, self._task = False, None
+        self._task: Any = None
 
     def __enter__(self) -> Self:
         """Show the phase."""
@@ -62,26 +73,27 @@ class Progress:
         if not self.enabled:
             return self
         if on_terminal() and LOG.level <= logging.INFO:
-            self._owner = Progress._display is None
-            if self._owner:
+            if not Progress._displayed:
                 Progress._display = _display()
                 Progress._display.start()
+            Progress._displayed += 1
             self._task = Progress._display.add_task(self.phase, total=self.total, completed=self.done, figures="")
         goes_on = f", {self.done} done before" if self.done else ""
         STEPS.info("%s: %s%s", self.phase, _count(self.total, self.unit), goes_on)
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Take the phase off the display; the bar of the outermost phase stays visible."""
+        """End the phase; the bar of the last phase under way stays visible."""
         if not self.enabled:
             return
         if self._task is not None:
-            if self._owner:
+            Progress._displayed -= 1
+            if not Progress._displayed:
                 Progress._display.stop()
-                Progress._display = None
-            else:
+            elif not self.keep:
                 Progress._display.remove_task(self._task)
-        if error is None:
+            self._task = None
+        if error is None and self.done > self._first:
             seconds = time.monotonic() - self._started
             STEPS.info("%s: %s done in %s", self.phase, _count(self.done - self._first, self.unit), duration(seconds))
 
@@ -115,10 +127,10 @@ class Progress:
         return before == self._first or self.done == self.total or crossed or late
 
     def _left(self) -> str:
-        made = self.done - self._first
-        if self.total is None or made <= 0 or self.done >= self.total:
+        made, seconds = self.done - self._first, time.monotonic() - self._started
+        if self.total is None or made <= 0 or self.done >= self.total or seconds < TOO_EARLY:
             return ""
-        return f"{duration((time.monotonic() - self._started) / made * (self.total - self.done))} left"
+        return f"{duration(seconds / made * (self.total - self.done))} left"
 
 
 def duration(seconds: float) -> str:
@@ -132,12 +144,13 @@ def duration(seconds: float) -> str:
 
 def _display() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    text = "{task.description}", "{task.fields[figures]}"
-    columns = (BarColumn(bar_width=12), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
-    return Progress(
-        TextColumn(text[0], markup=False), *columns, TextColumn(text[1], markup=False, style="dim"), console=CONSOLE
+    columns = (BarColumn(bar_width=8), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+    figures = TextColumn(
+        "{task.fields[figures]}", markup=False, style="dim", table_column=Column(no_wrap=True, overflow="ellipsis")
     )
+    return Progress(TextColumn("{task.description}", markup=False), *columns, figures, console=CONSOLE)
 
 
 def _count(number: int | None, unit: str) -> str:

@@ -1,11 +1,14 @@
 """The command line itself: notices of renamed settings."""
 
+import argparse
+import signal
 import warnings
 from pathlib import Path
 
 import pytest
 
 from text2grad.cli.__main__ import main
+from text2grad.config.interruption import Interruption
 from text2grad.errors import Interrupted, RenamedSetting
 
 
@@ -46,18 +49,73 @@ def test_other_warnings_keep_their_form(monkeypatch: pytest.MonkeyPatch, capsys:
             "stopped after step 2 of 4, which is saved. Continue with: text2grad train 'my recipe.toml' --resume",
         ),
         (KeyboardInterrupt(), 130, "interrupted. Continue with: text2grad train 'my recipe.toml' --resume"),
+        (
+            KeyboardInterrupt(signal.SIGTERM),
+            143,
+            "interrupted. Continue with: text2grad train 'my recipe.toml' --resume",
+        ),
     ],
 )
 def test_a_signal_ends_a_command_with_the_command_that_continues(
-    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    code: int,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def run(args: object) -> int:
+    def run(args: argparse.Namespace) -> int:
+        args.directory = tmp_path
         raise error
 
     monkeypatch.setattr("text2grad.cli.train.run", run)
+    (tmp_path / "run.json").touch()
     assert main(["train", "my recipe.toml"]) == code
     assert main(["train", "my recipe.toml", "--resume"]) == code
     assert capsys.readouterr().err.splitlines() == [line, line]
+
+
+def test_a_run_that_saved_nothing_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: argparse.Namespace) -> int:
+        args.directory = tmp_path
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("text2grad.cli.train.run", run)
+    assert main(["train", "my.toml"]) == 130
+    assert capsys.readouterr().err == "interrupted. Continue with: text2grad train my.toml\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_sigterm_and_sighup_end_a_command_as_ctrl_c_does(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: object) -> int:
+        signal.raise_signal(number)
+        return 0
+
+    monkeypatch.setattr("text2grad.cli.quickstart.run", run)
+    before = signal.getsignal(number)
+    assert main(["quickstart"]) == code
+    assert signal.getsignal(number) == before
+    assert capsys.readouterr().err == "interrupted. Continue with: text2grad quickstart\n"
+
+
+def test_nohup_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(args: object) -> int:
+        signal.raise_signal(signal.SIGHUP)
+        with Interruption() as interruption:
+            signal.raise_signal(signal.SIGHUP)
+        assert interruption.received is None
+        return 0
+
+    monkeypatch.setattr("text2grad.cli.quickstart.run", run)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["quickstart"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_command_without_resume_continues_by_itself(

@@ -65,7 +65,35 @@ def test_a_failure_names_the_log_and_stops_the_others(job: Callable[..., Job], t
     started = time.monotonic()
     with pytest.raises(TrainingError) as caught:
         run_jobs(jobs, lambda _: None, at_once=2)
-    assert str(caught.value) == f"bad stopped with exit code 3; its output is in {tmp_path / 'logs' / 'bad.log'}"
+    log = tmp_path / "logs" / "bad.log"
+    assert str(caught.value) == f"bad stopped with exit code 3: why\nAll its output is in {log}"
     assert (tmp_path / "logs" / "bad.log").read_text() == "why\n"
     assert time.monotonic() - started < 30  # it did not wait for the long one, which is no more
     assert "later begins" not in (journal(tmp_path) if (tmp_path / "journal").exists() else [])
+
+
+SAVES = """
+import pathlib, signal, sys, time
+saved = pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), saved.write_text("saved"), sys.exit(143)))
+saved.with_suffix(".begun").touch()
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_lets_jobs_save_and_does_not_reach_them_itself(job: Callable[..., Job], tmp_path: Path) -> None:
+    begun = tmp_path / "journal.begun"
+
+    def interrupt(_: str) -> None:
+        if begun.exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs({"train": job("train", code=SAVES)}, interrupt, at_once=1)
+    assert (tmp_path / "journal").read_text() == "saved"
+
+
+def test_a_job_has_a_session_of_its_own(job: Callable[..., Job], tmp_path: Path) -> None:
+    code = "import os; print(os.getsid(0) == os.getpid())"
+    run_jobs({"one": job("one", code=code)}, lambda _: None, at_once=1)
+    assert (tmp_path / "logs" / "one.log").read_text() == "True\n"

@@ -1,6 +1,7 @@
 """The whole method in two minutes: the three phases, two methods, what they write, and which way the numbers go."""
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from rich.console import Console
 
 from text2grad.cli import quickstart
 from text2grad.cli.__main__ import main, parser
-from text2grad.cli.quickstart import Bars, parts_made, recipe_path
+from text2grad.cli.log import configure_log
+from text2grad.cli.quickstart import PhaseProgress, parts_made, recipe_path
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import ConfigError
 from text2grad.experiments.comparison import agreement_rows, in_words, mean_curve, method_rows, print_comparison
@@ -137,19 +139,35 @@ def test_runs_of_several_seeds_share_the_cores_models_first(monkeypatch: pytest.
     assert seen["summarization 0"].threads is None  # alone it has all cores
 
 
-def test_bars_say_how_far_the_models_of_a_run_are(tmp_path: Path) -> None:
+def test_lines_say_how_far_the_models_and_the_methods_of_a_run_are(tmp_path: Path, capsys: Any) -> None:
+    configure_log(quiet=False, verbose=False)
     log = tmp_path / "seed-0.log"
     assert parts_made(log) == {}
     log.write_text(
         '{"part": "sft", "done": 1, "total": 5}\nnoise\n{"part": "sft", "done": 5, "total": 5}\n{"part": "st'
     )
     assert parts_made(log) == {"sft": (5, 5)}
-    console = Console(width=80, record=True, file=StringIO())
-    with Bars(console, named=True) as bars:
-        bars.models("summarization 0", log)
-        bars.method("summarization 0", "frozen", tmp_path / "frozen", 60)  # not started
-    assert "summarization 0 fine-tuning on demonstrations" in console.export_text()
-    assert len(bars.bars) == 1
+    run = tmp_path / "text2grad"
+    run.mkdir()
+    line = '{"step": 0, "reward/per_response": 1.5, "kl/per_token": 0.25}\n'
+    (run / "metrics.jsonl").write_text(line * 2, "utf-8")
+    with PhaseProgress(named=True) as progress:
+        progress.models("qa 0", log)
+        progress.models("qa 0", log)  # nothing new
+        progress.method("qa 0", "frozen", tmp_path / "frozen", 60)  # not started
+        progress.method("qa 0", "text2grad", run, 3)
+        (run / "metrics.jsonl").write_text(line * 3, "utf-8")
+        progress.method("qa 0", "text2grad", run, 3)
+        progress.method("qa 0", "text2grad", run, 3)
+    lines = [re.sub(r"[\d.]+ s$", "_", line[21:]) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "qa 0 fine-tuning on demonstrations: 5 steps",
+        "qa 0 fine-tuning on demonstrations: step 5 of 5",
+        "qa 0 fine-tuning on demonstrations: 5 steps done in _",
+        "qa 0 Text2Grad: 3 steps, 2 done before",
+        "qa 0 Text2Grad: step 3 of 3  reward 1.5  KL 0.25",
+        "qa 0 Text2Grad: 1 step done in _",
+    ]
 
 
 def test_no_seed_is_refused() -> None:

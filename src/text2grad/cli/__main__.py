@@ -4,9 +4,12 @@ import argparse
 import shlex
 import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -53,20 +56,22 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 2: an error with an explanation on stderr; 130 and 143: stopped by Ctrl-C and SIGTERM, with the command
-    that continues on stderr.
+    0: success; 2: an error with an explanation on stderr; 130, 143 and 129: stopped by Ctrl-C, SIGTERM and SIGHUP, with
+    the command that continues on stderr.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
     configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
-        with warnings.catch_warnings():  # restores `showwarning`
+        with warnings.catch_warnings(), _signals_interrupt():  # the first restores `showwarning`
             warnings.showwarning = _show_warning
             return int(args.run(args))
     except Interrupted as error:
-        return _stopped(error.signal, f"{error}. ", argv, args)
-    except KeyboardInterrupt:
-        return _stopped(signal.SIGINT, "interrupted. ", argv, args)
+        return _stopped(error.signal, f"{error}. ", argv, args, saved=True)
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
+        saved = hasattr(args, "directory") and (args.directory / "run.json").exists()
+        return _stopped(number, "interrupted. ", argv, args, saved=saved)
     except Text2GradError as error:
         Console(stderr=True).print(
             f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True
@@ -74,9 +79,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
 
 
-def _stopped(number: int, message: str, argv: Sequence[str], args: argparse.Namespace) -> int:
-    """Print the command that continues, and return the exit code of a signal."""
-    more = ["--resume"] if getattr(args, "resume", None) is False else []
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP act as Ctrl-C does, unless they are ignored (nohup) or handled."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGHUP) if in_main_thread else ()
+    mine = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in mine:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _stopped(number: int, message: str, argv: Sequence[str], args: argparse.Namespace, *, saved: bool) -> int:
+    """Print the command that continues, from saved steps where there are some; return the exit code of a signal."""
+    more = ["--resume"] if saved and getattr(args, "resume", None) is False else []
     command = shlex.join(["text2grad", *argv, *more])
     Console(stderr=True, soft_wrap=True).print(f"{message}Continue with: {command}", markup=False, highlight=False)
     return 128 + number

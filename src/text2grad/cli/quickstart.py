@@ -5,13 +5,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from text2grad.cli.options import add_command, add_set
 from text2grad.errors import ConfigError
@@ -21,12 +20,15 @@ from text2grad.experiments import (
     METHODS,
     NEEDS,
     Job,
+    last_figures,
     method_directory,
     method_job,
     run_jobs,
     settings,
     steps_made,
 )
+from text2grad.files import lock_directory
+from text2grad.progress import Progress, duration
 
 TASKS = ("summarization", "code", "qa")
 LONGEST_FIRST = ("code", "summarization", "qa")
@@ -80,12 +82,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seeds {args.seeds}: at least one seed is needed")
     methods = [name for name in METHODS if name in (args.methods or COMPARED) or name == "text2grad"]
     if args.models_of is not None:
+        lock_directory(args.out / args.task / f"seed-{args.models_of}")
         make_models(args.out / args.task / f"seed-{args.models_of}", args.task, args.models_of, methods, args.overrides)
         return 0
+    lock_directory(args.out)
     console, started = Console(), time.perf_counter()
     tasks = TASKS if args.task == "all" else (args.task,)
     parts = [(task, seed) for task in LONGEST_FIRST if task in tasks for seed in range(args.seeds)]
-    with Bars(console, named=len(parts) > 1) as bars:
+    with PhaseProgress(named=len(parts) > 1) as bars:
         jobs, updates = dict[str, Job](), dict[str, Callable[[], None]]()
         for task, seed in parts:
             out, overrides = args.out / task / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
@@ -101,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         order = sorted(jobs, key=lambda job: jobs[job].needs is not None)  # models first, they take longest
         run_jobs({job: jobs[job] for job in order}, lambda job: updates[job](), at_once=os.cpu_count() or 1)
     report(console, args.out, tasks, range(args.seeds), methods)
-    console.print(f"{time.perf_counter() - started:.0f} seconds", style="dim")
+    console.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 
 
@@ -141,40 +145,55 @@ def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrid
     pipeline.evaluate()
 
 
-class Bars:
-    """One progress bar for each phase and each method, in 80 columns."""
+class PhaseProgress:
+    """The progress of each phase and each method: bars on a terminal, lines in a file."""
 
-    def __init__(self, console: Console, *, named: bool) -> None:
-        """Prepare the bars; `named` puts task and seed before each label."""
-        columns = (BarColumn(bar_width=8), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
-        self.progress = Progress(TextColumn("{task.description}"), *columns, console=console)
-        self.named, self.bars = named, dict[str, Any]()
+    def __init__(self, *, named: bool) -> None:
+        """Begin without phases; `named` puts task and seed before each label."""
+        self.named, self.phases = named, dict[str, Progress]()
 
     def __enter__(self) -> Self:
-        """Start the display."""
-        self.progress.start()
+        """Show nothing yet."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Stop the display; the bars stay visible."""
-        self.progress.stop()
+    def __exit__(self, *error: Any) -> None:
+        """End the phases that are not finished."""
+        for progress in self.phases.values():
+            if progress.done < (progress.total or 0):
+                progress.__exit__(*error)
 
     def models(self, name: str, log: Path) -> None:
-        """Update the bars of the phases from the log of a run."""
+        """Show the phases that the log of a run names."""
         for part, (done, total) in parts_made(log).items():
-            self._show(name, PHASE_NAMES[part], done, total)
+            unit = "response" if part == "annotations" else "step"
+            self._show(f"{name} {PHASE_NAMES[part]}" if self.named else PHASE_NAMES[part], done, total, unit=unit)
 
     def method(self, name: str, method: str, directory: Path, steps: int) -> None:
-        """Update the bar of a method from the directory of its run."""
+        """Show the method whose run is in a directory."""
         done = steps_made(directory)
         if done or directory.with_suffix(".log").exists():
-            self._show(name, METHODS[method], done, steps)
+            label = f"{name} {METHODS[method]}" if self.named else METHODS[method]
+            self._show(label, done, steps, before=done, figures=last_figures(directory))
 
-    def _show(self, name: str, part: str, done: int, total: int) -> None:
-        label = f"{name} {part}" if self.named else part
-        if label not in self.bars:
-            self.bars[label] = self.progress.add_task(label, total=total)
-        self.progress.update(self.bars[label], completed=done)
+    def _show(
+        self,
+        label: str,
+        done: int,
+        total: int,
+        *,
+        unit: str = "step",
+        before: int = 0,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        if label not in self.phases:
+            self.phases[label] = Progress(label, total, done=before, unit=unit, keep=True).__enter__()
+            if before == total:
+                self.phases[label].__exit__(None)
+        progress = self.phases[label]
+        if done > progress.done:
+            progress.advance(done - progress.done, **(figures or {}))
+            if done == total:
+                progress.__exit__(None)
 
 
 def parts_made(log: Path) -> dict[str, tuple[int, int]]:

@@ -1,15 +1,17 @@
-"""Ctrl-C and SIGTERM during a run: the step under way is finished and saved, and the run ends without a traceback."""
+"""Ctrl-C, SIGTERM and SIGHUP: the step under way is finished and saved, and the run ends without a traceback."""
 
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """A context in which the first SIGINT or SIGTERM is only recorded; the second one acts as usual.
+    """A context in which the first SIGINT, SIGTERM or SIGHUP is only recorded; the second one acts as usual.
+
+    SIGHUP stays ignored where it is (nohup).
 
     Attributes:
         received: the number of the signal; None until it arrives. Outside the main thread no signal is recorded.
@@ -23,7 +25,8 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         """Install the handlers."""
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS if number not in ignored}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,7 @@ from .methods import (
     EARLIER_NAMES as EARLIER_NAMES,
     METHODS as METHODS,
     NEEDS as NEEDS,
+    last_figures as last_figures,
     method_directory as method_directory,
     method_job as method_job,
     settings as settings,

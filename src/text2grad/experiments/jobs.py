@@ -1,13 +1,14 @@
 """Run jobs as processes of their own, several at a time.
 
 A job starts when the job that it needs is finished; of several ready jobs the first in the given order starts. Finished
-jobs are not run. The output of a job is appended to its log. If a job fails, the others are stopped.
+jobs are not run. The output of a job is appended to its log. If a job fails, or the user presses Ctrl-C, the jobs under
+way get SIGTERM, and their ends are awaited: a training run finishes its step and saves it.
 """
 
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
         at_once: the most processes at a time.
 
     Raises:
-        TrainingError: if a job fails; names its log.
+        TrainingError: if a job fails; holds the last line of its log.
     """
     done = {name for name, job in jobs.items() if job.finished()}
     waiting, running = [name for name in jobs if name not in done], dict[str, "subprocess.Popen[bytes]"]()
@@ -60,17 +61,35 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
                 if process.poll() is None:
                     continue
                 if process.returncode:
+                    log = jobs[name].log
                     raise TrainingError(
-                        f"{name} stopped with exit code {process.returncode}; its output is in {jobs[name].log}"
+                        f"{name} stopped with exit code {process.returncode}: {_last_line(log)}\n"
+                        f"All its output is in {log}"
                     )
                 del running[name]
                 done.add(name)
     finally:
-        for process in running.values():
-            process.terminate()
-            process.wait()
+        _stop(running.values())
     for name in jobs:
         on_poll(name)
+
+
+def _stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
+    """Ask processes to end, and wait; a further Ctrl-C ends them at once."""
+    try:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+    except KeyboardInterrupt:
+        for process in processes:
+            process.kill()
+        raise
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no output"
 
 
 def _start(job: Job) -> "subprocess.Popen[bytes]":
@@ -78,5 +97,9 @@ def _start(job: Job) -> "subprocess.Popen[bytes]":
     threads = {} if job.threads is None else {"OMP_NUM_THREADS": str(job.threads)}
     with job.log.open("ab") as file:
         return subprocess.Popen(
-            list(job.command()), stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **threads}
+            list(job.command()),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **threads},
+            start_new_session=True,  # Ctrl-C on a terminal reaches this process alone, which passes it on
         )

@@ -4,6 +4,7 @@ Every method starts at the same weights and samples the same number of rollouts.
 process of its own; an interrupted run is resumed.
 """
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -85,3 +86,12 @@ def steps_made(directory: Path) -> int:
     """Return the number of finished steps of a run."""
     path = directory / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def last_figures(directory: Path) -> dict[str, float]:
+    """Return reward per response and KL per token of a run's last finished step."""
+    path = directory / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    last = json.loads(lines[-1]) if lines else {}
+    names = {"reward": "reward/per_response", "KL": "kl/per_token"}
+    return {name: last[key] for name, key in names.items() if key in last}
