@@ -1,6 +1,11 @@
 from .annotation_items import endpoint_values as endpoint_values, items_of as items_of
+from .answers import (
+    Answer as Answer,
+    judge_answers as judge_answers,
+    measure_answers as measure_answers,
+    sample_answers as sample_answers,
+)
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
-from .evaluate_policy import sample_by_recipe as sample_by_recipe
 from .evaluations import main_metric as main_metric
 from .jobs import Job as Job, run_jobs as run_jobs
 from .methods import (

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from text2grad.config import Recipe
 from text2grad.models import (
     fitting_prompts,
@@ -83,9 +85,14 @@ def sample_by_recipe(
         more: seed and further arguments of `sample_rollouts`.
     """
     settings, code = recipe.rollout, recipe.model.trust_remote_code
-    policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval()
+    policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
     tokenizer = load_tokenizer(path, trust_remote_code=code)
     eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
     pad, rows = padding_id(tokenizer, eos), settings.rows_at_once
     sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
     return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, **more)
+
+
+def best_device() -> torch.device:
+    """Return the accelerator if there is one, else the CPU."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

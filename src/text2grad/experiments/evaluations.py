@@ -34,7 +34,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models import collate, make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
-from text2grad.rl import Text2GradTrainer, gae, response_records, total_rewards, whiten
+from text2grad.rl import Text2GradTrainer, gae, response_records, token_rewards, total_rewards, whiten
 from text2grad.tasks import BuiltIn, built_in
 from text2grad.types import Critique, Rollout
 
@@ -192,7 +192,7 @@ class Evaluations:
         first = collate(rollouts[: len(critiques)], pad_id=trainer.pad_id, device=trainer.accelerator.device)
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
-        rewards = trainer.token_rewards(deltas, critiques, first)
+        rewards = token_rewards(trainer.recipe, deltas, critiques, first)
         total = total_rewards(rewards, kl, mask, beta=trainer.kl.beta)
         bootstrap = scores.bootstrap[:rows]
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages

@@ -181,7 +181,7 @@ def _write_settings(writer: Any, settings: Mapping[str, Any]) -> None:
     """Write the settings for TensorBoard's tabs HPARAMS and TEXT, into the events of the run itself."""
     from torch.utils.tensorboard.summary import hparams
 
-    for summary in hparams(dict(settings), {}):
+    for summary in hparams(dict(settings), {}):  # type: ignore[no-untyped-call]
         writer.file_writer.add_summary(summary)
     writer.add_text("settings", _markdown(("setting", "value"), list(settings.items())), global_step=0)
 

@@ -56,7 +56,7 @@ from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.ppo import KLController
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
-from text2grad.rl.rewards import reward_tensor
+from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
@@ -242,7 +242,7 @@ class Text2GradTrainer:
         with clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
             scores = self.score(batch, kl=ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-            span_rewards = self.token_rewards(deltas, critiques, batch)
+            span_rewards = token_rewards(self.recipe, deltas, critiques, batch)
             # line 14: r_t = δ_t − β KL_t
             rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta)
             # lines 15-16: GAE(γ, λ); a truncated response is bootstrapped with V of its last state
@@ -358,24 +358,6 @@ class Text2GradTrainer:
                 else:
                     whole[index] = piece
         return full
-
-    def token_rewards(
-        self, deltas: Sequence[Sequence[float]], critiques: Sequence[Critique], batch: TokenBatch
-    ) -> Tensor:
-        """Return the reward of each token before the KL term as [reward] says, [B, T]; see `reward_tensor`."""
-        reward = self.recipe.reward
-        return reward_tensor(
-            deltas,
-            critiques,
-            batch.response_mask,
-            batch.truncated,
-            positive=reward.positive,
-            negative=reward.negative,
-            unlabelled=reward.unlabelled,
-            outcome=reward.outcome,
-            truncation=reward.truncated,
-            placement=reward.placement,
-        )
 
     def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the advantages over the responses of all processes."""
