@@ -13,6 +13,7 @@ Each process samples and judges a share of the held-out examples. Critiques are 
 evaluation that was interrupted asks for the others only.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,14 @@ class Evaluations:
             return
         path = trainer.directory / DIRECTORY / f"{step:06d}.json"
         if gather_object([path.exists()])[0]:
-            return
+            found = json.loads(path.read_bytes()) if trainer.accelerator.is_main_process else {}
+        else:
+            found = self._new(step, path)
+        self._send(found)
+
+    def _new(self, step: int, path: Path) -> dict[str, Any]:
+        """Evaluate and write the file; after an error of critic or metric the finished steps are saved."""
+        trainer = self.trainer
         path.parent.mkdir(exist_ok=True)
         try:
             found = self._evaluate(step)
@@ -89,8 +97,15 @@ class Evaluations:
             write_atomically(path, to_json(found))
             note(in_short(found))
         self._cache(step).unlink(missing_ok=True)
-        trainer.tracker.log({f"eval/{name}": value for name, value in found["metrics"].items()}, step)
-        trainer.tracker.log_table("held_out", found["records"], step)
+        return found
+
+    def _send(self, found: Mapping[str, Any]) -> None:
+        """Send an evaluation to the tracker, also one of an earlier process: TensorBoard drops it on resume."""
+        if not self.trainer.accelerator.is_main_process:
+            return
+        tracker, step = self.trainer.tracker, found["step"]
+        tracker.log({f"eval/{name}": value for name, value in found["metrics"].items()}, step)
+        tracker.log_table("held_out", found["records"], step)
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         trainer = self.trainer

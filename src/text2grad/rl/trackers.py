@@ -119,7 +119,7 @@ class RunTracker:
         if not self._is_new(step) or not self.recipe.run.table_every:
             return
         rows = [
-            [one["prompt"], one["response"], one["critique"]["feedback"], round(sum(one["reward"]), 4)]
+            [one["prompt"], one["response"], one["critique"]["feedback"], round(sum(one.get("reward", ())), 4)]
             for one in records[:ROWS]
         ]
         self._send(lambda: self._send_table(name, rows, step))
