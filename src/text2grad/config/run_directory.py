@@ -33,7 +33,7 @@ STEPS = ("run", "steps")
 
 # Settings that name a file or the directory of a model, whose contents are compared.
 INPUTS = (
-    *(("data", "train"), ("data", "held_out"), ("refresh", "replay_from")),
+    *(("data", "train"), ("data", "held_out_file"), ("refresh", "replay_from")),
     *(("model", "path"), ("critic", "model")),
 )
 READ_WHOLE_BYTES = 64 * 2**20  # of larger files blocks are read
