@@ -207,7 +207,7 @@ CRITICS = [
     critic("critic that calls exit", "import sys\ndef critic(examples, responses):\n    sys.exit('bye')\n", "bye|exit",
            writes=True),
     critic("critic that labels nothing", "from text2grad import Critique\ndef critic(examples, responses):\n"
-           "    return [Critique('Fine.') for _ in responses]\n", "label", code=1, writes=True, steps=4),
+           "    return [Critique('Fine.') for _ in responses]\n", "label", code=3, writes=True, steps=4),
 ]  # fmt: skip
 
 MODELS = [

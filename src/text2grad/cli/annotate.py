@@ -108,7 +108,7 @@ def _refuse_other_annotations(out: Path, recipe: "Recipe", items: Sequence["Item
     """Refuse to overwrite annotations that this run will not write again.
 
     Raises:
-        ConfigError: if annotations.jsonl has a response that is not among the items, or is of another model or template.
+        ConfigError: if annotations.jsonl has a response that is not among the items, or another model's annotations.
     """
     path, settings = out / "annotations.jsonl", recipe.annotate
     now = {"model": settings.model, "template": settings.template, "reasoning": settings.reasoning}

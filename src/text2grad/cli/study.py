@@ -41,8 +41,8 @@ def add_parser(commands: Any) -> None:
     read.add_argument("sheets", metavar="SHEET", type=Path, nargs="+", help="the filled sheet of each rater")
     read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
     read.set_defaults(run=run_import)
-    add_force(read.add_argument)
     for verb in (export, read):
+        add_force(verb.add_argument)
         add_verbosity(verb)
 
 
@@ -65,7 +65,8 @@ def run_export(args: argparse.Namespace) -> int:
         raise DataError(f"{args.critiques} has no readable critique to rate. Give a file with critiques")
     if (args.out / "sheet.csv").exists():
         raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
-    refuse_overwriting([args.out / "study.json", args.out / "sheet.html"], force=False)
+    if not (args.out / "study.json").exists():  # a sheet of text2grad is drawn again
+        refuse_overwriting([args.out / "sheet.html"], force=args.force)
     study = {"critiques": str(args.critiques), "seed": args.seed, "of": len(judged)}
     named = {"items": {item.id: item.judged.number for item in items}}
     files = {

@@ -33,7 +33,7 @@ STEPS = ("run", "steps")
 
 # Settings that name a file or the directory of a model, whose contents are compared.
 INPUTS = (
-    *(("data", "train"), ("data", "held_out"), ("refresh", "replay_from")),
+    *(("data", "train"), ("data", "held_out_file"), ("refresh", "replay_from")),
     *(("model", "path"), ("critic", "model")),
 )
 OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")

@@ -1,4 +1,10 @@
-from .critic import Critic as Critic, annotate as annotate, ask as ask, load_critic as load_critic
+from .critic import (
+    Critic as Critic,
+    annotate as annotate,
+    ask as ask,
+    load_callable as load_callable,
+    load_critic as load_critic,
+)
 from .critique_text import (
     MAX_CHARS as MAX_CHARS,
     is_finite as is_finite,

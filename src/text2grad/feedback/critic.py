@@ -121,12 +121,25 @@ def load_critic(path: str) -> Critic:
     Raises:
         ConfigError: if it cannot be imported, created or called; the message names the user's file and line.
     """
+    return load_callable(path, "critic")  # type: ignore[no-any-return]
+
+
+def load_callable(path: str, kind: str) -> Any:
+    """Return the function or object `module:name`; a class is called without arguments.
+
+    Args:
+        path: "module:name"; modules in the working directory are found.
+        kind: its role in words, for errors.
+
+    Raises:
+        ConfigError: if it cannot be imported, created or called.
+    """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
-        raise ConfigError(f'a critic is given as "module:name", got {path!r}')
+        raise ConfigError(f'a {kind} is given as "module:name", got {path!r}')
     if module_name.endswith(".py") or "/" in module_name:
         near = module_name.removesuffix(".py").strip("/").replace("/", ".")
-        raise ConfigError(f'a critic is given as "module:name", not by its file: "{near}:{attribute}", got {path!r}')
+        raise ConfigError(f'a {kind} is given as "module:name", not by its file: "{near}:{attribute}", got {path!r}')
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -134,11 +147,11 @@ def load_critic(path: str) -> Critic:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
             raise ConfigError(
-                f"critic {path!r} cannot be loaded: No module named {error.name!r} in {Path.cwd()}, and none is "
+                f"{kind} {path!r} cannot be loaded: No module named {error.name!r} in {Path.cwd()}, and none is "
                 "installed"
             ) from error
         raise ConfigError(
-            f"critic {path!r} cannot be loaded: importing {module_name} ends in {described(error)}"
+            f"{kind} {path!r} cannot be loaded: importing {module_name} ends in {described(error)}"
         ) from error
     try:
         found: Any = getattr(module, attribute)
@@ -146,15 +159,15 @@ def load_critic(path: str) -> Critic:
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         similar = get_close_matches(attribute, names, n=1)
         raise ConfigError(
-            f"critic {path!r} cannot be loaded: module {module_name!r} has no attribute {attribute!r}"
+            f"{kind} {path!r} cannot be loaded: module {module_name!r} has no attribute {attribute!r}"
             + (f'. Did you mean "{similar[0]}"?' if similar else "")
         ) from error
     try:
         found = found() if isinstance(found, type) else found
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"critic {path!r} is a class that cannot be called without arguments: {described(error)}"
+            f"{kind} {path!r} is a class that cannot be called without arguments: {described(error)}"
         ) from error
     if not callable(found):
-        raise ConfigError(f"critic {path!r} is a {type(found).__name__}, which cannot be called")
-    return found  # type: ignore[no-any-return]
+        raise ConfigError(f"{kind} {path!r} is a {type(found).__name__}, which cannot be called")
+    return found

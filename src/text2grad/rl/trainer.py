@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -61,8 +61,9 @@ from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.ppo import KLController
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
-from text2grad.rl.rewards import reward_tensor
+from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
+from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.types import Critique, Example, Rollout
 
@@ -88,6 +89,7 @@ class Text2GradTrainer:
         config: Recipe | None = None,
         *,
         refresher: CriticRefresher | None = None,
+        held_out: Sequence[Example] = (),
         resume: bool = False,
     ) -> None:
         """Check everything that can be checked before work starts.
@@ -99,6 +101,7 @@ class Text2GradTrainer:
             train_examples: the prompts x.
             config: a recipe; None takes the defaults.
             refresher: audits and retrains a learned critic, where `config.refresh` asks for it.
+            held_out: the prompts of evaluations (`text2grad train` makes them), checked like the prompts x.
             resume: continue the run in `config.run.out`.
 
         Raises:
@@ -120,19 +123,22 @@ class Text2GradTrainer:
             batch_size=recipe.rollout.batch_size,
             minibatches=recipe.ppo.minibatches,
         )
+        self.tracker = RunTracker(self.accelerator, recipe)
         self.refresher = self._checked(refresher)
         self.directory = Path(recipe.run.out)
         check_directory(self.directory, resume=resume)
         code = recipe.model.trust_remote_code
-        path = isinstance(model, str | Path)
-        self.examples, self.prompt_ids = fitting_prompts(
-            policy_config(str(model), trust_remote_code=code) if path else model,
-            tokenizer,
-            train_examples,
-            prompt_format=recipe.rollout.prompt_format,
-            max_new_tokens=recipe.rollout.max_new_tokens,
-            too_long=recipe.data.too_long,
-        )
+        of_model = policy_config(str(model), trust_remote_code=code) if isinstance(model, str | Path) else model
+        fitting: dict[str, Any] = {
+            "prompt_format": recipe.rollout.prompt_format,
+            "max_new_tokens": recipe.rollout.max_new_tokens,
+            "too_long": recipe.data.too_long,
+        }
+        self.examples, self.prompt_ids = fitting_prompts(of_model, tokenizer, train_examples, **fitting)
+        self.held_out: list[Example] = []
+        self.held_out_ids: list[tuple[int, ...]] = []
+        if held_out:
+            self.held_out, self.held_out_ids = fitting_prompts(of_model, tokenizer, held_out, **fitting)
         policy = prepare_policy(model, recipe.model)
         self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
         self.pad_id = padding_id(policy, tokenizer, self.eos_ids)
@@ -142,7 +148,10 @@ class Text2GradTrainer:
                 recipe,
                 resume=resume,
                 processes=self.accelerator.num_processes,
-                inputs={"prompts": digest_of_examples(self.examples)},
+                inputs={
+                    "prompts": digest_of_examples(self.examples),
+                    **({"held-out prompts": digest_of_examples(self.held_out)} if self.held_out else {}),
+                },
                 fixed_steps=recipe.optim.schedule != "constant",
             )
         self.accelerator.wait_for_everyone()
@@ -211,8 +220,9 @@ class Text2GradTrainer:
             CheckpointError: if a checkpoint cannot be written.
             Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
         """
-        self.accelerator.init_trackers("text2grad")
         total = self.recipe.run.steps
+        if self.step < total:
+            self.tracker.start(self.step)
         progress = Progress("train", total, done=self.step, enabled=self.accelerator.is_main_process)
         with Interruption() as interruption, progress:
             while self.step < total:
@@ -229,17 +239,17 @@ class Text2GradTrainer:
                     after_step(self)
                 if self._interrupted(interruption) and self.step < total:
                     self.save()
-                    self.accelerator.end_training()
+                    self.tracker.finish()
                     raise Interrupted(
                         interruption.received or signal.SIGTERM,
                         f"stopped after step {self.step} of {total}, which is saved",
                     )
-        self.accelerator.end_training()
+        self.tracker.finish()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
 
     def train_step(self) -> dict[str, float]:
         """Make one step of Algorithm 4 and return its metrics."""
-        reward, ppo, clock = self.recipe.reward, self.recipe.ppo, Clock()
+        ppo, clock = self.recipe.ppo, Clock()
 
         with clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
             rollouts = self._sample()
@@ -250,20 +260,9 @@ class Text2GradTrainer:
             critiques = self._criticize(rollouts)
 
         with clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
-            scores = self._score(batch)
+            scores = self.score(batch, kl=ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-            span_rewards = reward_tensor(
-                deltas,
-                critiques,
-                mask,
-                batch.truncated,
-                positive=reward.positive,
-                negative=reward.negative,
-                unlabelled=reward.unlabelled,
-                outcome=reward.outcome,
-                truncation=reward.truncated,
-                placement=reward.placement,
-            )
+            span_rewards = token_rewards(self.recipe, deltas, critiques, batch)
             # line 14: r_t = δ_t − β KL_t
             rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta)
             # lines 15-16: GAE(γ, λ); a truncated response is bootstrapped with V of its last state
@@ -375,7 +374,7 @@ class Text2GradTrainer:
                 f"{reason}. The traceback is in {log}. {kept}; mend the critic and go on with --resume."
             ) from error
 
-    def _score(self, batch: TokenBatch) -> Scores:
+    def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
         """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass."""
         full = Scores.zeros(batch.response_mask.shape, batch.ids.device)
         for index in batch.groups(self.recipe.ppo.micro_batch_tokens):
@@ -383,7 +382,7 @@ class Text2GradTrainer:
                 batch.rows(index),
                 self.reference,
                 temperature=self.recipe.rollout.temperature,
-                kl=self.recipe.ppo.kl,
+                kl=kl,
             )
             for whole, piece in zip(full, part, strict=True):
                 if piece.ndim == 2:
@@ -401,7 +400,9 @@ class Text2GradTrainer:
         if self.accelerator.is_main_process:
             self.log.write_rollouts(records)
             self.log.write_metrics({"step": self.step, **metrics})
-        self.accelerator.log(metrics, step=self.step)
+        self.tracker.log(metrics, self.step)
+        if self.step % max(self.recipe.run.table_every, 1) == 0:
+            self.tracker.log_table("rollouts", records, self.step)
         self.step += 1
         self.silence.count(metrics)
         if self.accelerator.is_main_process and (warning := self.silence.warning()):
@@ -518,14 +519,15 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
 
     Args:
         out: the run's directory, for trackers.
-        tracker: "tensorboard", "wandb" or "none".
+        tracker: "tensorboard", "wandb", "trackio" or "none".
         batch_size: responses per step, over all processes.
         minibatches: optimizer steps per epoch.
 
     Raises:
-        ConfigError: if weights would be sharded, the launcher started more processes than accelerate sees, or the batch
-            cannot be shared evenly.
+        ConfigError: if the tracker is not installed, weights would be sharded, the launcher started more processes than
+            accelerate sees, or the batch cannot be shared evenly.
     """
+    check_tracker(tracker)
     # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
     accelerator = Accelerator(
         mixed_precision="no",
