@@ -17,6 +17,7 @@ from rich.console import Console
 from text2grad.cli import (
     align,
     annotate,
+    doctor,
     evaluate_reward,
     export,
     generate,
@@ -49,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, sft, train, generate, *feedback, *critics, recipe):
+    for module in (quickstart, sft, train, generate, *feedback, *critics, recipe, doctor):
         module.add_parser(commands)
     return top
 
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(), _signals_interrupt():  # the first restores `showwarning`
             warnings.showwarning = _show_warning
+            doctor.check_extras(args.command)
             return int(args.run(args))
     except Interrupted as error:
         return _stopped(error.signal, f"{error}. ", argv, args, saved=True)
