@@ -94,7 +94,7 @@ RECIPES = [
     Trial("no recipe", "train missing.toml", (r"cannot read recipe missing\.toml: No such file",)),
     Trial("recipe is a folder", "train policy", ("cannot read recipe policy: Is a directory",)),
     Trial("broken TOML", "train bad.toml", (r"bad\.toml is not valid TOML: ",), files={"bad.toml": "[run]\nsteps ="}),
-    Trial("recipe in Latin-1", "train bad.toml", (r"bad\.toml is not valid TOML",), files={"bad.toml": b"# caf\xe9\n"}),
+    Trial("recipe in Latin-1", "train bad.toml", (r"bad\.toml:1: not UTF-8",), files={"bad.toml": b"# caf\xe9\n"}),
     Trial("unknown section", "train bad.toml", ('no section "modle". Did you mean "model"?',), files={"bad.toml": "[modle]\n"}),
     Trial("unknown key", "train my.toml --set run.stepps=3", ('no key "stepps". Did you mean "steps"?',)),
     Trial("unknown key of another section", "train my.toml --set ppo.lr=1", (r"\[ppo\] has no key \"lr\"",)),
@@ -112,7 +112,7 @@ RECIPES = [
     setting("run.seed", "-1", r"\[run\] seed = -1"),
     setting("run.threads", "-1", r"\[run\] threads = -1"),
     setting("run.tracker", "mlflow", r"\[run\] tracker = 'mlflow'.*tensorboard"),
-    setting("run.tracker", "wandb", r"wandb.*not installed.*pip install"),
+    setting("run.tracker", "wandb", r"wandb.*pip install wandb"),
     setting("optim.lr", "nan", r"\[optim\] lr = nan"),
     setting("optim.lr", "inf", r"\[optim\] lr = inf"),
     setting("optim.lr", "-1e-3", r"\[optim\] lr = -0\.001"),
@@ -125,7 +125,7 @@ RECIPES = [
     setting("rollout.temperature", "0", r"\[rollout\] temperature = 0"),
     setting("rollout.top_p", "0.9", "top_p would sample from something other than the policy"),
     setting("rollout.max_new_tokens", "64", "leaves no room for a prompt"),
-    setting("rollout.eos_token_ids", "[999999]", r"999999.*vocabulary"),
+    setting("rollout.eos_token_ids", "[999999]", r"999999.*embedding"),
     setting("model.value", "adapter", r'model\.value = "adapter" needs model\.lora_r > 0'),
     setting("model.dtype", "float8", r"\[model\] dtype = 'float8'"),
     setting("model.path", "missing", r"cannot load .* from 'missing'"),
@@ -136,12 +136,12 @@ RECIPES = [
     setting("data.train", "policy", r"policy.*Is a directory"),
     setting("critic.match", "fuzzy", r"\[critic\] match = 'fuzzy'"),
     setting("critic.use", "colours", r'a critic is given as "module:name", got .colours.'),
-    setting("critic.use", "colors:critic", r"colors:critic.*No module named .colors."),
+    setting("critic.use", "colors:critic", r"colors:critic.*no module .colors."),
     setting("critic.use", "colours:critics", r"colours:critics.*no attribute .critics.|colours:critics.*colours has no"),
     setting("critic.use", "colours:COLOURS", r"colours:COLOURS"),
     setting("refresh.steps", "[1]", r"refresh"),
     setting("run.out", "my.toml", r"my\.toml.*(File exists|Not a directory|is a file)"),
-    setting("run.out", "my.toml/deeper", r"my\.toml/deeper.*Not a directory"),
+    setting("run.out", "my.toml/deeper", r"my\.toml/deeper.*is a file"),
     setting("run.out", "/proc/nothing", r"/proc/nothing.*choose another"),
     Trial("LoRA on unknown modules", "train my.toml --set model.lora_r=2 --set model.lora_targets=q_porj",
           ("q_porj.*q_proj",)),
@@ -182,17 +182,17 @@ PROMPTS = [
     prompts("prompt too long", '{"prompt": "' + "red " * 80 + '"}\n', "more than 59 tokens", "too_long"),
     prompts("a missing number of pandas", '{"prompt": "red", "meta": {"x": NaN}}\n', code=0, writes=True),
     prompts("lone surrogate", '{"prompt": "red \\ud800"}\n', r"prompts\.jsonl:1.*surrogate"),
-    prompts("ids twice", '{"prompt": "red", "id": "a"}\n{"prompt": "one", "id": "a"}\n', r"prompts\.jsonl:2.*(twice|duplicate|id)"),
+    prompts("ids twice", '{"prompt": "red", "id": "a"}\n{"prompt": "one", "id": "a"}\n', code=0, writes=True),
 ]  # fmt: skip
 
 CRITICS = [
-    critic("critic with a syntax error", "def critic(a, b)\n    return []\n", r"mine\.py.*line 1", "mine:critic"),
+    critic("critic with a syntax error", "def critic(a, b)\n    return []\n", r"mine\.py:1", "mine:critic"),
     critic("critic that raises on import", "raise ValueError('no key')\n", "mine:critic", "no key", r"mine\.py"),
     critic("critic that imports what is not there", "import nothing_of_this_name\n", "nothing_of_this_name"),
     critic("critic that raises", "def critic(examples, responses):\n    return 1 / 0\n", "division by zero",
-           r"mine\.py", "line 2", writes=True),
+           r"mine\.py:2", writes=True),
     critic("critic that fails on one response", "def critic(examples, responses):\n    return [judge(r) for r in responses]\n"
-           "def judge(response):\n    raise KeyError('score')\n", "score", r"mine\.py", "line 4", writes=True),
+           "def judge(response):\n    raise KeyError('score')\n", "score", r"mine\.py:4", "response 1 of 4", writes=True),
     critic("critic that returns too few", "def critic(examples, responses):\n    return []\n", r"0 critiques.*4 responses|4 responses.*0", writes=True),
     critic("critic that returns nothing", "def critic(examples, responses):\n    pass\n", "None", writes=True),
     critic("critic that returns numbers", "def critic(examples, responses):\n    return [1.0] * len(responses)\n",
@@ -221,8 +221,7 @@ MODELS = [
           prepare=edited("policy/config.json", lambda data: data.replace(b'"llama"', b'"lama"'))),
     Trial("tokenizer missing", "train my.toml", ("tokenizer from 'policy'",), prepare=removed("policy/tokenizer.json")),
     Trial("tokenizer garbage", "train my.toml", ("tokenizer from 'policy'",), prepare=edited("policy/tokenizer.json", garbage)),
-    Trial("padding token beyond the embedding", "train my.toml --set run.steps=1", (r"<\|beyond\|>|embedding|padding",),
-          prepare=unresized_token),
+    Trial("padding token beyond the embedding", "train my.toml --set run.steps=1", (), 0, prepare=unresized_token, writes=True),
 ]  # fmt: skip
 
 RUNS = [
@@ -236,8 +235,8 @@ RUNS = [
     Trial("resume with more steps of a schedule", f"{DONE} --resume --set run.steps=9", (r"run\.steps.*2.*9", "schedule")),
     Trial("run.json cut", f"{DONE} --resume", (r"run\.json",), prepare=edited("runs/done/run.json", half)),
     Trial("run.json of something else", f"{DONE} --resume", (r"run\.json",), prepare=edited("runs/done/run.json", lambda _: b"{}")),
-    Trial("state of the checkpoint cut", f"{DONE} --resume", (r"state\.json",), prepare=in_newest_checkpoint("state.json", half)),
-    Trial("weights of the checkpoint cut", f"{DONE} --resume", ("trainable.safetensors",),
+    Trial("state of the checkpoint cut", f"{DONE} --resume", ("step-000002",), prepare=in_newest_checkpoint("state.json", half)),
+    Trial("weights of the checkpoint cut", f"{DONE} --resume", ("step-000002",),
           prepare=in_newest_checkpoint("trainable.safetensors", half)),
     Trial("a run of another kind", "train my.toml --out runs/critic --resume", ("runs/critic",)),
     Trial("generate from no run", "generate policy", ("policy holds no run",)),
@@ -331,7 +330,7 @@ FEEDBACK = [
 ]  # fmt: skip
 
 EVALUATE = [
-    Trial("evaluate nothing", "evaluate-reward annotations.jsonl --out runs/e", ("--model --critic --predictions",)),
+    Trial("evaluate nothing", "evaluate-reward annotations.jsonl --out runs/e", ("--model, --critic or --predictions",)),
     Trial("evaluate two critics", "evaluate-reward annotations.jsonl --out runs/e --model policy --critic colours:critic",
           ("not allowed with",)),
     Trial("evaluate a missing model", "evaluate-reward annotations.jsonl --out runs/e --model missing", ("missing",)),
