@@ -15,3 +15,8 @@ from .methods import (
 )
 from .pipeline import Pipeline as Pipeline
 from .recipe_run import learned_critic as learned_critic, main_metric as main_metric, run_recipe as run_recipe
+from .run_comparison import (
+    compare_runs as compare_runs,
+    print_compared as print_compared,
+    write_compared as write_compared,
+)

@@ -57,7 +57,7 @@ def _bars(axis: Any, *, groups: Mapping[str, Bars], title: str) -> None:
 
     width, keys = 0.8 / len(groups), []
     for k, (label, bars) in enumerate(groups.items()):
-        look = {"facecolor": _COLOURS.get(label, COLOURS[5]), "hatch": HATCHES[k], "edgecolor": PAPER}
+        look: dict[str, Any] = {"facecolor": _COLOURS.get(label, COLOURS[5]), "hatch": HATCHES[k], "edgecolor": PAPER}
         keys.append(Patch(label=label, **look))
         for place, (_, one) in enumerate(bars):
             at = place + (k - (len(groups) - 1) / 2) * width

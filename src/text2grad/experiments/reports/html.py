@@ -52,7 +52,6 @@ WORDS = {
     "held-out": "on prompts that training does not use",
     "interval": "95 % bootstrap interval, unless the table says otherwise: contains the true value in 95 of 100 cases",
     "step": "one batch of responses, their critiques, and the update of the policy by them",
-    "span mass": "total reward of a span",
 }
 """Words of tables and pictures → their meaning; a page explains the words that it uses."""
 

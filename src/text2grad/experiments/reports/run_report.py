@@ -17,6 +17,7 @@ from rich.table import Table
 from text2grad.errors import DataError
 from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import RunCurves, panels_png, pictures, run_panels
+from text2grad.experiments.reports.terminal import plain
 from text2grad.files import to_json, write_files
 
 SHOWN_ROLLOUTS = 6  # of the first and of the last step
@@ -85,11 +86,18 @@ def print_table(console: Console, results: Mapping[str, Any], title: str) -> Non
     columns, rows = table(results)
     if not rows:
         return
-    drawn = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+    print_rows(console, title, columns, rows, bold=1)
+
+
+def print_rows(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: int | None = None
+) -> None:
+    """Print a table; `bold` is the number of a row."""
+    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim")
     for number, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if number else "left")
+        drawn.add_column(plain(column), justify="right" if number else "left")
     for number, row in enumerate(rows):
-        drawn.add_row(*row, style="bold" if number == 1 else "")
+        drawn.add_row(*map(plain, row), style="bold" if number == bold else "")
     console.print(drawn)
 
 
