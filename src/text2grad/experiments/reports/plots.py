@@ -11,14 +11,14 @@ from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-COLOURS = ("#0b7a75", "#8a8d91", "#c8553d", "#6c5b9e", "#b08900", "#3d7ec8", "#2f3e46")
+COLOURS = ("#0b7a75", "#6f7378", "#c8553d", "#6c5b9e", "#b08900", "#3d7ec8", "#2f3e46")
 DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1)))
 MARKERS = "osD^vPX"
 HATCHES = ("", "///", "...")
 INK, GRID, PAPER = "#24292f", "#e3e6ea", "#ffffff"
 IN_THE_DARK = {
     **{INK: "#e8e6e1", "#000000": "#e8e6e1", GRID: "#3a4148", PAPER: "#1b1f23"},
-    **{"#0b7a75": "#4fd1ae", "#8a8d91": "#a7adb3", "#c8553d": "#ff8f6b", "#6c5b9e": "#b3a2ea"},
+    **{"#0b7a75": "#4fd1ae", "#6f7378": "#a7adb3", "#c8553d": "#ff8f6b", "#6c5b9e": "#b3a2ea"},
     **{"#b08900": "#e3bd3f", "#3d7ec8": "#7db4f0", "#2f3e46": "#c9d4da"},
 }
 """Colour in light mode → colour in dark mode."""
@@ -172,6 +172,8 @@ def _draw_curves(
         ends.append((line.name, line.points[-1][1], colour))
     style(axis, title)
     axis.set_xlabel(x, color=INK, fontsize=9)
+    if x == "step":
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axis.tick_params(colors=INK, labelsize=9)
     axis.spines["bottom"].set_color(GRID)
     if len(ends) > 1:
@@ -260,7 +262,7 @@ def new_figure(width: float, height: float) -> Any:
     """Return an empty matplotlib figure; width and height in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=110, layout="constrained", facecolor=PAPER)
+    return Figure(figsize=(width, height), dpi=130, layout="constrained", facecolor=PAPER)
 
 
 def style(axis: Any, title: str, *, grid: str = "y") -> None:
