@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, add_verbosity
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -41,6 +41,8 @@ def add_parser(commands: Any) -> None:
     read.add_argument("sheets", metavar="SHEET", type=Path, nargs="+", help="the filled sheet of each rater")
     read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
     read.set_defaults(run=run_import)
+    for verb in (export, read):
+        add_verbosity(verb)
 
 
 def run_export(args: argparse.Namespace) -> int:

@@ -31,6 +31,14 @@ FIGURES = {
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
 MOST_STEPS = 10  # of which a run without held-out examples shows the mean, at the beginning and at the end
 
+NOTHING_LABELLED = 3
+"""Exit status if every step has finished, but the critic labelled nothing in any of them."""
+
+NOTHING_SAID = (
+    "the critic labelled no token in any step: the policy learned nothing from it. Look at its critiques in "
+    "report.html, and at critic/unmatched_rate in metrics.jsonl"
+)
+
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
@@ -46,7 +54,12 @@ def add_parser(commands: Any) -> None:
         "  text2grad train recipes/stories.toml --model path/to/stories260k\n"
         "  text2grad train my.toml --critic my_module:critic --set data.held_out=0.1 --set run.steps=20\n"
         "  text2grad train my.toml --resume\n"
-        "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml",
+        "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml\n\n"
+        "exit status:\n"
+        "  0         the run is finished\n"
+        "  2         an error, with an explanation\n"
+        "  3         the run is finished, but the critic labelled nothing in any step\n"
+        "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
@@ -70,10 +83,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
 
     from text2grad.experiments import run_recipe
+    from text2grad.rl import RunLog, said_nothing
 
     policy = run_recipe(recipe, resume=args.resume)
     if int(os.environ.get("RANK", "0")) == 0:
         report(recipe, policy)
+        if said_nothing(RunLog(Path(recipe.run.out)).metrics()):
+            note(NOTHING_SAID, warning=True)
+            return NOTHING_LABELLED
     return 0
 
 

@@ -25,3 +25,4 @@ from .recipe_run import (
     held_out_examples as held_out_examples,
     run_recipe as run_recipe,
 )
+from .sft_run import SFTRun as SFTRun

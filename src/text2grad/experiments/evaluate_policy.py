@@ -88,7 +88,7 @@ def sample_by_recipe(
     policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
     tokenizer = load_tokenizer(path, trust_remote_code=code)
     eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
-    pad, rows = padding_id(tokenizer, eos), settings.rows_at_once
+    pad, rows = padding_id(policy, tokenizer, eos), settings.rows_at_once
     sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
     return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, **more)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from text2grad.config import Recipe
+from text2grad.config import Recipe, check_directory
 from text2grad.experiments.evaluations import Evaluations
 from text2grad.experiments.metric import load_metric
 from text2grad.experiments.run_examples import RunExamples, run_examples
@@ -31,16 +31,17 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     Returns:
         The directory of the trained policy.
     """
+    check_directory(Path(recipe.run.out), resume=resume)
     check_tracker(recipe.run.tracker)
     task = built_in(recipe.data.task) if recipe.data.task else None
     metric = load_metric(recipe.data.metric) if recipe.data.metric else None
+    task_critic = task.critic() if task else None
+    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     examples = run_examples(recipe)
     settings, policy = recipe.model, None
     if model is None and shares_base(recipe):
         torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
         model = policy = prepare_policy(settings.path, settings)
-    task_critic = task.critic() if task else None
-    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path

@@ -11,7 +11,8 @@ from .critique_text import (
     is_json as is_json,
     parse_critique as parse_critique,
 )
-from .examples import read_examples as read_examples
+from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
+from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
 from .export import (
     push_folder as push_folder,
     write_dataset as write_dataset,
@@ -50,5 +51,6 @@ from .spans import (
     inside_word as inside_word,
     locate_spans as locate_spans,
 )
+from .user_code import described as described
 from .votes import check_votes as check_votes, vote as vote
 from .word_overlap import has_word_overlap as has_word_overlap, quotes_without_overlap as quotes_without_overlap

@@ -13,7 +13,8 @@ bit for bit (same machine, same number of threads and processes). B: responses o
 
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,17 +24,19 @@ from accelerate.utils import DistributedType, gather_object, set_seed
 from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
-from text2grad.config import Interruption, ModelConfig, Recipe, check_world_size, open_run
+from text2grad.config import Interruption, ModelConfig, Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import ConfigError, CriticError, Interrupted
-from text2grad.feedback import Critic, ask
+from text2grad.feedback import Critic, ask, digest_of_examples
 from text2grad.models import (
     PolicyWithValue,
     Reference,
     Scores,
     TokenBatch,
     batch_indices,
+    check_lora_targets,
     check_model,
     collate,
+    empty_model,
     enable_checkpointing,
     fitting_prompts,
     half_precision,
@@ -41,17 +44,19 @@ from text2grad.models import (
     load_policy,
     make_rollouts,
     padding_id,
+    policy_config,
     random_states,
+    refuse_second_adapter,
     restore_random_states,
     sample,
     step_uniforms,
     stop_ids,
     with_lora,
 )
-from text2grad.progress import Progress
+from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Moments, gae, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
-from text2grad.rl.metrics import Clock, FailureRate, Record, response_records, step_metrics
+from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.ppo import KLController
@@ -121,21 +126,34 @@ class Text2GradTrainer:
         self.tracker = RunTracker(self.accelerator, recipe)
         self.refresher = self._checked(refresher)
         self.directory = Path(recipe.run.out)
-        policy = prepare_policy(model, recipe.model)
-        self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
-        self.pad_id = padding_id(tokenizer, self.eos_ids)
+        check_directory(self.directory, resume=resume)
+        code = recipe.model.trust_remote_code
+        of_model = policy_config(str(model), trust_remote_code=code) if isinstance(model, str | Path) else model
         fitting: dict[str, Any] = {
             "prompt_format": recipe.rollout.prompt_format,
             "max_new_tokens": recipe.rollout.max_new_tokens,
             "too_long": recipe.data.too_long,
         }
-        self.examples, self.prompt_ids = fitting_prompts(policy, tokenizer, train_examples, **fitting)
+        self.examples, self.prompt_ids = fitting_prompts(of_model, tokenizer, train_examples, **fitting)
         self.held_out: list[Example] = []
         self.held_out_ids: list[tuple[int, ...]] = []
         if held_out:
-            self.held_out, self.held_out_ids = fitting_prompts(policy, tokenizer, held_out, **fitting)
+            self.held_out, self.held_out_ids = fitting_prompts(of_model, tokenizer, held_out, **fitting)
+        policy = prepare_policy(model, recipe.model)
+        self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
+        self.pad_id = padding_id(policy, tokenizer, self.eos_ids)
         if self.accelerator.is_main_process:
-            open_run(self.directory, recipe, resume=resume, processes=self.accelerator.num_processes)
+            open_run(
+                self.directory,
+                recipe,
+                resume=resume,
+                processes=self.accelerator.num_processes,
+                inputs={
+                    "prompts": digest_of_examples(self.examples),
+                    **({"held-out prompts": digest_of_examples(self.held_out)} if self.held_out else {}),
+                },
+                fixed_steps=recipe.optim.schedule != "constant",
+            )
         self.accelerator.wait_for_everyone()
         self.log = RunLog(self.directory)
         self._build(policy.to(self.accelerator.device))
@@ -175,6 +193,7 @@ class Text2GradTrainer:
         )
         self.kl = KLController(ppo.beta, ppo.target_kl, ppo.kl_horizon)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
+        self.silence = Silence()
         self.step = 0
         self._restore()
         self.gradient = MinibatchGradient(
@@ -208,11 +227,12 @@ class Text2GradTrainer:
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                progress.advance(
-                    reward=metrics["reward/per_response"],
-                    KL=metrics["kl/per_token"],
-                    loss=metrics["update/policy_loss"],
-                )
+                figures: dict[str, Any] = {
+                    "reward": metrics["reward/per_response"],
+                    "KL": metrics["kl/per_token"],
+                    "loss": metrics["update/policy_loss"],
+                }
+                progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total:
                     self.save()
                 if after_step is not None:
@@ -257,7 +277,7 @@ class Text2GradTrainer:
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
         metrics = step_metrics(records, scores, returns, mask)
-        with clock("audit"):
+        with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
         with clock("update"):  # lines 19-31: epochs of clipped PPO
@@ -273,7 +293,7 @@ class Text2GradTrainer:
                 seed=self.recipe.run.seed + self.step,
             )
 
-        with clock("refresh"):  # the learned critic follows the policy
+        with clock("refresh"), self._critic_at_work(can_save=False):  # the learned critic follows the policy
             self.refresher.observe(
                 [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
             )
@@ -333,14 +353,26 @@ class Text2GradTrainer:
         if kept is not None:
             return kept
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
-        try:
+        with self._critic_at_work(can_save=True):
             critiques = ask(self.critic, examples, responses, match=self.recipe.critic.match)
-        except CriticError:
-            if self.accelerator.num_processes == 1:
-                self.save()
-            raise
         self.log.keep_critiques(self.step, rank, rollouts, critiques)
         return critiques
+
+    @contextmanager
+    def _critic_at_work(self, *, can_save: bool) -> Iterator[None]:
+        """Explain an error of the critic or the annotator; save the last finished step if no update has begun."""
+        try:
+            yield
+        except CriticError as error:
+            log = self.log.write_critic_error(self.step, error)
+            kept = "Steps after the last checkpoint are repeated with the critiques on disk"
+            if can_save and self.accelerator.num_processes == 1:
+                self.save()
+                kept = "Every finished step is saved"
+            reason = str(error).rstrip(".")
+            raise CriticError(
+                f"{reason}. The traceback is in {log}. {kept}; mend the critic and go on with --resume."
+            ) from error
 
     def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
         """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass."""
@@ -372,6 +404,9 @@ class Text2GradTrainer:
         if self.step % max(self.recipe.run.table_every, 1) == 0:
             self.tracker.log_table("rollouts", records, self.step)
         self.step += 1
+        self.silence.count(metrics)
+        if self.accelerator.is_main_process and (warning := self.silence.warning()):
+            note(f"step {self.step}: {warning}", warning=True)
         self.failures.count(record["critique"]["status"] for record in records)
         if self.failures.too_many:
             error = self.failures.error(self.directory / "rollouts")
@@ -397,6 +432,8 @@ class Text2GradTrainer:
         if self.accelerator.is_main_process:
             self.log.rewind(written)
         self.accelerator.wait_for_everyone()
+        for metrics in self.log.metrics():
+            self.silence.count(metrics)
         batches = -(-self.recipe.refresh.window // self.recipe.rollout.batch_size)
         for step, responses in self.log.responses(since=self.step - batches):
             self.refresher.observe([self.examples[i] for i in self._chosen(step)], responses)
@@ -454,8 +491,17 @@ def ppo_epochs(
 
 
 def prepare_policy(model: Any, settings: ModelConfig) -> Any:
-    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one."""
+    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one.
+
+    Raises:
+        ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
+        ModelError: if the path holds no model that can be loaded.
+    """
     if isinstance(model, str | Path):
+        refuse_second_adapter(str(model), settings.lora_r)
+        if settings.lora_r and settings.lora_targets != "all-linear":
+            empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
+            check_lora_targets(empty, settings.lora_targets)
         model = load_policy(str(model), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
