@@ -22,12 +22,11 @@ MODULES = {
 """Modules of an extra that its commands load."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("quickstart", "sft", "train", "generate", "reward", "reward-baseline", "align"), ("train",)),
-    "evaluate-reward": ("train",),
     "annotate": ("annotate",),
     "win-rate": ("annotate",),
+    **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
 }
-"""Extras without which a command cannot begin; `require` names the others where they are used."""
+"""Extras without which a command cannot begin, where they differ from [train]; others are named where they are used."""
 
 ABOUT = {
     "train": "everything that loads a model",
@@ -60,7 +59,7 @@ def check_extras(command: str) -> None:
     Raises:
         ConfigError: if a package is missing; the message names the extra and the line that installs it.
     """
-    for extra in NEEDS.get(command, ()):
+    for extra in NEEDS.get(command, ("train",)):
         require(*MODULES[extra], extra=extra, purpose=f"text2grad {command}")
 
 

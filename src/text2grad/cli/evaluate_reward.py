@@ -240,15 +240,14 @@ def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"
     from text2grad.feedback import Annotation, annotation_to_json
     from text2grad.files import json_lines, to_json, write_files
 
-    picture = evaluation_png(found)
     record = {"annotations": str(args.annotations), **whose}
-    page = evaluation_page(found, whose["critic"], args.annotations.name, picture)
+    page = evaluation_page(found, whose["critic"], args.annotations.name)
     predictions = [annotation_to_json(Annotation(one.prompt, one.response, one.predicted)) for one in pairs]
     files = {
         "predictions.jsonl": json_lines(predictions),
         "evaluation.json": to_json({**record, **found.as_json()}, indent=2) + b"\n",
         "tables.txt": as_text(tables(found)).encode("utf-8", "backslashreplace"),
-        "evaluation.png": picture,
+        "evaluation.png": evaluation_png(found),
         "evaluation.html": page.encode(),
     }
     write_files(args.out, files)

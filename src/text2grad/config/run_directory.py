@@ -27,7 +27,8 @@ FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
     *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
-    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "tracker")),
+    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "tracker", "project", "name", "table_every")),
+    ("data", "eval_every"),
 }
 STEPS = ("run", "steps")
 
@@ -197,15 +198,25 @@ def _inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict
     }
 
 
-def _refuse_other_recipe(
-    before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
-) -> None:
-    changed = [
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return each setting that decides a result and differs between two recipes, as "section.key: old → new".
+
+    Args:
+        before: settings by section, as `Recipe.model_dump(mode="json")` returns them.
+        now: the same, of the sections to compare.
+    """
+    return [
         f"{section}.{key}: {before[section][key]!r} → {value!r}"
         for section, values in now.items()
         for key, value in values.items()
         if (section, key) not in FREE | {STEPS} and before[section][key] != value
     ]
+
+
+def _refuse_other_recipe(
+    before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
+) -> None:
+    changed = changed_settings(before, now)
     if changed:
         raise CheckpointError(
             f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "

@@ -29,4 +29,9 @@ from .recipe_run import (
     held_out_examples as held_out_examples,
     run_recipe as run_recipe,
 )
+from .run_comparison import (
+    compare_runs as compare_runs,
+    print_compared as print_compared,
+    write_compared as write_compared,
+)
 from .sft_run import SFTRun as SFTRun
