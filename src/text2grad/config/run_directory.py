@@ -37,6 +37,7 @@ INPUTS = (
     *(("data", "train"), ("data", "held_out_file"), ("refresh", "replay_from")),
     *(("model", "path"), ("critic", "model")),
 )
+OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")
 READ_WHOLE_BYTES = 64 * 2**20  # of larger files blocks are read
 BLOCK_BYTES, BLOCKS = 2**16, 256
 
@@ -60,9 +61,15 @@ def check_directory(directory: Path, *, resume: bool) -> None:
             f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
             "--set run.out=DIR."
         )
+    odd = next((name for name in OWN_FILES if (directory / name).exists() and not exists), None)
+    if odd:
+        raise ConfigError(
+            f"{directory} holds {odd}, which a run would overwrite, but no run.json; choose another directory with "
+            "--set run.out=DIR, or remove the file"
+        )
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not place.is_dir():
-        raise ConfigError(f"run.out = {str(directory)!r}: {place} is a file, not a directory; choose another")
+        raise ConfigError(f"run.out = {str(directory)!r}: Not a directory: {place} is a file; choose another")
     if not os.access(place, os.W_OK | os.X_OK):
         raise ConfigError(f"run.out = {str(directory)!r}: no permission to write to {place}; choose another directory")
 
