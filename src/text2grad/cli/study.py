@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, add_verbosity
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -36,11 +36,15 @@ def add_parser(commands: Any) -> None:
     )
     export.add_argument("--seed", type=int, default=0, help="of the draw")
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the sheet")
+    add_verbosity(export)
     export.set_defaults(run=run_export)
     read = verbs.add_parser("import", help="read filled sheets and measure the agreement")
     read.add_argument("sheets", metavar="SHEET", type=Path, nargs="+", help="the filled sheet of each rater")
     read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
+    add_verbosity(read)
     read.set_defaults(run=run_import)
+    for verb in (export, read):
+        add_verbosity(verb)
 
 
 def run_export(args: argparse.Namespace) -> int:

@@ -5,14 +5,20 @@ the prompt.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
+from text2grad.files import read_text
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
+ENCODED = ("reference", "tests", "response", "feedback")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_examples(path: str | Path) -> list[Example]:
@@ -24,14 +30,21 @@ def read_examples(path: str | Path) -> list[Example]:
     Raises:
         DataError: if the file cannot be read, is empty, or has a line that is not an example.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read examples from {path}: {error}") from error
+    lines = read_text(Path(path)).split("\n")
     examples = [read_example(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
     return examples
+
+
+def digest_of_examples(examples: Iterable[Example]) -> str:
+    """Return a hash of the contents of examples, in order; objects in `meta` that JSON lacks count by their type."""
+    hashed = sha256()
+    for one in examples:
+        prompt = one.prompt if isinstance(one.prompt, str) else [dict(message) for message in one.prompt]
+        content = [prompt, one.reference, one.tests, dict(one.meta)]
+        hashed.update(json.dumps(content, default=lambda value: type(value).__qualname__).encode() + b"\n")
+    return hashed.hexdigest()
 
 
 class Turn(NamedTuple):
@@ -70,7 +83,7 @@ def read_example(line: str, where: str) -> Example:
     """
     try:
         record: Any = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from error
     if isinstance(record, dict) and "messages" in record and "prompt" not in record:
         last = chat_turns(record["messages"], where)[-1]
@@ -88,17 +101,27 @@ def read_example(line: str, where: str) -> Example:
             wanted = "a text" if kind is str else "an object"
             raise DataError(f'{where}: "{key}" is {wanted}, got {str(record[key])[:80]!r}')
     extra = {key: value for key, value in record.items() if key not in FIELDS}
-    return Example(
+    example = Example(
         prompt=prompt,
         reference=record.get("reference"),
         tests=record.get("tests"),
         meta={**extra, **(record.get("meta") or {})},
     )
+    texts = {"prompt": example.prompt_text, **{key: record.get(key) for key in ENCODED}}
+    for key, text in texts.items():
+        if isinstance(text, str) and (half := _SURROGATE.search(text)):
+            raise DataError(
+                f'{where}: "{key}" holds {half[0]!r}, half of a surrogate pair, which no tokenizer and no server can '
+                "encode. Remove it"
+            )
+    return example
 
 
 def _is_chat(prompt: object) -> bool:
     return (
         isinstance(prompt, list)
         and bool(prompt)
-        and all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in prompt)
+        and all(
+            isinstance(m, dict) and isinstance(m.get("content"), str) and isinstance(m.get("role"), str) for m in prompt
+        )
     )

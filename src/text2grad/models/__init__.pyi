@@ -3,6 +3,7 @@ from .adapters import (
     POLICY_ADAPTER as POLICY_ADAPTER,
     adapter_active as adapter_active,
     adapter_parameters as adapter_parameters,
+    check_lora_targets as check_lora_targets,
     enable_checkpointing as enable_checkpointing,
     half_precision as half_precision,
     is_peft as is_peft,
@@ -48,9 +49,11 @@ from .pretrained import (
     ADAPTER_WEIGHTS as ADAPTER_WEIGHTS,
     base_named_by as base_named_by,
     context_of as context_of,
+    empty_model as empty_model,
     load_model as load_model,
     load_policy as load_policy,
     load_tokenizer as load_tokenizer,
+    policy_config as policy_config,
     refuse_second_adapter as refuse_second_adapter,
 )
 from .prompts import (

@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 from text2grad.errors import DataError
 from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.reports.plots import RunCurves, curves_png
@@ -77,19 +74,6 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = [["start", *(_number(first["before"].get(name)) for name in names)]]
     rows += [[label, *(_number(run["after"].get(name)) for name in names)] for label, run in runs.items()]
     return ["", *(name.replace("_", " ") for name in names)], rows
-
-
-def print_table(console: Console, results: Mapping[str, Any], title: str) -> None:
-    """Print the table of held-out metrics before and after training."""
-    columns, rows = table(results)
-    if not rows:
-        return
-    drawn = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    for number, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if number else "left")
-    for number, row in enumerate(rows):
-        drawn.add_row(*row, style="bold" if number == 1 else "")
-    console.print(drawn)
 
 
 def _results(run: Run) -> dict[str, Any]:

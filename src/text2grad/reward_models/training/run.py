@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from text2grad.config import Recipe, check_world_size, open_run
+from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import CheckpointError, ConfigError, ModelError
 from text2grad.feedback import push_folder, write_annotations
 from text2grad.files import published, to_json, write_atomically
@@ -105,6 +105,7 @@ class RewardRun:
                 "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out"
             )
         self.recipe, self.directory = recipe, reward_directory(recipe)
+        check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=not torch.accelerator.is_available())
         check_world_size(self.state.num_processes)
         if recipe.run.threads:

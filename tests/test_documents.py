@@ -1,0 +1,275 @@
+"""Every code block of README.md, CONTRIBUTING.md and docs/ runs, in order, in one folder per document.
+
+CONTRIBUTING.md, "Code in documents", is the manual. Everything that differs from a reader's machine is in this file:
+
+- `GIVEN`: files that a reader brings, such as exports of annotation tools; models are tiny and have random weights.
+- `SHORT`: options that shorten a command; `train` and `reward` empty their `run.out` first unless they resume, because
+  documents show alternatives below each other.
+- `STAND_INS`: commands that need a network, a server or many GPUs.
+- `TEXTS`: addresses of servers (here: tests/helpers/fault_server.py), and lengths of a training in Python.
+- `ABSENT`: the error that a block must end with if a package without a CPU build here is not installed.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from copy import deepcopy
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+
+import warm_commands
+from fault_server import Running
+from places import DATA, ROOT, SHARED
+from text2grad.config.recipe import load_recipe
+from text2grad.tasks.tiny import tiny_llama
+from tokenizers_made_here import made
+
+DIARIES = ("log.md", "results")
+DOCUMENTS = [
+    page
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+    if page.name not in DIARIES and "\n```" in page.read_text("utf-8")
+]
+SLOW: set[str] = set()
+"""Documents that need more than about 20 seconds."""
+
+MODELS = ("models/base", "models/policy", "meta-llama/Llama-3.1-8B-Instruct")
+README_RECIPE = """
+[model]
+path = "models/policy"
+lora_r = 8
+[data]
+train = "data.jsonl"
+[annotate]
+model = "gpt-4o"
+input_price = 2.5
+output_price = 10.0
+[critic]
+use = "my_module:critic"
+[run]
+out = "runs/critic"
+"""
+README_CRITIC = """
+from text2grad import Critique
+
+def critic(examples, responses):
+    return [Critique("Short is good.") for _ in responses]
+"""
+README_LINE = {
+    "prompt": "def f():",
+    "response": " return 1",
+    "tests": "assert f() == 1",
+    "critique": {"feedback": "Right.", "spans": [{"start": 1, "end": 7, "label": "positive"}]},
+}
+GIVEN = {
+    "README.md": {
+        "my.toml": README_RECIPE,
+        "my_module.py": README_CRITIC,
+        "data.jsonl": json.dumps({**README_LINE, "critique": None}),
+        "held_out.jsonl": json.dumps(README_LINE),
+    },
+    "feedback.md": {"export.json": (DATA / "label_studio_1.23.2.json").read_text("utf-8")},
+}
+TEXTS = {
+    "steps=1_000": "steps=2",
+    "train my.toml --resume ": "train my.toml --model meta-llama/Llama-3.1-8B-Instruct --critic my_module:critic "
+    "--set model.lora_r=16 --resume ",  # README: the run above
+}
+ABSENT = {"VLLMRewardModel": ("vllm", 'pip install "text2grad[vllm]"')}
+SHARED_RECORDS = 40  # of each file below ../shared
+STAND_INS = r"""
+set -euo pipefail
+export OPENAI_API_KEY=none
+shorter() {
+  case "$1" in
+    quickstart) echo --set sft.steps=2 --set sft.after_reward_model=2 --set reward_model.steps=2 \
+      --set reward_model.responses=64 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
+      --set rollout.max_new_tokens=4 --set reward_model.max_new_tokens=60 ;;
+    train) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
+      --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none --set data.too_long=skip ;;
+    reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
+      --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
+    evaluate-reward) echo --limit 4 --draws 20 ;;
+    reward-baseline) echo --steps 2 --batch-size 4 ;;
+  esac
+}
+text2grad() { warm text2grad "$@" $(shorter "$@"); }
+torchrun() { warm torchrun "$@" $(launched "$@"); }    # its own parser reads the options; then one process
+accelerate() { warm accelerate "$@" $(launched "$@"); }
+launched() { while [ "$1" != text2grad.cli ]; do shift; done; shorter "$2"; }
+python() {
+  local file=$1
+  case "$*" in
+    -*) command python3 "$@" ;;
+    benchmarks/reward_proof*) shift; warm python "$ROOT/$file" "$@" --steps 2 --eval-every 2 --copies 1 --votes 1 \
+      --seeds 1 --max-new-tokens 60 --vocabulary 300 --width 32 --layers 1 --out proof.json ;;
+    benchmarks/reward_decode*) warm python "$ROOT/$file" --here --size tiny --batch 8 --repeats 1 ;;
+    benchmarks/*) shift; warm python "$ROOT/$file" "$@" ;;
+    *) warm python "$@" ;;
+  esac
+}
+make() {
+  case $1 in
+    quickstart) text2grad quickstart --methods text2grad ;;
+    *) command make --dry-run -C "$ROOT" "$1" > /dev/null ;;
+  esac
+}
+pip() { :; }           # the extras are compared with pyproject.toml
+vllm() { :; }
+label-studio() { :; }
+curl() { :; }          # export.json is given
+"""
+
+
+class Block(NamedTuple):
+    """A code block: its language, the file that it is (or ""), its text and its line in the document."""
+
+    language: str
+    file: str
+    text: str
+    line: int
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the code blocks of a document."""
+    found = []
+    for match in re.finditer(r"^```(\w+)(?: +(\S+))?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        language, file, code = match[1], match[2] or "", match[3]
+        named = re.match(r"# (\S+\.(?:py|toml))\n", code)
+        if named and not file:
+            file = named[1].rpartition("/")[2]
+        found.append(Block(language, file, code, text.count("\n", 0, match.start()) + 1))
+    return found
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models that documents name: tiny, of random weights, with a chat template where it chats."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = deepcopy(made("llama3"))
+    tokenizer.pad_token = "<end>"
+    for name in MODELS:
+        tiny_llama(tokenizer, seed=0, width=32, layers=1, context=4096).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    (folder / MODELS[-1] / "chat_template.jinja").write_text(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[it]{% endif %}"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("warm") / "socket"
+    with warm_commands.serving(path):
+        yield path
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in DOCUMENTS],
+    ids=lambda page: page.name,
+)
+def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, warm: Path, server: Running) -> None:
+    text = page.read_text("utf-8")
+    folder = tmp_path / "project"
+    shutil.copytree(models, folder)
+    for name, given in GIVEN.get(page.name, {}).items():
+        (folder / name).write_text(here(given, server), "utf-8")
+    if page.name == "feedback.md":
+        data_sets(folder)
+    for name in set(re.findall(r"\.\./(shared/data/[\w./-]+)", text)):
+        if not SHARED.exists():
+            pytest.skip(f"{page.name} reads ../shared, which is absent")
+        cut_copy(SHARED.parent / name, tmp_path / name)
+    client = f"{sys.executable} -IS {warm_commands.__file__} {warm}"
+    start = f'ROOT={ROOT}; warm() {{ {client} "$@"; }}\n{STAND_INS}'
+    for block in blocks(text):
+        run_block(block._replace(text=here(block.text, server)), folder, start, f"{page.name}:{block.line}")
+
+
+def here(text: str, server: Running) -> str:
+    """Return a text of a document with the address of the server of the tests, and `TEXTS` replaced."""
+    text = re.sub(r"http://(localhost|127\.0\.0\.1):8000/v1", server.url, text)
+    text = re.sub(r"^\[annotate\]$", f'[annotate]\nbase_url = "{server.url}"', text, flags=re.MULTILINE)
+    for shown, run in TEXTS.items():
+        text = text.replace(shown, run)
+    return text
+
+
+def run_block(block: Block, folder: Path, start: str, place: str) -> None:
+    """Run a block, or write and read the file that it is."""
+    if block.file:
+        (folder / block.file).write_text(block.text, "utf-8")
+    if block.language == "toml":
+        path = folder / (block.file or "my.toml")
+        path.write_text(block.text, "utf-8")
+        load_recipe(path)
+    elif block.language == "json":
+        assert [json.loads(line) for line in block.text.splitlines()], place
+    elif block.language == "xml":
+        ElementTree.fromstring(block.text)
+    elif block.language in ("bash", "python"):
+        if block.language == "python":
+            file = block.file or f"block_{place.rpartition(':')[2]}.py"
+            (folder / file).write_text(block.text, "utf-8")
+        code = block.text if block.language == "bash" else f"python {file}"
+        carry = "\nexport -p > ../environment"  # for the next block
+        done = subprocess.run(
+            ["bash", "-c", f"{start}[ ! -f ../environment ] || . ../environment\n{code}{carry}"],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            timeout=240,
+            check=False,
+        )
+        said = f"{place}:\n{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        for name, (package, way_out) in ABSENT.items():
+            if name in block.text and find_spec(package) is None:
+                assert way_out in done.stderr, said
+                return
+        assert done.returncode == 0, said
+
+
+def data_sets(folder: Path) -> None:
+    """Write an export of Argilla and two data sets of the hub, as `datasets` saves them."""
+    import datasets
+
+    argilla = json.loads((DATA / "argilla_2.8.0_flat.json").read_text("utf-8"))
+    datasets.Dataset.from_list(argilla).to_parquet(folder / "export.parquet")
+    own = datasets.Dataset.from_list([{"prompt": "Where?", "response": "In Lyon.", "feedback": "Short."}])
+    datasets.DatasetDict({"train": own}).save_to_disk(folder / "you" / "feedback")
+    with (SHARED / "data" / "ultrafeedback_binarized" / "train.jsonl").open() as lines:
+        pairs = datasets.Dataset.from_list([json.loads(line) for line in islice(lines, 3)])
+    path = folder / "HuggingFaceH4" / "ultrafeedback_binarized"
+    datasets.DatasetDict({"train_prefs": pairs}).save_to_disk(path)
+
+
+def cut_copy(source: Path, target: Path) -> None:
+    """Copy the first records of a JSON list or of a JSONL file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.suffix == ".json":
+        target.write_text(json.dumps(json.loads(source.read_bytes())[:SHARED_RECORDS]), "utf-8")
+    else:
+        with source.open(encoding="utf-8") as lines:
+            target.write_text("".join(islice(lines, SHARED_RECORDS)), "utf-8")
+
+
+def test_documents_install_extras_that_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = {
+        name
+        for page in DOCUMENTS
+        for one in re.findall(r"text2grad\[([\w,]+)\]", page.read_text())
+        for name in one.split(",")
+    }
+    assert named <= set(extras)
+    assert named
