@@ -43,8 +43,6 @@ def add_parser(commands: Any) -> None:
     read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
     add_verbosity(read)
     read.set_defaults(run=run_import)
-    for verb in (export, read):
-        add_verbosity(verb)
 
 
 def run_export(args: argparse.Namespace) -> int:
