@@ -36,12 +36,10 @@ def add_parser(commands: Any) -> None:
     )
     export.add_argument("--seed", type=int, default=0, help="of the draw")
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the sheet")
-    add_verbosity(export)
     export.set_defaults(run=run_export)
     read = verbs.add_parser("import", help="read filled sheets and measure the agreement")
     read.add_argument("sheets", metavar="SHEET", type=Path, nargs="+", help="the filled sheet of each rater")
     read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
-    add_verbosity(read)
     read.set_defaults(run=run_import)
 
 
