@@ -9,6 +9,7 @@ in four strengths. Pointing at a token, tapping it or moving to it with the arro
 """
 
 import math
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
