@@ -25,6 +25,7 @@ from .fine_tuning import (
     train_with as train_with,
     training_arguments as training_arguments,
 )
+from .logprobs import tiles_as_on as tiles_as_on
 from .policy import (
     PolicyWithValue as PolicyWithValue,
     Reference as Reference,
