@@ -103,7 +103,11 @@ shorter() {
     reward-baseline) echo --steps 2 --batch-size 4 ;;
   esac
 }
-text2grad() { warm text2grad "$@" $(shorter "$@"); }
+text2grad() {  # status 3 of train: a reward model of random weights labels no token
+  local status=0
+  warm text2grad "$@" $(shorter "$@") || status=$?
+  [ $status = 0 ] || [ "$1 $status" = "train 3" ]
+}
 torchrun() { warm torchrun "$@" $(launched "$@"); }    # its own parser reads the options; then one process
 accelerate() { warm accelerate "$@" $(launched "$@"); }
 launched() { while [ "$1" != text2grad.cli ]; do shift; done; shorter "$2"; }

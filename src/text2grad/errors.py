@@ -10,6 +10,7 @@ Text2GradError
 ├── RequestError      a server gave no answer; has the kind of failure, and whether a retry can help
 ├── ModelError        a model or tokenizer is unsuitable for its role
 ├── TrainingError     the run cannot continue (a loss that is not finite, for example)
+│   └── OutOfMemory   the machine or its accelerator has no memory left for a phase of the run
 ├── CheckpointError   a checkpoint could not be written or does not fit the run
 ├── Interrupted       a signal ended the run after a finished step, which is saved
 └── SandboxError      model-written code cannot be run safely on this machine
@@ -86,6 +87,25 @@ class ModelError(Text2GradError):
 
 class TrainingError(Text2GradError):
     """The run cannot continue."""
+
+
+class OutOfMemory(TrainingError):
+    """The machine or its accelerator has no memory left."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of Python or torch says that memory ran out.
+
+    Example:
+        >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+        True
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, without importing it
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        words in text for words in ("can't allocate memory", "out of memory")
+    )
 
 
 class CheckpointError(Text2GradError):

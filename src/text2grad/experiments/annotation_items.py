@@ -52,7 +52,7 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
         raise ConfigError("[data] names neither a task nor a train file; set one of them")
     if data.task:
         return built_in(data.task).train(data.examples, recipe.run.seed)[:limit]
-    examples = read_examples(str(data.train))[:limit]
+    examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
         for key in ("response", "feedback"):
             _text(example, key, str(data.train))

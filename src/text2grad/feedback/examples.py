@@ -19,18 +19,23 @@ FIELDS = ("prompt", "reference", "tests", "meta")
 ENCODED = ("reference", "tests", "response", "feedback")
 
 
-def read_examples(path: str | Path) -> list[Example]:
+def read_examples(path: str | Path, *, unique_ids: bool = False) -> list[Example]:
     """Return the examples of a JSONL file; blank lines are skipped.
 
     A prompt is a text or a list of chat messages `{"role": ..., "content": ...}`. Other fields go into
     `meta`.
+
+    Args:
+        path: the file.
+        unique_ids: refuse an "id" that two lines share.
 
     Raises:
         DataError: if the file cannot be read, is empty, or has a line that is not an example.
     """
     lines = read_text(Path(path)).split("\n")
     examples = [read_example(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
-    _refuse_same_ids(examples, [n for n, line in enumerate(lines, start=1) if line.strip()], str(path))
+    if unique_ids:
+        _refuse_same_ids(examples, [n for n, line in enumerate(lines, start=1) if line.strip()], str(path))
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
     return examples

@@ -55,6 +55,7 @@ WORDS = {
     "step": "one batch of responses, their critiques, and the update of the policy by them",
 }
 """Words of tables and pictures → their meaning; a page explains the words that it uses."""
+
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
