@@ -131,11 +131,11 @@ def test_a_critic_that_fails_too_often_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(CriticError) as caught:
         run.train()
     assert str(caught.value) == (
-        "50% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
+        "48% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
         f"with δ = 0. Look at critique.status in {tmp_path / 'run' / 'rollouts'}, mend the critic, and go on with "
         "--resume."
     )
-    assert (tmp_path / "run" / "checkpoints" / "step-000013").exists()  # ⌈100 / 8⌉ batches
+    assert (tmp_path / "run" / "checkpoints" / "step-000013").exists()  # ⌈100 / 8⌉ batches; of 52 failures the first 4 fell out of the window
 
 
 def test_a_run_that_its_critic_stopped_goes_on_with_a_mended_one(tmp_path: Path) -> None:
