@@ -19,8 +19,10 @@ Each message names the error, the value, its place, and the way out. An unparsab
 result (`Critique.status`), counted and logged.
 """
 
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 
 class Text2GradError(Exception):
@@ -130,6 +132,40 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
     near = get_close_matches(str(value), known, n=1)
     hint = f' Did you mean "{near[0]}"?' if near else ""
     raise ConfigError(f"{setting} has no value {value!r}.{hint} Known values: {', '.join(known)}")
+
+
+INSTALL = 'pip install -e ".[{extra}]"'
+"""The line that installs an extra; it works in the repository of text2grad."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require(*modules: str, extra: str, purpose: str, otherwise: str = "") -> None:
+    """Check that optional modules are installed.
+
+    Args:
+        modules: their names.
+        extra: the extra of text2grad that installs them.
+        purpose: what needs them, for the message.
+        otherwise: a way out without them.
+
+    Raises:
+        ConfigError: if one is missing; the message names the modules and the line that installs the extra.
+    """
+    missing = [module for module in modules if not is_installed(module)]
+    if missing:
+        raise ConfigError(
+            f"{purpose} needs {', '.join(missing)}, not installed here: run {INSTALL.format(extra=extra)} in the "
+            f"repository of text2grad{f', or {otherwise}' if otherwise else ''}"
+        )
 
 
 class RenamedSetting(FutureWarning):

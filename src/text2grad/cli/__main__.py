@@ -18,6 +18,7 @@ from text2grad.cli import (
     align,
     annotate,
     compare,
+    doctor,
     evaluate_reward,
     export,
     generate,
@@ -52,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, plan, sft, train, compare, generate, *feedback, *critics, recipe):
+    for module in (quickstart, plan, sft, train, compare, generate, *feedback, *critics, recipe, doctor):
         module.add_parser(commands)
     return top
 
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(), _signals_interrupt():  # the first restores `showwarning`
             warnings.showwarning = _show_warning
+            doctor.check_extras(args.command)
             return int(args.run(args))
     except Interrupted as error:
         return _stopped(error.signal, f"{error}. ", argv, args, saved=True)
