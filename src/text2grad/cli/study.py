@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_verbosity
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
