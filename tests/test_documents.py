@@ -93,9 +93,10 @@ shorter() {
   case "$1" in
     quickstart) echo --set sft.steps=2 --set sft.after_reward_model=2 --set reward_model.steps=2 \
       --set reward_model.responses=64 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
-      --set rollout.max_new_tokens=4 --set reward_model.max_new_tokens=60 ;;
+      --set rollout.max_new_tokens=4 --set rollout.batch_size=8 --set data.eval_every=0 ;;
     train) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
-      --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none --set data.too_long=skip ;;
+      --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
+      --set data.too_long=skip ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;

@@ -107,7 +107,7 @@ def test_a_critic_that_raises_stops_the_run_and_loses_nothing(tmp_path: Path) ->
     log, here = tmp_path / "run" / "critic-errors.log", os.path.relpath(__file__)
     line = Failing.__call__.__code__.co_firstlineno + 2
     assert str(caught.value) == (
-        f"critic Failing failed on a batch of 8 responses: TimeoutError at {here}:{line}: no answer in 60 s. The "
+        f"critic Failing failed on a batch of 8 responses: TimeoutError at {here}, line {line}: no answer in 60 s. The "
         f"traceback is in {log}. Every finished step is saved; mend the critic and go on with --resume."
     )
     text = log.read_text()
@@ -200,6 +200,12 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path) -> None:
         f"{tmp_path / 'run'} holds a run of another recipe; these settings changed: optim.value_lr: 0.01 → 0.5. Resume "
         "with the settings it was started with, or choose another directory with --out DIR."
     )
+
+
+def test_a_run_is_resumed_after_a_change_in_the_sections_of_earlier_commands(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    others = {"sft": {"lr": 0.5}, "annotate": {"model": "m"}, "reward_model": {"epochs": 2.0}}
+    assert small_run.trainer(tmp_path / "run", resume=True, **others).step == 4
 
 
 def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:

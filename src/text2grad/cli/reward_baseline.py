@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, print_lines
+from text2grad.cli.options import add_command, at_least, finite, print_lines
 from text2grad.errors import ConfigError, DataError, ModelError
 
 DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
@@ -44,11 +44,11 @@ def add_parser(commands: Any) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
     add("--steps", type=int, default=1_000, help="optimizer steps (default: %(default)s)")
     add("--batch-size", type=int, default=32, help="pairs or responses per step (default: %(default)s)")
-    add("--lr", type=float, default=1e-5, help="peak learning rate (default: %(default)s)")
-    add("--max-tokens", type=int, default=1_024, help="longest prompt with its response (default: %(default)s)")
-    add("--held-out", type=float, default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
-    add("--seed", type=int, default=0)
-    add("--save-every", type=int, default=100, metavar="N", help="steps between checkpoints (default: %(default)s)")
+    add("--lr", type=finite(), default=1e-5, help="peak learning rate (default: %(default)s)")
+    add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
+    add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
+    add("--seed", type=at_least(0), default=0)
+    add("--save-every", type=at_least(1), default=100, metavar="N", help="steps between checkpoints (default: 100)")
     add("--resume", action="store_true", help="continue an interrupted training from its last checkpoint")
     add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
     add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
@@ -137,7 +137,9 @@ def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     """Return the training items and the held-out items."""
     from text2grad.feedback import read_annotations, read_preferences, split_by_prompt
 
-    items: list[Any] = read_preferences(args.file) if args.kind == "scalar" else read_annotations(args.file)
+    items: list[Any] = (
+        read_preferences(args.file) if args.kind == "scalar" else read_annotations(args.file, to_encode=True)
+    )
     return split_by_prompt(items, args.held_out, args.seed)
 
 

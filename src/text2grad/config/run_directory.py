@@ -27,7 +27,8 @@ FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
     *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
-    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "tracker")),
+    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "tracker", "project", "name", "table_every")),
+    ("data", "eval_every"),
 }
 STEPS = ("run", "steps")
 
@@ -36,6 +37,7 @@ INPUTS = (
     *(("data", "train"), ("data", "held_out_file"), ("refresh", "replay_from")),
     *(("model", "path"), ("critic", "model"), ("sft", "model"), ("reward_model", "model")),
 )
+OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")
 READ_WHOLE_BYTES = 64 * 2**20  # of larger files blocks are read
 BLOCK_BYTES, BLOCKS = 2**16, 256
 
@@ -57,6 +59,12 @@ def check_directory(directory: Path, *, resume: bool) -> None:
     if exists and not resume:
         raise ConfigError(
             f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
+        )
+    odd = next((name for name in OWN_FILES if (directory / name).exists() and not exists), None)
+    if odd:
+        raise ConfigError(
+            f"{directory} holds {odd}, which a run would overwrite, but no run.json; choose another directory with "
+            "--set run.out=DIR, or remove the file"
         )
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not place.is_dir():
@@ -188,15 +196,25 @@ def _inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict
     }
 
 
-def _refuse_other_recipe(
-    before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
-) -> None:
-    changed = [
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return each setting that decides a result and differs between two recipes, as "section.key: old → new".
+
+    Args:
+        before: settings by section, as `Recipe.model_dump(mode="json")` returns them.
+        now: the same, of the sections to compare.
+    """
+    return [
         f"{section}.{key}: {before[section][key]!r} → {value!r}"
         for section, values in now.items()
         for key, value in values.items()
         if (section, key) not in FREE | {STEPS} and before[section][key] != value
     ]
+
+
+def _refuse_other_recipe(
+    before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
+) -> None:
+    changed = changed_settings(before, now)
     if changed:
         raise CheckpointError(
             f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "

@@ -51,5 +51,6 @@ from .spans import (
     inside_word as inside_word,
     locate_spans as locate_spans,
 )
+from .user_code import described as described
 from .votes import check_votes as check_votes, vote as vote
 from .word_overlap import has_word_overlap as has_word_overlap, quotes_without_overlap as quotes_without_overlap
