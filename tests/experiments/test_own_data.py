@@ -70,6 +70,11 @@ def test_five_commands_on_one_recipe(
     learned = sum(one.response == answer for one, answer in zip(annotations, ANSWERS, strict=True))
     assert learned > len(PROMPTS) / 2  # the responses are those of the fine-tuned policy
 
+    assert main(["evaluate-reward", recipe, *settings]) == 2
+    assert "train the reward model with `text2grad reward` first" in capsys.readouterr().err
+    assert main(["evaluate-reward", "data/own.jsonl", *settings]) == 2
+    assert "--set overrides settings of a recipe, and the annotations are a file" in capsys.readouterr().err
+
     reward = said("reward")
     assert f"next text2grad evaluate-reward {recipe}" in reward
     assert "held-out F1 " in reward

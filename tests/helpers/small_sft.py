@@ -18,7 +18,9 @@ from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
 COLOURS, ANIMALS = WORDS[:3], WORDS[6:9]
 DEMONSTRATIONS = [
-    {"prompt": f"{a} {b}", "reference": f" {b} {a}"} for a in [*COLOURS, *ANIMALS] for b in [*COLOURS, *ANIMALS]
+    {"prompt": f"{a} {b}", "reference": f" {b} {a}" + " runs sleeps eats" * (a == b)}  # answers of several lengths
+    for a in [*COLOURS, *ANIMALS]
+    for b in [*COLOURS, *ANIMALS]
 ]
 CHAT = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% if m['role'] == 'assistant' %}</s>{% endif %}"

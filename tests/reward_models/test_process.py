@@ -2,6 +2,8 @@
 
 import copy
 import json
+import re
+import signal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +17,7 @@ from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.models import measured_training
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
 from text2grad.reward_models.process import (
@@ -221,12 +224,63 @@ def test_the_command_trains_both_kinds_and_reports(
     for kind, file in (("scalar", "pairs"), ("process", "annotations")):
         out = tmp_path / kind
         assert main(["reward-baseline", kind, str(tmp_path / f"{file}.jsonl"), "--out", str(out), *flags]) == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "trained on 18 pairs; 0 left out as too long, 0 with two equal responses" in said
     assert "trained on 18 responses with steps " in said
+    assert "scalar reward model: step 1 of 2 loss " in said
+    assert "held-out accuracy " in said
+    assert re.search(r"held-out pairs [\d.]+% → [\d.]+% of 2 in the right order", said)
+    assert re.search(r"held-out steps [\d.]+% → [\d.]+% of \d+ with the right label", said)
+    assert f"--set critic.model={tmp_path / 'scalar'} --set critic.kind=scalar" in said
+    assert not (tmp_path / "scalar.training").exists()
     assert json.loads((tmp_path / "scalar" / "report.json").read_bytes())["held_out"] == 2
     ScalarRewardModel.load(tmp_path / "scalar")
     ProcessRewardModel.load(tmp_path / "process")
     again = ["reward-baseline", "scalar", str(tmp_path / "pairs.jsonl"), "--out", str(tmp_path / "scalar"), *flags]
     assert main(again) == 2
     assert "exists; choose another --out, or remove the directory" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bits(
+    tokenizer: Any, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_annotations(tmp_path / "annotations.jsonl", annotations(20, 0))
+    pairs = [{"prompt": f"a {row}", "chosen": " red", "rejected": " cat"} for row in range(20)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    written = measured_training._append
+
+    def append(directory: Path, step: int, metrics: dict[str, float]) -> None:
+        if step == 3 and "loss" in metrics and directory.name.startswith("stopped"):
+            signal.raise_signal(signal.SIGTERM)
+        written(directory, step, metrics)
+
+    monkeypatch.setattr(measured_training, "_append", append)
+    flags = ["--model", str(start), "--steps", "6", "--batch-size", "4", "--save-every", "2"]
+    for kind, file in (("scalar", "pairs"), ("process", "annotations")):
+
+        def run(out: str, *more: str, kind: str = kind, file: str = file) -> int:
+            return main(
+                ["reward-baseline", kind, str(tmp_path / f"{file}.jsonl"), "--out", str(tmp_path / out), *flags, *more]
+            )
+
+        assert run(f"calm-{kind}") == 0
+        assert run(f"stopped-{kind}") == 143
+        assert "stopped after step 4 of 6, which is saved. Continue with: " in capsys.readouterr().err
+        assert not (tmp_path / f"stopped-{kind}").exists()
+        assert run(f"stopped-{kind}") == 2
+        assert run(f"stopped-{kind}", "--resume", "--lr", "0.5") == 2
+        assert "on other settings or data (lr: 1e-05 → 0.5)" in capsys.readouterr().err
+        assert run(f"stopped-{kind}", "--resume") == 0
+        for name in ("model.safetensors", "report.json"):
+            one, other = (tmp_path / f"{run}-{kind}" / name for run in ("calm", "stopped"))
+            assert one.read_bytes() == other.read_bytes(), (kind, name)
+        assert run(f"never-{kind}", "--resume") == 2
+
+
+def test_a_training_that_could_not_begin_leaves_nothing(start: Path, tmp_path: Path) -> None:
+    pair = {"prompt": "a", "chosen": " red", "rejected": " red"}
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n" * 2)
+    arguments = ["reward-baseline", "scalar", str(tmp_path / "pairs.jsonl"), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--model", str(tmp_path / "nowhere")]) == 2
+    assert main([*arguments, "--model", str(start)]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jsonl"]

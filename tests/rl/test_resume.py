@@ -202,6 +202,12 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_is_resumed_after_a_change_in_the_sections_of_earlier_commands(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    others = {"sft": {"lr": 0.5}, "annotate": {"model": "m"}, "reward_model": {"epochs": 2.0}}
+    assert small_run.trainer(tmp_path / "run", resume=True, **others).step == 4
+
+
 def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     constant = {"optim": {"lr": 3e-3, "value_lr": 1e-2, "schedule": "constant"}}
     small_run.trainer(tmp_path / "run", run={"steps": 2}, **constant).train()

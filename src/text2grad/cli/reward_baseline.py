@@ -1,15 +1,17 @@
 """`text2grad reward-baseline`: train a scalar reward model on preferences, or a process reward model on annotations."""
 
 import argparse
-from collections.abc import Callable
+import hashlib
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from text2grad.cli.options import add_command, at_least, finite, print_lines
+from text2grad.errors import ConfigError, DataError, ModelError
 
-from text2grad.cli.options import add_command, at_least, finite, print_end
-from text2grad.errors import ConfigError
-from text2grad.experiments.reports import plain
+DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
+"""Options that decide the weights; a resumed training must have the same."""
 
 DESCRIPTION = """\
 Train a reward model without critiques, as a baseline or as a critic.
@@ -19,12 +21,14 @@ Train a reward model without critiques, as a baseline or as a critic.
   process   a label per step of a response (positive, negative or neutral), trained on annotations from
             `text2grad import` or `text2grad annotate`. Measured: the share of held-out steps with the right label.
 
-Whole prompts are held out. Responses that are too long are left out and counted, never cut."""
+Whole prompts are held out. Responses that are too long are left out and counted, never cut. Until it is finished, the
+training keeps its checkpoints in DIR.training, from which --resume continues."""
 
 EPILOG = """\
 examples:
   text2grad reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar
   text2grad reward-baseline process annotations.jsonl --model models/policy --out runs/process --rule sentences
+  text2grad reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar --resume    # after a kill
   text2grad train my.toml --set critic.model=runs/scalar --set critic.kind=scalar
 
 written to --out: a Hugging Face directory with report.json (counts and held-out measurements)"""
@@ -44,6 +48,8 @@ def add_parser(commands: Any) -> None:
     add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
     add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=at_least(0), default=0)
+    add("--save-every", type=at_least(1), default=100, metavar="N", help="steps between checkpoints (default: 100)")
+    add("--resume", action="store_true", help="continue an interrupted training from its last checkpoint")
     add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
     add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
 
@@ -54,67 +60,112 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the file or the model cannot be used; nothing is written then.
     """
-    from rich.progress import Progress
+    _check(args)
 
-    from text2grad.files import published, to_json, write_atomically
-    from text2grad.models import FineTuning
+    from text2grad.files import lock_directory, published, to_json, write_atomically
+    from text2grad.models import Evaluation, FineTuning, check_same_data, last_saved
+    from text2grad.progress import duration
 
-    for name, good in (("steps", args.steps > 0), ("batch-size", args.batch_size > 0), ("lr", args.lr > 0)):
-        if not good:
-            raise ConfigError(f"--{name} must be above 0, got {getattr(args, name.replace('-', '_'))}")
+    settings = FineTuning(
+        steps=args.steps, batch_size=args.batch_size, learning_rate=args.lr, max_tokens=args.max_tokens, seed=args.seed
+    )
+    data = _read(args)
+    args.directory = args.out.with_name(f"{args.out.name}.training")
+    lock_directory(args.directory)
+    args.directory.mkdir(exist_ok=True)  # a training before this one, in this process, removed it
+    started = {name: str(value) for name, value in vars(args).items() if name in DECISIVE}
+    digest = hashlib.sha256(repr(data).encode()).hexdigest()
+    check_same_data(args.directory / "run.json", {**started, "data": digest}, "settings or data")
+    evaluation = Evaluation(
+        args.directory,
+        f"{args.kind} reward model",
+        None,
+        metric="accuracy",
+        greater_is_better=True,
+        every=args.save_every,
+        on_measured=_note,
+    )
+    try:
+        model, report, lines = (_scalar if args.kind == "scalar" else _process)(args, settings, evaluation, *data)
+    except (DataError, ModelError):  # there is nothing to continue
+        shutil.rmtree(args.directory)
+        raise
+    saved = last_saved(args.directory)
+    with published(args.out) as temporary:
+        model.save(temporary)
+        write_atomically(temporary / "report.json", to_json(report._asdict()))
+    shutil.rmtree(args.directory)
+    print_lines(
+        [
+            *lines,
+            ("steps", f"{args.steps:,}"),
+            ("time", duration(saved.seconds if saved else 0.0)),
+            ("reward model", str(args.out)),
+            ("next", f"text2grad train RECIPE --set critic.model={args.out} --set critic.kind={args.kind}"),
+        ]
+    )
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that cannot be, and a directory that is taken."""
+    for name in ("steps", "batch-size", "lr", "max-tokens", "save-every"):
+        value = getattr(args, name.replace("-", "_"))
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--{name} must be above 0, got {value}")
     if not 0 <= args.held_out < 1:
         raise ConfigError(f"--held-out must be at least 0 and below 1, got {args.held_out}")
     if args.out.exists():
         raise ConfigError(f"{args.out} exists; choose another --out, or remove the directory")
-    settings = FineTuning(
-        steps=args.steps, batch_size=args.batch_size, learning_rate=args.lr, max_tokens=args.max_tokens, seed=args.seed
-    )
-    console = Console()
-    train = _scalar if args.kind == "scalar" else _process
-    with Progress(console=console) as progress:
-        bar = progress.add_task("train", total=args.steps)
-        model, report, lines = train(args, settings, lambda done: progress.update(bar, completed=done))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with published(args.out) as temporary:
-        model.save(temporary)
-        write_atomically(temporary / "report.json", to_json(report._asdict()))
-    for line in lines:
-        console.print(plain(line), soft_wrap=True)
-    use = (
-        "text2grad",
-        "train",
-        "RECIPE.toml",
-        "--set",
-        f"critic.model={args.out}",
-        "--set",
-        f"critic.kind={args.kind}",
-    )
-    print_end(console, f"{args.out}, with report.json", then=use)
-    return 0
+    directory = args.out.with_name(f"{args.out.name}.training")
+    begun = (directory / "run.json").exists()
+    if begun and not args.resume:
+        raise ConfigError(
+            f"{directory} holds an interrupted training. Go on with it by --resume, remove it, or choose another --out"
+        )
+    if args.resume and not begun:
+        raise ConfigError(f"{directory} holds no training to resume; start it without --resume")
 
 
-def _scalar(args: argparse.Namespace, settings: Any, on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
-    from text2grad.feedback import read_preferences, split_by_prompt
+def _note(step: int, steps: int, measured: dict[str, float]) -> None:
+    from text2grad.progress import note
+
+    note(f"held-out accuracy {measured['accuracy']:.3f} at step {step:,} of {steps:,}")
+
+
+def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Return the training items and the held-out items."""
+    from text2grad.feedback import read_annotations, read_preferences, split_by_prompt
+
+    items: list[Any] = (
+        read_preferences(args.file) if args.kind == "scalar" else read_annotations(args.file, to_encode=True)
+    )
+    return split_by_prompt(items, args.held_out, args.seed)
+
+
+def _scalar(
+    args: argparse.Namespace, settings: Any, evaluation: Any, train: list[Any], held_out: list[Any]
+) -> tuple[Any, Any, list[tuple[str, str]]]:
     from text2grad.models import load_tokenizer
     from text2grad.reward_models import train_scalar_from_preferences
 
-    train, held_out = split_by_prompt(read_preferences(args.file), args.held_out, args.seed)
     model, report = train_scalar_from_preferences(
-        args.model, load_tokenizer(args.model), train, settings, held_out=held_out, on_step=on_step
+        args.model, load_tokenizer(args.model), train, settings, held_out=held_out, evaluation=evaluation
     )
     left_out = f"{report.too_long:,} left out as too long, {report.alike:,} with two equal responses"
-    lines = [f"trained on {report.learned_from:,} pairs; {left_out}"]
+    lines = [("trained on", f"{report.learned_from:,} pairs; {left_out}")]
     if report.accuracy is not None:
-        lines.append(f"held-out pairs in the right order: {report.accuracy:.1%} of {report.held_out:,}")
+        change = f"{_share(report.before)} → {report.accuracy:.1%}"
+        lines.append(("held-out pairs", f"{change} of {report.held_out:,} in the right order"))
     return model, report, lines
 
 
-def _process(args: argparse.Namespace, settings: Any, on_step: Callable[[int], None]) -> tuple[Any, Any, list[str]]:
-    from text2grad.feedback import read_annotations, split_by_prompt
+def _process(
+    args: argparse.Namespace, settings: Any, evaluation: Any, train: list[Any], held_out: list[Any]
+) -> tuple[Any, Any, list[tuple[str, str]]]:
     from text2grad.models import load_tokenizer
     from text2grad.reward_models import train_process_reward_model
 
-    train, held_out = split_by_prompt(read_annotations(args.file, to_encode=True), args.held_out, args.seed)
     model, report = train_process_reward_model(
         args.model,
         load_tokenizer(args.model),
@@ -123,13 +174,20 @@ def _process(args: argparse.Namespace, settings: Any, on_step: Callable[[int], N
         rule=args.rule,
         spans_are_steps=args.spans_are_steps,
         held_out=held_out,
-        on_step=on_step,
+        evaluation=evaluation,
     )
     steps = ", ".join(f"{count:,} {label}" for label, count in report.steps.items())
     left_out = f"{report.too_long:,} left out as too long, {report.without_steps:,} without a step"
-    lines = [f"trained on {report.learned_from:,} responses with steps {steps}; {left_out}"]
+    lines = [("trained on", f"{report.learned_from:,} responses with steps {steps}; {left_out}")]
+    total = sum(report.held_out.values())
+    if total:
+        after = sum(report.right.values()) / total
+        lines.append(("held-out steps", f"{_share(report.before)} → {after:.1%} of {total:,} with the right label"))
     lines += [
-        f"held-out steps with label {label}: {report.right[label]:,} of {count:,} predicted"
-        for label, count in report.held_out.items()
+        (f"  {label}", f"{report.right[label]:,} of {count:,} predicted") for label, count in report.held_out.items()
     ]
     return model, report, lines
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"

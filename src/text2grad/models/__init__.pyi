@@ -36,9 +36,11 @@ from .measured_training import (
     last_saved as last_saved,
     load_trainable as load_trainable,
     load_trained as load_trained,
+    measured_arguments as measured_arguments,
     measured_at as measured_at,
     share_of_process as share_of_process,
     train_measured as train_measured,
+    train_saved as train_saved,
 )
 from .policy import (
     PolicyWithValue as PolicyWithValue,

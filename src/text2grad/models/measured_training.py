@@ -45,7 +45,7 @@ class Evaluation:
 
     directory: Path  # of the run
     section: str  # of the recipe, for messages
-    measure: Callable[[Any], dict[str, float]]  # the trainer → measurements; called on every process
+    measure: Callable[[Any], dict[str, float]] | None  # the trainer → measurements; called on every process
     metric: str  # the measurement that selects the best checkpoint
     greater_is_better: bool
     every: int  # steps between measurements; each has a checkpoint
@@ -170,13 +170,35 @@ def train_measured(
         TrainingError: if a logged loss is not finite.
         Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
     """
+
+    def make_trainer(from_start: bool) -> Any:
+        return measured_trainer(model, tokenizer, rows, settings, evaluation, from_start=from_start)
+
+    train_saved(make_trainer, settings, evaluation, on_step=on_step)
+
+
+def train_saved(
+    make_trainer: Callable[[bool], Any],
+    settings: FineTuning,
+    evaluation: Evaluation,
+    *,
+    on_step: OnStep | None = None,
+) -> None:
+    """Train with a trainer of transformers or TRL, which gets True where no checkpoint is continued; see above.
+
+    Raises:
+        TrainingError: if a logged loss is not finite.
+        Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
+    """
     last = last_saved(evaluation.directory)
     if last is not None and last.finished(evaluation):
         return
     resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
     journal = _Journal(evaluation, settings.learning_rate, last.seconds if last else 0.0)
-    trainer = measured_trainer(model, tokenizer, rows, settings, evaluation, from_start=last is None)
+    trainer = make_trainer(last is None)
     trainer.add_callback(journal)
+    trainer.evaluate = partial(_evaluate, trainer, evaluation)
+    trainer.create_model_card = lambda *_, **__: None  # the run writes its own, once
     with journal.interruption, journal.display:
         run_trainer(trainer, on_step, resume_from=resume_from)
     if journal.interrupted is not None:
@@ -243,35 +265,45 @@ def measured_trainer(
     The order of the rows is random instead of by length: transformers' order by length comes from torch's global
     random state, and a resumed training would not repeat it.
     """
-    import torch
-
-    parts = check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
     trainer = supervised_trainer(
         model,
         tokenizer,
         rows,
         settings,
         str(evaluation.directory / "checkpoints"),
-        per_device_train_batch_size=settings.batch_size // parts,
-        train_sampling_strategy="random",
-        warmup_steps=0.05,
-        use_cpu=not torch.accelerator.is_available(),
-        ddp_find_unused_parameters=False,
-        eval_on_start=from_start,
-        logging_strategy="steps",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_strategy="steps",
-        save_steps=evaluation.every,
-        save_total_limit=evaluation.keep,
-        metric_for_best_model=evaluation.metric,
-        greater_is_better=evaluation.greater_is_better,
-        report_to=evaluation.tracker,
+        **measured_arguments(settings, evaluation, from_start=from_start),
     )
     _refuse_shards(trainer.accelerator, settings.optimizer, evaluation.section)
-    trainer.evaluate = partial(_evaluate, trainer, evaluation)
-    trainer.create_model_card = lambda *_, **__: None  # the run writes its own, once
     return trainer
+
+
+def measured_arguments(settings: FineTuning, evaluation: Evaluation, *, from_start: bool) -> dict[str, Any]:
+    """Return the arguments of a trainer for logs, measurements and checkpoints.
+
+    Raises:
+        ConfigError: if processes and micro-batches do not divide the batch.
+    """
+    import torch
+
+    parts = check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
+    measured = evaluation.measure is not None
+    return {
+        "per_device_train_batch_size": settings.batch_size // parts,
+        "train_sampling_strategy": "random",
+        "warmup_steps": 0.05,
+        "use_cpu": not torch.accelerator.is_available(),
+        "ddp_find_unused_parameters": False,
+        "eval_on_start": from_start and measured,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "steps",
+        "save_steps": evaluation.every,
+        "save_total_limit": evaluation.keep,
+        "metric_for_best_model": evaluation.metric if measured else None,
+        "greater_is_better": evaluation.greater_is_better,
+        "report_to": evaluation.tracker,
+    }
 
 
 def held_out_loss(trainer: Any, rows: Sequence[Row]) -> dict[str, float]:
@@ -318,6 +350,7 @@ def share_of_process(trainer: Any) -> tuple[int, int]:
 
 def _evaluate(trainer: Any, evaluation: Evaluation, *_: Any, **__: Any) -> dict[str, float]:
     """Measure, log the measurements, and return the metric that selects the best checkpoint."""
+    assert evaluation.measure is not None  # else no measurement is requested
     measured = evaluation.measure(trainer)
     if trainer.is_world_process_zero():
         step = trainer.state.global_step
@@ -351,7 +384,7 @@ class _Journal(TrainerCallback):
             step, steps = state.global_step, state.max_steps
             self.interrupted = Interrupted(received[0], f"stopped after step {step} of {steps}, which is saved")
         if state.global_step % self.evaluation.every == 0 or state.global_step >= state.max_steps:
-            control.should_evaluate = control.should_save = True
+            control.should_evaluate, control.should_save = self.evaluation.measure is not None, True
 
     def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         logs = more["logs"]

@@ -8,13 +8,23 @@ The label of a step is read at its last token. Positive and negative steps becom
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import DataError, ModelError, check_known
 from text2grad.feedback import Annotation
 from text2grad.files import to_json, write_atomically
-from text2grad.models import NO_LOSS, FineTuning, OnStep, context_of, load_model, load_tokenizer
+from text2grad.models import (
+    NO_LOSS,
+    Evaluation,
+    FineTuning,
+    OnStep,
+    context_of,
+    load_model,
+    load_tokenizer,
+    measured_at,
+)
 from text2grad.reward_models.process_steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
 from text2grad.reward_models.scalar import fit, logits_of, new_classifier, too_long
 from text2grad.reward_models.writing import critique_prompt, inputs_of
@@ -32,6 +42,7 @@ class ProcessReport(NamedTuple):
     too_long: int  # annotations left out: longer than the limit or than the context
     held_out: dict[str, int]  # held-out steps, by label
     right: dict[str, int]  # held-out steps with a correctly predicted label, by label
+    before: float | None = None  # share of right labels before the training; None where it was not measured
 
 
 class ProcessRewardModel:
@@ -153,6 +164,7 @@ def train_process_reward_model(
     spans_are_steps: bool = False,
     held_out: Sequence[Annotation] = (),
     on_step: OnStep | None = None,
+    evaluation: Evaluation | None = None,
 ) -> tuple[ProcessRewardModel, ProcessReport]:
     """Train a process reward model on annotations.
 
@@ -165,6 +177,8 @@ def train_process_reward_model(
         spans_are_steps: train on the critiques' spans as the steps; later responses are still split by the rule.
         held_out: annotations to measure on.
         on_step: called with the number of finished optimizer steps after each.
+        evaluation: where to save and continue from, and when to measure; its `measure` is replaced by the share of
+            right labels.
 
     Raises:
         DataError: if no annotation is left, or all steps have the same label.
@@ -194,11 +208,20 @@ def train_process_reward_model(
             "least two different labels are needed"
         )
     data = {"input_ids": [rows[row][0] for row in kept], "labels": [_labels(*rows[row], steps[row]) for row in kept]}
-    fit(model, data, DataCollatorForTokenClassification(tokenizer), settings, on_step)
+    if evaluation is not None and held_out:
+        evaluation = replace(
+            evaluation, measure=lambda _: {"accuracy": _share(*_measure(reward_model, held_out, chosen))}
+        )
+    fit(model, data, DataCollatorForTokenClassification(tokenizer), settings, on_step, evaluation)
     right, total = _measure(reward_model, held_out, chosen)
+    before = measured_at(evaluation.directory, 0).get("accuracy") if evaluation else None
     left_out = len(given) - len(kept)
-    report = ProcessReport(len(kept), dict(counts), len(annotations) - len(given), left_out, total, right)
+    report = ProcessReport(len(kept), dict(counts), len(annotations) - len(given), left_out, total, right, before)
     return reward_model, report
+
+
+def _share(right: dict[str, int], total: dict[str, int]) -> float:
+    return sum(right.values()) / max(sum(total.values()), 1)
 
 
 def _with_steps(

@@ -7,7 +7,7 @@ trains on preferences instead.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -16,12 +16,17 @@ from text2grad.errors import DataError, ModelError
 from text2grad.feedback import Annotation
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
+    Evaluation,
     FineTuning,
     OnStep,
+    checkpoint_path,
     context_of,
+    last_saved,
     load_model,
     load_tokenizer,
+    measured_arguments,
     optimizers,
+    train_saved,
     train_with,
     training_arguments,
 )
@@ -187,21 +192,59 @@ def train_scalar_reward_model(
     return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation), len(annotations) - len(kept)
 
 
-def fit(model: Any, data: dict[str, Any], collate: Any, settings: FineTuning, on_step: OnStep | None) -> None:
-    """Train a classifier in place with its own loss, on the columns "input_ids" and "labels"."""
+def fit(
+    model: Any,
+    data: dict[str, Any],
+    collate: Any,
+    settings: FineTuning,
+    on_step: OnStep | None,
+    evaluation: Evaluation | None = None,
+) -> None:
+    """Train a classifier in place with its own loss, on the columns "input_ids" and "labels".
+
+    With an evaluation, measure, save and continue from its last checkpoint.
+    """
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    def make_trainer(directory: str) -> Any:
+    def make_trainer(directory: str, **more: Any) -> Any:
         return Trainer(
             model,
-            training_arguments(TrainingArguments, settings, directory),
+            training_arguments(TrainingArguments, settings, directory, **more),
             train_dataset=Dataset.from_dict(data),
             data_collator=collate,
             optimizers=optimizers(model, settings),
         )
 
-    train_with(make_trainer, model, on_step=on_step)
+    train_classifier(make_trainer, model, settings, on_step, evaluation)
+
+
+def train_classifier(
+    make_trainer: Callable[..., Any],
+    model: Any,
+    settings: FineTuning,
+    on_step: OnStep | None,
+    evaluation: Evaluation | None,
+) -> None:
+    """Train a classifier in place with the trainer that is made for a directory and further arguments of it.
+
+    With an evaluation, measure, save and continue from its last checkpoint; the weights are those of the last step.
+    """
+    if evaluation is None:
+        train_with(make_trainer, model, on_step=on_step)
+        return
+    directory = str(evaluation.directory / "checkpoints")
+
+    def make(from_start: bool) -> Any:
+        return make_trainer(directory, **measured_arguments(settings, evaluation, from_start=from_start))
+
+    train_saved(make, settings, evaluation, on_step=on_step)
+    saved = last_saved(evaluation.directory)
+    if saved is not None:  # of an earlier process, if that one made the last step
+        path = checkpoint_path(evaluation.directory, saved.step)
+        model.load_state_dict(load_model(type(model), "a classifier", path).state_dict())
+    model.zero_grad(set_to_none=True)
+    model.eval()
 
 
 def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, **config: Any) -> Any:

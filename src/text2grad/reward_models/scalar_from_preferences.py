@@ -6,14 +6,29 @@ rejected training responses, the scale on which `reward.outcome` is a factor.
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Literal, NamedTuple
 
 from text2grad.errors import DataError, TrainingError
 from text2grad.feedback import Preference
-from text2grad.models import FineTuning, OnStep, context_of, optimizers, train_with, training_arguments
-from text2grad.reward_models.scalar import ScalarRewardModel, format_of, new_scalar_model, scored_ids
+from text2grad.models import (
+    Evaluation,
+    FineTuning,
+    OnStep,
+    context_of,
+    measured_at,
+    optimizers,
+    training_arguments,
+)
+from text2grad.reward_models.scalar import (
+    ScalarRewardModel,
+    format_of,
+    new_scalar_model,
+    scored_ids,
+    train_classifier,
+)
 from text2grad.types import Critique, Example
 
 STANDARDIZED_ON = 2_000  # the first training pairs
@@ -27,6 +42,7 @@ class PreferenceReport(NamedTuple):
     too_long: int  # pairs left out: a response is longer than the limit or than the context
     held_out: int  # held-out pairs
     accuracy: float | None  # share of held-out pairs whose chosen response has the higher reward; ties count half
+    before: float | None = None  # the same before the training; None where it was not measured
 
 
 def train_scalar_from_preferences(
@@ -39,6 +55,7 @@ def train_scalar_from_preferences(
     prompt_format: Literal["auto", "plain", "chat"] = "auto",
     trust_remote_code: bool = False,
     on_step: OnStep | None = None,
+    evaluation: Evaluation | None = None,
 ) -> tuple[ScalarRewardModel, PreferenceReport]:
     """Train a scalar reward model on preferences.
 
@@ -52,6 +69,7 @@ def train_scalar_from_preferences(
         prompt_format: "chat" uses the tokenizer's chat template, "plain" does not, "auto" does if there is one.
         trust_remote_code: run code that comes with the model.
         on_step: called with the number of finished steps after each step.
+        evaluation: where to save and continue from, and when to measure; its `measure` is replaced by the accuracy.
 
     Raises:
         DataError: if no training pair is left.
@@ -72,12 +90,15 @@ def train_scalar_from_preferences(
             f"no training pair is left of {len(preferences)} preferences: {len(preferences) - len(different)} have two "
             f"equal responses, {len(different)} are longer than max_tokens = {settings.max_tokens}"
         )
-    _train(model, tokenizer, rows, settings, on_step)
-    _standardize(scorer, kept[:STANDARDIZED_ON])
     _, measured = _rows(scorer, held_out, context_of(model))
+    if evaluation is not None and measured:
+        evaluation = replace(evaluation, measure=lambda _: {"accuracy": pair_accuracy(scorer, measured) or 0.0})
+    _train(model, tokenizer, rows, settings, on_step, evaluation)
+    _standardize(scorer, kept[:STANDARDIZED_ON])
     alike, too_long = len(preferences) - len(different), len(different) - len(kept)
     accuracy = pair_accuracy(scorer, measured)
-    return scorer, PreferenceReport(len(kept), alike, too_long, len(measured), accuracy)
+    before = measured_at(evaluation.directory, 0).get("accuracy") if evaluation else None
+    return scorer, PreferenceReport(len(kept), alike, too_long, len(measured), accuracy, before)
 
 
 def pair_accuracy(scorer: ScalarRewardModel, preferences: Sequence[Preference]) -> float | None:
@@ -101,22 +122,29 @@ def _rows(
     ]
 
 
-def _train(model: Any, tokenizer: Any, rows: list[Any], settings: FineTuning, on_step: OnStep | None) -> None:
+def _train(
+    model: Any,
+    tokenizer: Any,
+    rows: list[Any],
+    settings: FineTuning,
+    on_step: OnStep | None,
+    evaluation: Evaluation | None,
+) -> None:
     from datasets import Dataset
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
-    def make_trainer(directory: str) -> Any:
-        sampling = {"train_sampling_strategy": "random"}  # a pair has no length to sort by
+    def make_trainer(directory: str, **more: Any) -> Any:
+        more = {**more, "train_sampling_strategy": "random"}  # a pair has no length to sort by
         return RewardTrainer(
             model,
-            args=training_arguments(RewardConfig, settings, directory, max_length=None, **sampling),
+            args=training_arguments(RewardConfig, settings, directory, max_length=None, **more),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             optimizers=optimizers(model, settings),
         )
 
-    train_with(make_trainer, model, on_step=on_step)
+    train_classifier(make_trainer, model, settings, on_step, evaluation)
 
 
 def _standardize(scorer: ScalarRewardModel, preferences: Sequence[Preference]) -> None:

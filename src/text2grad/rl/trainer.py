@@ -76,6 +76,9 @@ DATA_PARALLEL = (
     DistributedType.MULTI_XPU,
     DistributedType.MULTI_NPU,
 )
+SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model"))
+"""The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
+
 STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 
 
@@ -150,6 +153,7 @@ class Text2GradTrainer:
                 recipe,
                 resume=resume,
                 processes=self.accelerator.num_processes,
+                sections=SECTIONS,
                 inputs={
                     "prompts": digest_of_examples(self.examples),
                     **({"held-out prompts": digest_of_examples(self.held_out)} if self.held_out else {}),

@@ -439,12 +439,18 @@ def test_a_run_is_not_resumed_on_other_annotations_or_settings(home: Path, calm:
 @pytest.fixture(scope="module")
 def adapted(home: Path) -> Path:
     lora = {"lora_r": 4, "lora_alpha": 8}
-    return train(home, "adapted", model={**recipe(home).model.model_dump(), **lora}, reward_model={"merge": True})
+    return train(
+        home,
+        "adapted",
+        model={**recipe(home).model.model_dump(), **lora},
+        reward_model={"merge": True, "lora_dropout": 0.1},
+    )
 
 
 def test_an_adapter_is_saved_as_one_and_merged_it_is_an_ordinary_model(adapted: Path) -> None:
     assert not list((adapted / "model").glob("model*.safetensors"))
     assert (adapted / "model" / "adapter_model.safetensors").exists()
+    assert json.loads((adapted / "model" / "adapter_config.json").read_bytes())["lora_dropout"] == 0.1
     assert not list((adapted / "merged").glob("adapter*"))
     one, other = (GenerativeRewardModel.load(adapted / name) for name in ("model", "merged"))
     examples, responses = [Example(a.prompt) for a in ANNOTATIONS], [a.response for a in ANNOTATIONS]
@@ -469,7 +475,7 @@ def test_an_adapter_in_pickled_form_is_refused(adapted: Path, tmp_path: Path) ->
 def test_an_adapter_resumes_with_the_same_bits(home: Path, adapted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "model": {**recipe(home).model.model_dump(), "lora_r": 4, "lora_alpha": 8},
-        "reward_model": {"merge": True},
+        "reward_model": {"merge": True, "lora_dropout": 0.1},
     }
 
     def stop(*given: Any) -> None:
@@ -517,7 +523,7 @@ def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
             home,
             "adapted",
             model={"path": str(home / "base"), "lora_r": 4, "lora_alpha": 8},
-            reward_model={"merge": True},
+            reward_model={"merge": True, "lora_dropout": 0.1},
         ),
         resume=True,
     )
