@@ -24,7 +24,7 @@ from rich.table import Table
 
 from text2grad.experiments.methods import METHODS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import TASK_PANEL, comparison_png, mean_curve, pictures, task_panels
+from text2grad.experiments.reports.plots import comparison_png, mean_curve, pictures, task_panels
 from text2grad.experiments.reports.run_report import groups, read_run
 from text2grad.files import to_json, write_files
 
@@ -67,7 +67,7 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
 def write_comparison(results: Mapping[str, Any], out: Path) -> None:
     """Write results.json, curves.png and report.html."""
     picture = comparison_png(results["tasks"], METHODS)
-    panels = pictures(task_panels(results["tasks"], METHODS), size=TASK_PANEL)
+    panels = pictures(task_panels(results["tasks"], METHODS))
     rollouts = [
         (f"{task}: {name}", records)
         for task, result in results["tasks"].items()

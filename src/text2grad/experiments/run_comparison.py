@@ -460,16 +460,17 @@ def notes(results: Mapping[str, Any]) -> list[str]:
 def samples(methods: Sequence[Method]) -> list[dict[str, Any]]:
     """Return records of the page: a held-out prompt, and the response of each method's first run to it."""
     sides = [
-        (method.name, by_prompt(method.compared[0]["records"]))
+        (method.name, method.compared[0]["step"], by_prompt(method.compared[0]["records"]))
         for method in methods
         if method.compared[0] is not None and method.compared[0].get("records")
     ]
     if len(sides) < 2:
         return []
-    common = [key for key in sides[0][1] if all(key in found for _, found in sides)]
+    common = [key for key in sides[0][2] if all(key in found for _, _, found in sides)]
     shown = []
     for key in common[:SHOWN_PROMPTS]:
-        first, *others = [{**found[key], "by": name} for name, found in sides]
+        first, *others = [{**found[key], "by": f"{name}, step {step}"} for name, step, found in sides]
+        first.pop("step", None)  # the columns say it
         shown.append({**first, "beside": others})
     return shown
 

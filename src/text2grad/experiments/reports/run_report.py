@@ -136,10 +136,14 @@ def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[
     after = by_prompt(last["records"])
     named = f"After {count(last['step'], 'step')}"
     return [
-        {**record, "by": "Before training", "beside": [{**after[key], "by": named}]}
+        {**_without_step(record), "by": "Before training", "beside": [{**after[key], "by": named}]}
         for key, record in by_prompt(first["records"]).items()
         if key in after
     ]
+
+
+def _without_step(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "step"}
 
 
 def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
