@@ -6,6 +6,7 @@ Text2GradError
 ├── ShapeError        tensors that belong together differ in shape
 ├── AlignmentError    spans or ids that cannot belong to this response or tokenizer
 ├── CriticError       a critic broke its contract, or failed more often than the run allows
+├── MetricError       a metric broke its contract
 ├── RequestError      a server gave no answer; has the kind of failure, and whether a retry can help
 ├── ModelError        a model or tokenizer is unsuitable for its role
 ├── TrainingError     the run cannot continue (a loss that is not finite, for example)
@@ -43,6 +44,10 @@ class AlignmentError(Text2GradError):
 
 class CriticError(Text2GradError):
     """A critic broke its contract or failed more often than the run allows."""
+
+
+class MetricError(Text2GradError):
+    """A metric broke its contract."""
 
 
 class RequestError(Text2GradError):

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from text2grad.errors import ConfigError, DataError
 
+_BOM = b"\xef\xbb\xbf"
 _LOCKS: dict[Path, int] = {}  # directories that this process has locked, with their open lock files
 
 
@@ -61,6 +62,34 @@ def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
 def to_json(value: Any, *, indent: int | None = None) -> bytes:
     """Return strict JSON in ASCII; other characters, lone surrogates included, are escaped."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False, indent=indent).encode("ascii")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file, without its byte order mark.
+
+    Raises:
+        DataError: if it cannot be read or is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    refuse_utf16(data, path)
+    try:
+        return data.removeprefix(_BOM).decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}:{line}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
+
+
+def refuse_utf16(start: bytes, path: Path) -> None:
+    """Refuse a file whose first bytes are UTF-16 text: a byte order mark of two bytes, or an ASCII letter beside a NUL.
+
+    Raises:
+        DataError: if they are.
+    """
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]:
+        raise DataError(f"{path} is UTF-16, or binary; save it as UTF-8")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fault_server import SECRET, Running, running
+from fault_server import MALFORMED, SECRET, Running, running
 from text2grad import LLMCritic
 from text2grad.cli.__main__ import main
 from text2grad.critics.servers.templates import Template
@@ -73,6 +73,29 @@ def test_responses_become_annotations_and_a_repeated_run_makes_no_request(
     assert "answers from before 3" in " ".join(capsys.readouterr().out.split())
     assert server.requests() == requests
     assert (tmp_path / "out" / "annotations.jsonl").read_bytes() == before
+
+
+def test_replies_that_are_no_http_are_repeated_then_listed_and_nothing_paid_for_is_lost(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [*sorted(set(MALFORMED) - {"charset"}), "cut", "drop", "garbage"]
+    path = recipe(tmp_path, server, ["ok", *(f"{name} ok" for name in names)])  # one retry
+    assert main(["annotate", str(path)]) == 0
+    assert len(written(tmp_path, "annotations")) == len(names) + 1
+
+    (tmp_path / "twice").mkdir()
+    path = recipe(tmp_path / "twice", server, ["ok", *(f"{name} {name} ok" for name in names), "charset"])
+    assert main(["annotate", str(path)]) == 3
+    failures = written(tmp_path / "twice", "failures")
+    assert [one["id"].partition("-")[2] for one in failures] == names
+    assert {one["kind"] for one in failures} == {"connection", "bad_reply"}
+    assert all(one["detail"] and SECRET not in one["detail"] for one in failures)
+    assert len(written(tmp_path / "twice", "annotations")) == 2, "the file holds what could be read"
+    said = capsys.readouterr().out
+    assert "critiques 2 of" in " ".join(said.split())
+    assert "Traceback" not in said
+    assert main(["annotate", str(path)]) == 0, "only the missing answers are requested"
+    assert "answers from before 2" in " ".join(capsys.readouterr().out.split())
 
 
 def test_failures_are_listed_by_kind_with_the_first_ids_and_the_exit_status_says_that_some_remain(

@@ -1,5 +1,6 @@
 """`text2grad generate`: the answers of a trained policy and the critiques of its critic are printed unchanged."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -87,9 +88,10 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str], run: Path, *more: str) -> str:
+    """Return what is printed above the summary."""
     capsys.readouterr()
     assert main(["generate", str(run), *more]) == 0
-    return capsys.readouterr().out
+    return re.split(r"^\d+ answers?: ", capsys.readouterr().out, flags=re.MULTILINE)[0]
 
 
 def answers(run: Path, *prompts: str, seed: int = 0) -> list[str]:
@@ -174,12 +176,13 @@ def test_without_a_prompt_held_out_examples_of_the_task_are_answered(
             ["--prompt", "Say"],
             "nowhere holds no run with a checkpoint; name the directory that `train` wrote",
         ),
-        ("judged", [], "the run has no built-in task to take examples from; give one with --prompt TEXT"),
-        ("unjudged", ["--examples", "0"], "there are no prompts: the list of examples is empty"),
+        ("judged", [], "the run held out no prompts (data.held_out, data.held_out_file); give some with --prompt TEXT"),
+        ("unjudged", ["--examples", "0"], "--examples 0: at least one prompt is needed"),
+        ("unjudged", ["--examples", "nowhere.jsonl"], "nowhere.jsonl"),
         ("judged", ["--prompt", ""], "prompt"),
         ("judged", ["--prompt", "Say " * 600], "1 of 1 prompts have more than 506 tokens"),
     ],
-    ids=["no run", "no task", "no examples", "empty", "long"],
+    ids=["no run", "no task", "no examples", "no file", "empty", "long"],
 )
 def test_what_cannot_be_answered_is_refused(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], run: str, arguments: list[str], text: str

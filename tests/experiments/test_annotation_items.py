@@ -79,6 +79,10 @@ def test_feedback_that_stands_beside_a_critique_is_what_the_person_said(tmp_path
         ([{"prompt": "a", "response": "b"}, {"prompt": "c"}], 'example 2 has no "response", but other examples have'),
         ([{"prompt": "a", "response": 3}], "\"response\" of the example 'a' must be a text, got '3'"),
         ([{"prompt": "a", "response": "b", "feedback": ["c"]}], "\"feedback\" of the example 'a' must be a text"),
+        (
+            [{"prompt": p, "response": "b", "id": i} for p, i in (("a", "q1"), ("b", 2), ("c", "q1"))],
+            "examples 1 and 3 have the same id 'q1', so their critiques could not be told apart; change one of them",
+        ),
     ],
 )
 def test_data_that_cannot_be_judged_are_refused(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:

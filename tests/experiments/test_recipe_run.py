@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from critics_by_name import Strict
+from critics_by_name import Kind, Strict
 from places import ROOT
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError
-from text2grad.experiments.recipe_run import learned_critic, run_recipe
+from text2grad.experiments.recipe_run import critic_of_run, run_recipe
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
@@ -69,7 +69,7 @@ def train(start: Path, out: Path, *more: str) -> int:
     return main(["train", RECIPE, "--model", str(start), "--out", str(out), *settings, *more])
 
 
-def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved_with(phases: Path) -> None:
+def test_a_recipe_decides_how_a_critic_of_run_writes_and_else_what_it_was_saved_with(phases: Path) -> None:
     model = str(phases / "reward_model")
     for settings, constrain, limits in (
         ({}, True, QuoteLimits()),
@@ -146,7 +146,7 @@ def settings(**sections: dict[str, Any]) -> Recipe:
 
 
 @pytest.mark.parametrize("kind", ["generative", "scalar", "process"])
-def test_a_learned_critic_judges_the_run_and_is_itself_judged_at_both_ends(
+def test_a_critic_of_run_judges_the_run_and_is_itself_judged_at_both_ends(
     phases: Path, tmp_path: Path, kind: str
 ) -> None:
     model = str(phases / {"generative": "reward_model", "scalar": "reward_head", "process": "process"}[kind])
@@ -170,7 +170,7 @@ def test_a_learned_critic_judges_the_run_and_is_itself_judged_at_both_ends(
         assert {one["critique"]["outcome"] for one in records} == {None}
     assert "audit/gap" in json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     recipe = make_recipe(json.loads((out / "run.json").read_bytes())["recipe"])
-    critic = learned_critic(recipe, out, latest_checkpoint(out / "checkpoints"))  # type: ignore[arg-type]
+    critic = critic_of_run(recipe, out, latest_checkpoint(out / "checkpoints"))  # type: ignore[arg-type]
     kinds = {"generative": GenerativeRewardModel, "scalar": ScalarRewardModel, "process": ProcessRewardModel}
     assert type(critic) is kinds[kind]
 
@@ -186,7 +186,7 @@ def test_a_refreshed_critic_is_the_one_that_a_run_is_left_with(phases: Path, tmp
     run_recipe(recipe)
     last = latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert last is not None
-    critic = learned_critic(recipe, tmp_path / "run", last)
+    critic = critic_of_run(recipe, tmp_path / "run", last)
     assert isinstance(critic, GenerativeRewardModel)
     assert critic.model.name_or_path == str(tmp_path / "run" / "critic" / "step-000001")
     assert not (tmp_path / "run" / "evaluations").exists()
@@ -218,7 +218,7 @@ def test_a_critic_by_name_comes_before_a_learned_one(phases: Path, tmp_path: Pat
     assert json.loads(line)["critique"]["feedback"] == "Yes."
     last = latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert last is not None
-    assert learned_critic(recipe, tmp_path / "run", last) is None
+    assert isinstance(critic_of_run(recipe, tmp_path / "run", last), Kind)
 
 
 def test_a_recipe_without_critic_is_refused(phases: Path, tmp_path: Path) -> None:

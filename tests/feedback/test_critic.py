@@ -1,6 +1,9 @@
 """A critic may be anything that answers; what it answers is checked before anything uses it."""
 
+import importlib
 import json
+import os
+import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -12,10 +15,11 @@ import pytest
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask, load_critic
-from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate
+from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate, Silence, said_nothing
 from text2grad.types import Critique, Example, Span
 
 EXAMPLES = [Example("one"), Example("two")]
+HERE = os.path.relpath(__file__)
 RESPONSES = ["see Lyon", "a “fine”  day"]
 
 
@@ -110,7 +114,7 @@ def test_answers_that_are_no_list_are_refused() -> None:
 
 def test_answers_of_another_type_are_refused() -> None:
     assert refusal(answering([Critique(""), {"feedback": ""}])) == (
-        "critic critic returned a dict; a text2grad.Critique or a critique's text is needed"
+        "critic critic returned for response 2 of 2 a dict; a text2grad.Critique or a critique's text is needed"
     )
 
 
@@ -119,13 +123,86 @@ def test_a_critic_that_is_an_object_is_named_by_its_class_and_its_error_is_kept(
         def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
             raise TimeoutError("no answer in 60 s")
 
+    line = Tired.__call__.__code__.co_firstlineno + 1
     assert refusal(Tired()) == (
-        "critic Tired raised TimeoutError on a batch of 2 responses: no answer in 60 s. Every finished step is saved; "
-        "mend the critic and go on with --resume."
+        f"critic Tired failed on a batch of 2 responses: TimeoutError at {HERE}:{line}: no answer in 60 s"
     )
     with pytest.raises(CriticError) as caught:
         ask(Tired(), EXAMPLES, RESPONSES, match="exact")
     assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+def looping(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+    return [Critique(str(int(response))) for response in responses]
+
+
+def pairing(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+    return [Critique(str(int(response))) for _, response in zip(examples, responses, strict=True)]
+
+
+def indexing(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+    return [Critique(str(int(responses[row - len(responses)]))) for row in range(len(examples))]
+
+
+def copying(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+    return [Critique(str(int(response))) for response in list(responses)]
+
+
+@pytest.mark.parametrize(
+    ("critic", "which"),
+    [
+        (looping, "response 2 of 3"),
+        (pairing, "response 2 of 3"),
+        (indexing, "response 2 of 3"),
+        (copying, "a batch of 3"),
+    ],
+)
+def test_the_response_that_a_critic_had_in_hand_is_named_with_file_and_line(critic: Any, which: str) -> None:
+    with pytest.raises(CriticError) as caught:
+        ask(critic, [Example("")] * 3, ["1", "x", "3"], match="exact")
+    place = f"{HERE}:{critic.__code__.co_firstlineno + 1}"
+    assert str(caught.value).startswith(f"critic {critic.__name__} failed on {which}")
+    assert str(caught.value).endswith(f": ValueError at {place}: invalid literal for int() with base 10: 'x'")
+
+
+def test_the_last_response_is_in_hand_until_the_loop_asks_for_more() -> None:
+    with pytest.raises(CriticError, match="failed on response 3 of 3"):
+        ask(looping, [Example("")] * 3, ["1", "2", "x"], match="exact")
+
+
+def test_a_critic_gets_a_list_that_it_can_compare_slice_write_and_send_to_other_processes() -> None:
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        assert responses == RESPONSES
+        assert responses[1:] == RESPONSES[1:]
+        assert json.loads(json.dumps(responses)) == RESPONSES
+        assert type(pickle.loads(pickle.dumps(responses))) is list
+        return [Critique("")] * len(responses)
+
+    assert ask(critic, EXAMPLES, RESPONSES, match="exact") == [Critique("")] * 2
+
+
+def test_a_critic_that_ends_the_program_has_failed() -> None:
+    def leaving(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        raise SystemExit(3)
+
+    assert refusal(leaving).startswith("critic leaving failed on a batch of 2 responses: SystemExit at ")
+
+
+def test_errors_of_text2grad_itself_are_passed_on_as_they_are() -> None:
+    def strict(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        raise ConfigError("no key")
+
+    assert refusal(strict) == "critic strict: no key"
+
+
+def test_spans_beyond_the_response_are_warned_of_with_the_response(caplog: pytest.LogCaptureFixture) -> None:
+    given = [Critique("", (Span(0, 9, "positive"),)), Critique("", outcome=float("nan"))]
+    with caplog.at_level("WARNING", logger="text2grad"):
+        ask(answering(given), EXAMPLES, RESPONSES, match="exact")
+    assert caplog.messages == [
+        "critic critic for response 1 of 2: span 0–9 ends after the response of 8 characters, and 1 more like it; such "
+        "a critique counts as unparsable, with δ = 0"
+    ]
 
 
 def test_an_interrupted_critic_is_not_taken_for_a_failing_one() -> None:
@@ -153,6 +230,42 @@ def test_the_failure_rate_is_that_of_the_last_hundred_critiques() -> None:
     assert (failures.rate, failures.too_many) == (0.26, True)
     failures.count(["ok"])  # the oldest failure falls out of the window
     assert (failures.rate, failures.too_many) == (0.25, False)  # the limit itself is allowed
+
+
+def test_a_critic_of_which_all_first_critiques_fail_is_stopped_at_eight() -> None:
+    failures = FailureRate(limit=0.25, batch_size=4)
+    failures.count(["unparsable"] * 7)
+    assert not failures.too_many
+    failures.count(["timed_out"])
+    assert failures.too_many
+    tolerant = FailureRate(limit=1.0, batch_size=4)
+    tolerant.count(["unparsable"] * 200)
+    assert not tolerant.too_many, "a limit of 1 allows everything"
+    mixed = FailureRate(limit=0.25, batch_size=4)
+    mixed.count(["unparsable"] * 98 + ["ok"])
+    assert not mixed.too_many, "99 of which one could be read are too few to judge"
+
+
+def test_silence_is_counted_from_the_first_step_until_a_reward() -> None:
+    nothing, something = (
+        {"delta/labelled_share": share, "reward/per_response": reward} for share, reward in ((0.0, 0.0), (0.1, 0.0))
+    )
+    outcome = {"delta/labelled_share": 0.0, "reward/per_response": 0.5}
+    silence, warnings = Silence(), []
+    assert not silence.whole, "nothing has happened yet"
+    for _ in range(4):
+        silence.count(nothing)
+        warnings.append(silence.warning())
+    assert [bool(warning) for warning in warnings] == [True, False, True, False]
+    assert "in the first step:" in warnings[0]
+    assert "in the first 3 steps:" in warnings[2]
+    assert silence.whole
+    silence.count(something)
+    silence.count(nothing)
+    assert (silence.whole, silence.warning(), silence.steps) == (False, "", 4)
+    assert said_nothing([nothing, nothing])
+    assert not said_nothing([nothing, outcome])
+    assert not said_nothing([])
 
 
 def test_a_batch_larger_than_the_window_is_judged_whole() -> None:
@@ -222,7 +335,17 @@ def test_a_critic_that_is_not_there_is_refused(critic_module: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_critic("no_such_module_anywhere:critic")
     assert str(caught.value) == (
-        "critic 'no_such_module_anywhere:critic' cannot be loaded: No module named 'no_such_module_anywhere'"
+        "critic 'no_such_module_anywhere:critic' cannot be loaded: there is no module 'no_such_module_anywhere' in "
+        f"{Path.cwd()}, and none is installed"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_critic(f"{critic_module}:judge")
+    assert str(caught.value).endswith("has no attribute 'judge'. Did you mean \"Judge\"?")
+    with pytest.raises(ConfigError) as caught:
+        load_critic(f"{critic_module}.py:praise")
+    assert str(caught.value) == (
+        f'a critic is given as "module:name", not by its file: "{critic_module}:praise", got '
+        f"'{critic_module}.py:praise'"
     )
     with pytest.raises(ConfigError) as caught:
         load_critic(f"{critic_module}:blame")
@@ -239,5 +362,41 @@ def test_what_cannot_be_called_is_no_critic(critic_module: str) -> None:
         load_critic(f"{critic_module}:Strict")
     assert str(caught.value) == (
         f"critic '{critic_module}:Strict' is a class that cannot be called without arguments: "
-        "Strict.__init__() missing 1 required positional argument: 'rules'"
+        "TypeError: Strict.__init__() missing 1 required positional argument: 'rules'"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x = 1\ndef critic(:\n", "SyntaxError at broken_critic.py:2: invalid syntax"),
+        ("import json\nraise ValueError('no model here')\n", "ValueError at broken_critic.py:2: no model here"),
+        ("import json\n\nimport no_such_library\n", "ModuleNotFoundError at broken_critic.py:3: No module named 'no_"),
+        ("import sys\nsys.exit(3)\n", "SystemExit at broken_critic.py:2: 3"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_explained_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
+) -> None:
+    (tmp_path / "broken_critic.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    importlib.invalidate_caches()
+    with pytest.raises(ConfigError) as caught:
+        load_critic("broken_critic:critic")
+    start = "critic 'broken_critic:critic' cannot be loaded: importing broken_critic ends in "
+    assert str(caught.value).startswith(start + reason)
+
+
+def test_a_class_that_fails_when_it_is_made_is_explained_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "class Judge:\n    def __init__(self):\n        open('no/such/key')\n"
+    (tmp_path / "critic_without_key.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    importlib.invalidate_caches()
+    with pytest.raises(ConfigError) as caught:
+        load_critic("critic_without_key:Judge")
+    assert "FileNotFoundError at critic_without_key.py:3: [Errno 2]" in str(caught.value)

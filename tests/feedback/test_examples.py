@@ -1,11 +1,13 @@
 """Examples from a file of JSON lines: what is read, and what is refused with its line."""
 
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from text2grad.errors import DataError
-from text2grad.feedback.examples import read_examples
+from text2grad.feedback.examples import digest_of_examples, read_examples
 from text2grad.types import Example
 
 
@@ -52,9 +54,35 @@ def test_blank_lines_windows_line_ends_and_rare_separators_are_passed_over(path:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_examples(path)
-    assert str(caught.value) == f"cannot read examples from {path}: [Errno 2] No such file or directory: '{path}'"
-    assert refusal(path, b'{"prompt": "\xff"}') == (
-        f"cannot read examples from {path}: 'utf-8' codec can't decode byte 0xff in position 12: invalid start byte"
+    assert str(caught.value) == f"cannot read {path}: No such file or directory"
+    assert refusal(path, b'{"prompt": "a"}\n{"prompt": "\xff"}') == (
+        f"{path}:2: not UTF-8 (invalid start byte); save the file as UTF-8"
+    )
+
+
+def test_a_byte_order_mark_is_passed_over_and_utf_16_is_refused(path: Path) -> None:
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}')
+    assert [e.prompt for e in read_examples(path)] == ["a"]
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        assert refusal(path, '{"prompt": "a"}'.encode(encoding)) == f"{path} is UTF-16, or binary; save it as UTF-8"
+
+
+def test_half_of_a_surrogate_pair_is_refused_with_its_line(path: Path) -> None:
+    assert refusal(path, b'{"prompt": "a \\ud83d\\ude00"}\n{"prompt": "a \\ud83d"}') == (
+        f"{path}:2: \"prompt\" holds '\\ud83d', half of a surrogate pair, which no tokenizer and no server can encode. "
+        "Remove it"
+    )
+    assert '"response" holds' in refusal(path, b'{"prompt": "a", "response": "b \\ud83d"}')
+
+
+def test_the_digest_of_examples_changes_with_their_content_and_order_alone() -> None:
+    one, two = Example("a", reference="b", meta={"k": 1}), Example([{"role": "user", "content": "a"}])
+    digest = digest_of_examples([one, two])
+    assert digest_of_examples(list(map(copy, [one, two]))) == digest
+    others = [[two, one], [one], [replace(one, reference="c"), two], [replace(one, meta={"k": 2}), two]]
+    assert len({digest, *map(digest_of_examples, others)}) == 5
+    assert digest_of_examples([Example("a", meta={"k": object()})]) == digest_of_examples(
+        [Example("a", meta={"k": object()})]
     )
 
 

@@ -14,6 +14,20 @@ what the last request was. What is judged stands between tags, or else is the la
     stuck       3 MiB, then likewise
     garbage     status 200, and no JSON
     wrong       status 200, and JSON that is no chat completion
+    badchunk    a chunked body whose second chunk has no size
+    cutchunk    a chunked body that ends after its first chunk
+    twolengths  two different Content-Length headers
+    longhead    a header of 100 KB
+    manyheads   2,000 headers
+    nostatus    a body without status line and headers
+    oddstatus   a status line without number
+    badgzip     Content-Encoding: gzip, and no gzip
+    badlength   a Content-Length that is no number
+    charset     a completion whose charset is utf-16, in UTF-8
+    latin       a completion in Latin-1, with bytes that are no UTF-8
+    nulls       200 NUL bytes
+    moved       status 302 to an address that nobody serves
+    early       status 200 and a body that is longer than its Content-Length
     doubled     a critique that has the key good_spans twice
     huge        an answer of 10 MB
     refused     the model refuses, in the field for it
@@ -45,6 +59,23 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 REPLY = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+MALFORMED = {
+    "badchunk": _HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\nnot a size\r\n',
+    "cutchunk": _HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n',
+    "twolengths": _HEAD + b"Content-Length: 5\r\nContent-Length: 7\r\n\r\n1234567",
+    "longhead": _HEAD + b"X-Long: " + b"x" * 100_000 + b"\r\nContent-Length: 2\r\n\r\n{}",
+    "manyheads": _HEAD + b"".join(b"X-%d: 1\r\n" % n for n in range(2_000)) + b"Content-Length: 2\r\n\r\n{}",
+    "nostatus": b"BODY",
+    "oddstatus": b"HTTP/1.1 OK fine\r\nContent-Length: 2\r\n\r\n{}",
+    "badgzip": _HEAD + b"Content-Encoding: gzip\r\nContent-Length: 7\r\n\r\ngarbage",
+    "badlength": _HEAD + b"Content-Length: many\r\n\r\n{}",
+    "charset": b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-16\r\nConnection: close\r\n\r\nBODY",
+    "latin": _HEAD + b'Connection: close\r\n\r\n{"choices": [{"message": {"content": "caf\xe9"}}]}',
+    "nulls": _HEAD + b"Content-Length: 200\r\n\r\n" + b"\0" * 200,
+    "moved": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/elsewhere\r\nContent-Length: 0\r\n\r\n",
+    "early": _HEAD + b"Content-Length: 2\r\n\r\n{}BODY",
+}
 SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
 RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
 HUGE = 10_000_000
@@ -160,6 +191,9 @@ class FaultServer:
                 writer.write(b" ")
                 await writer.drain()
                 await asyncio.sleep(0.02)
+            return False
+        if what in MALFORMED:
+            writer.write(MALFORMED[what].replace(b"BODY", json.dumps(_completion("ok", asked)).encode()))
             return False
         if what == "garbage":
             _send(writer, 200, b"<html>Bad gateway</html>")

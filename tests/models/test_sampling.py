@@ -352,8 +352,15 @@ def test_a_model_that_could_never_stop_is_refused(configured: Any) -> None:
 
 
 def test_padding_is_the_tokenizers_or_else_the_first_stop_id() -> None:
-    assert padding_id(SimpleNamespace(pad_token_id=0), (5, 6)) == 0
-    assert padding_id(SimpleNamespace(pad_token_id=None), (5, 6)) == 5
+    assert padding_id(model_with(5), SimpleNamespace(pad_token_id=0), (5, 6)) == 0
+    assert padding_id(model_with(5), SimpleNamespace(pad_token_id=None), (5, 6)) == 5
+
+
+def test_padding_beyond_the_embedding_is_replaced_by_a_stop_id() -> None:
+    model = model_with(5)
+    model.config.get_text_config().vocab_size = 8
+    assert padding_id(model, SimpleNamespace(pad_token_id=7), (5, 6)) == 7
+    assert padding_id(model, SimpleNamespace(pad_token_id=8), (5, 6)) == 5
 
 
 # Prompts.
@@ -432,6 +439,54 @@ def test_a_prompt_without_tokens_is_refused_but_a_beginning_is_one() -> None:
     )
     tokenizer = with_beginning(words())
     assert encode_prompts(tokenizer, examples)[1] == (tokenizer.eos_token_id,)
+
+
+@pytest.mark.parametrize(
+    ("prompt_format", "text"),
+    [
+        ("auto", "1 of 2 prompts are chat messages, the first is example 1, but the tokenizer has no chat template; "),
+        ("chat", 'rollout.prompt_format = "chat", but the tokenizer has no chat template; '),
+    ],
+)
+def test_messages_without_a_chat_template_are_refused_unless_plain_is_asked_for(prompt_format: str, text: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        encode_prompts(words(), [Example("red cat"), Example(MESSAGES)], prompt_format=prompt_format)
+    assert str(caught.value).startswith(text)
+
+
+def test_a_chat_that_the_template_refuses_is_named_with_its_roles() -> None:
+    tokenizer = words(chat=True)
+    tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}red"
+    with pytest.raises(DataError) as caught:
+        encode_prompts(tokenizer, [Example("red cat"), Example(MESSAGES)])
+    assert str(caught.value) == (
+        "the tokenizer's chat template refuses example 1 (roles 'system', 'user'): no system. Change its messages, or "
+        'set rollout.prompt_format = "plain"'
+    )
+
+
+def test_a_token_beyond_the_embedding_is_refused_with_its_example() -> None:
+    tokenizer = words()
+    model = model_with(5, 64)
+    model.config.get_text_config().vocab_size = size = len(tokenizer)
+    tokenizer.add_tokens(["<new>"])  # and the embedding is not resized
+    settings = {"prompt_format": "plain", "max_new_tokens": 4, "too_long": "skip"}
+    fitting_prompts(model, tokenizer, [Example("red cat")], **settings)
+    with pytest.raises(ModelError) as caught:
+        fitting_prompts(model, tokenizer, [Example("red cat"), Example("red <new>")], **settings)
+    assert str(caught.value) == (
+        f"example 1 has the token '<new>' of id {size}, but the model's embedding has {size} rows: the tokenizer has "
+        f"more tokens than the model. Save the model after model.resize_token_embeddings({size + 1}), or take the "
+        "tokenizer that belongs to it"
+    )
+
+
+def test_stop_ids_beyond_the_embedding_are_left_out_and_refused_if_no_other_is_left() -> None:
+    model = model_with([5, 90])
+    model.config.get_text_config().vocab_size = 61
+    assert stop_ids(model, SimpleNamespace(eos_token_id=61)) == (5,)
+    with pytest.raises(ModelError, match="the end-of-sequence token 61 lies beyond the model's embedding of 61 rows"):
+        stop_ids(model, SimpleNamespace(eos_token_id=None), [61])
 
 
 SHORT, LONG = Example("red cat"), Example("red cat red cat red")

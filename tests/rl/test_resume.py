@@ -3,19 +3,23 @@
 import json
 import os
 import random
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 import small_run
 from small_run import assert_same_run, untimed
-from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
+from text2grad.config.run_directory import READ_WHOLE_BYTES, digest_of
+from text2grad.errors import CheckpointError, ConfigError, CriticError, DataError, Interrupted
 from text2grad.files import lock_directory
 from text2grad.rl.checkpoint import latest_checkpoint
 from text2grad.rl.trainer import Text2GradTrainer
@@ -100,14 +104,45 @@ def test_a_critic_that_raises_stops_the_run_and_loses_nothing(tmp_path: Path) ->
 
     with pytest.raises(CriticError) as caught:
         small_run.trainer(tmp_path / "run", Failing(), run={"save_every": 100}).train()
+    log, here = tmp_path / "run" / "critic-errors.log", os.path.relpath(__file__)
+    line = Failing.__call__.__code__.co_firstlineno + 2
     assert str(caught.value) == (
-        "critic Failing raised TimeoutError on a batch of 8 responses: no answer in 60 s. Every finished step is "
-        "saved; mend the critic and go on with --resume."
+        f"critic Failing failed on a batch of 8 responses: TimeoutError at {here}:{line}: no answer in 60 s. The "
+        f"traceback is in {log}. Every finished step is saved; mend the critic and go on with --resume."
     )
+    text = log.read_text()
+    assert " step 3\nTraceback (most recent call last):" in text
+    assert f'File "{__file__}", line {line}' in text
     assert latest_checkpoint(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / "step-000003"
     small_run.trainer(tmp_path / "run", resume=True).train()
     small_run.trainer(tmp_path / "calm").train()
     assert_same_run(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_critic_of_which_no_first_critique_can_be_read_stops_after_the_first_step_which_is_saved(
+    tmp_path: Path,
+) -> None:
+    def unreadable(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        return ["I would rather not say."] * len(responses)
+
+    with pytest.raises(CriticError, match=r"^100% of the last 8 critiques could not be read"):
+        small_run.trainer(tmp_path / "run", unreadable).train()
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / "step-000001"
+
+
+def test_a_critic_that_labels_nothing_is_warned_of_at_once_also_after_a_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def silent(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        return [Critique("Fine.")] * len(responses)
+
+    with caplog.at_level("WARNING", logger="text2grad"):
+        first = small_run.trainer(tmp_path / "run", silent, run={"save_every": 1})
+        first.train_step(), first.train_step()
+        first.save()
+        assert [one[:46] for one in caplog.messages] == ["step 1: the critic labelled no token in the fi"]
+        small_run.trainer(tmp_path / "run", silent, run={"save_every": 1}, resume=True).train_step()
+    assert "step 3: the critic labelled no token in the first 3 steps" in caplog.messages[-1]
 
 
 def test_a_full_disk_while_saving_is_explained_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
@@ -153,7 +188,7 @@ def test_a_directory_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None
         small_run.trainer(tmp_path / "run")
     assert str(caught.value) == (
         f"{tmp_path / 'run'} already holds a run. Go on with it by --resume, or choose another directory with "
-        "--set run.out=DIR."
+        "--out DIR."
     )
 
 
@@ -163,7 +198,7 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path) -> None:
         small_run.trainer(tmp_path / "run", resume=True, optim={"lr": 3e-3, "value_lr": 0.5})
     assert str(caught.value) == (
         f"{tmp_path / 'run'} holds a run of another recipe; these settings changed: optim.value_lr: 0.01 → 0.5. Resume "
-        "with the settings it was started with, or choose another directory with --set run.out=DIR."
+        "with the settings it was started with, or choose another directory with --out DIR."
     )
 
 
@@ -195,8 +230,125 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str) -> None:
     small_run.trainer(tmp_path / "run").train()
     path = tmp_path / "run" / "checkpoints" / "step-000004"
     (path / name).write_bytes(b"{damaged")
-    with pytest.raises(CheckpointError, match=f"cannot read checkpoint {path}: "):
+    with pytest.raises(CheckpointError, match=f"cannot read checkpoint {path}: ") as caught:
         small_run.trainer(tmp_path / "run", resume=True)
+    before = tmp_path / "run" / "checkpoints" / "step-000002"
+    assert f". Remove it, and --resume goes on from checkpoint {before}; " in str(caught.value)
+    shutil.rmtree(path)
+    small_run.trainer(tmp_path / "run", resume=True).train()
+    small_run.trainer(tmp_path / "calm").train()
+    assert_same_run(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_state_without_a_part_is_a_damaged_checkpoint(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    path = tmp_path / "run" / "checkpoints" / "step-000004" / "state.json"
+    path.write_text(json.dumps({"step": 4}))
+    with pytest.raises(CheckpointError, match=f"cannot read checkpoint {path.parent}: state.json holds no 'beta'"):
+        small_run.trainer(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("text", ["{damaged", "[]", "{}"])
+def test_a_damaged_run_file_is_named(tmp_path: Path, text: str) -> None:
+    small_run.trainer(tmp_path / "run").train_step()
+    path = tmp_path / "run" / "run.json"
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match=f"^cannot read {path}: .* Restore it from a backup, or begin again in"):
+        small_run.trainer(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("text", ["{damaged", "[1]", '[{"feedback": ""}]'])
+def test_damaged_critiques_of_a_step_are_named(tmp_path: Path, text: str) -> None:
+    small_run.trainer(tmp_path / "run").train_step()
+    path = tmp_path / "run" / "critiques" / "000000-0.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"^cannot read {path}: .* Remove the file to ask the critic again$"):
+        small_run.trainer(tmp_path / "run", resume=True).train_step()
+
+
+# What decides a run must not change.
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_run_whose_schedule_needs_its_length_is_not_made_longer(tmp_path: Path, schedule: str) -> None:
+    settings = {"lr": 3e-3, "value_lr": 1e-2, "schedule": schedule}
+    small_run.trainer(tmp_path / "run", optim=settings).train_step()
+    with pytest.raises(CheckpointError) as caught:
+        small_run.trainer(tmp_path / "run", resume=True, optim=settings, run={"steps": 6})
+    assert str(caught.value).startswith(
+        f'{tmp_path / "run"} holds a run of run.steps = 4, now 6, and optim.schedule = "{schedule}" spreads the '
+    )
+    assert "Resume with --set run.steps=4; " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda examples: examples[::-1],
+        lambda examples: [*examples[:-1], Example("red bird", reference="no")],
+        lambda examples: examples[:-1],
+    ],
+    ids=["order", "content", "number"],
+)
+def test_a_run_is_not_resumed_on_other_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[Example]], list[Example]]
+) -> None:
+    small_run.trainer(tmp_path / "run").train_step()
+    monkeypatch.setattr(small_run, "EXAMPLES", change(small_run.EXAMPLES))
+    with pytest.raises(CheckpointError, match=r"their contents changed: prompts \(SHA-256 \w{8}… → \w{8}…\)\. Restore"):
+        small_run.trainer(tmp_path / "run", resume=True)
+
+
+def test_files_and_models_that_settings_name_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old.jsonl").write_text("one")
+    policy = tmp_path / "policy"
+    small_run.tokenizer_and_model()[1].save_pretrained(policy)
+    named = {"model": {"path": str(policy)}, "refresh": {"replay_from": str(tmp_path / "old.jsonl")}}
+    small_run.trainer(tmp_path / "run", **named).train_step()
+    small_run.trainer(tmp_path / "run", resume=True, **named)
+    (policy / "README.md").write_text("pages about a model do not change it")
+    small_run.trainer(tmp_path / "run", resume=True, **named)
+
+    weights = policy / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    (tmp_path / "old.jsonl").unlink()
+    with pytest.raises(CheckpointError) as caught:
+        small_run.trainer(tmp_path / "run", resume=True, **named)
+    assert re.search(r"changed: refresh\.replay_from \(.* → not found\); model\.path \(.*…\)\.", str(caught.value))
+
+
+def test_large_files_are_compared_by_blocks_that_cover_both_ends(tmp_path: Path) -> None:
+    path = tmp_path / "large.safetensors"
+    with path.open("wb") as file:
+        file.truncate(READ_WHOLE_BYTES + 1)
+    digest = digest_of(path)
+    for place in (0, READ_WHOLE_BYTES):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"x")
+        changed = digest_of(path)
+        assert changed != digest
+        digest = changed
+
+
+def test_other_versions_are_told_in_one_line_and_a_run_of_an_older_version_has_nothing_to_compare(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_run.trainer(tmp_path / "run").train_step()
+    path = tmp_path / "run" / "run.json"
+    written = json.loads(path.read_bytes())
+    assert {"inputs", "python", "torch", "transformers", "text2grad"} <= written.keys()
+    path.write_text(json.dumps({**written, "torch": "2.0.0", "threads": 99}))
+    with caplog.at_level("WARNING", logger="text2grad"):
+        small_run.trainer(tmp_path / "run", resume=True)
+    (line,) = caplog.messages
+    assert f"resumed with other versions (torch 2.0.0 → {torch.__version__}, threads 99 → 1)" in line
+    caplog.clear()
+    path.write_text(json.dumps({key: written[key] for key in ("recipe", "text2grad", "torch", "threads")}))
+    with caplog.at_level("WARNING", logger="text2grad"):
+        small_run.trainer(tmp_path / "run", resume=True)
+    assert caplog.messages == []
 
 
 # One run per directory.

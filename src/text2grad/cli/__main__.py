@@ -26,6 +26,7 @@ from text2grad.cli import (
     recipe,
     reward,
     reward_baseline,
+    sft,
     study,
     train,
     win_rate,
@@ -49,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, train, compare, generate, *feedback, *critics, recipe):
+    for module in (quickstart, sft, train, compare, generate, *feedback, *critics, recipe):
         module.add_parser(commands)
     return top
 

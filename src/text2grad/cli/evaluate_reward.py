@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_match
+from text2grad.cli.options import add_command, add_match, add_set
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -19,11 +19,14 @@ DESCRIPTION = """\
 Measure a critic against annotations, which are the truth: precision and recall of its positive and negative tokens, its
 spans and quotes, its feedback in words, and the critiques and quotes that cannot be used.
 
-ANNOTATIONS is a file that `text2grad import` or `text2grad annotate` wrote. The critic gets prompt and response only.
+ANNOTATIONS is a file that `text2grad import` or `text2grad annotate` wrote, or the recipe of `text2grad reward`: its
+reward model is then measured on its held-out annotations. They chose its checkpoint, so figures are slightly high. The
+critic gets prompt and response only.
 Each critique is written to disk before it is used: an evaluation that was killed continues without repeated calls."""
 
 EPILOG = """\
 examples:
+  text2grad evaluate-reward my.toml
   text2grad evaluate-reward held_out.jsonl --model runs/reward_model --out runs/evaluation
   text2grad evaluate-reward held_out.jsonl --model runs/reward_model --no-constrain --out runs/evaluation-free
   text2grad evaluate-reward held_out.jsonl --critic my_module:critic --tokenizer models/policy --out runs/mine
@@ -45,14 +48,15 @@ def add_parser(commands: Any) -> None:
     about = "measure a critic against annotations: precision, recall, spans, words"
     parser = add_command(commands, "evaluate-reward", run, about, DESCRIPTION, EPILOG)
     add = parser.add_argument
-    add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth")
-    who = parser.add_mutually_exclusive_group(required=True)
+    add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth; or a recipe, FILE.toml")
+    who = parser.add_mutually_exclusive_group()
     who.add_argument("--model", metavar="PATH", help="directory of a generative reward model, or of any language model")
     who.add_argument("--critic", metavar="MODULE:NAME", help="a critic in Python")
     who.add_argument(
         "--predictions", metavar="FILE", type=Path, help="JSONL of critiques of the same responses, instead of a critic"
     )
-    add("--out", type=Path, required=True, metavar="DIR", help="directory of the results")
+    add("--out", type=Path, metavar="DIR", help="directory of the results (default with a recipe: beside the model)")
+    add_set(add)
     add(
         "--tokenizer",
         metavar="PATH",
@@ -94,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from text2grad.experiments.critic_quality import evaluate, read_truth
 
+    _complete(args)
     for name in ("limit", "batch_size", "draws", "max_new_tokens", "votes"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is at least 1, got {getattr(args, name)}")
@@ -118,6 +123,24 @@ def run(args: argparse.Namespace) -> int:
     _write(args, found, pairs, {"critic": critic, "constrained": constrained})
     _print(console, args, found)
     return 0
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Take annotations, reward model and directory from a recipe; refuse missing options."""
+    if args.annotations.suffix == ".toml":
+        from text2grad.config import load_recipe
+        from text2grad.reward_models.training import held_out_file, reward_directory, trained_model
+
+        directory = reward_directory(load_recipe(args.annotations, args.overrides))
+        args.annotations, args.out = held_out_file(directory), args.out or directory / "evaluation"
+        if args.critic is None and args.predictions is None:
+            args.model = args.model or str(trained_model(directory))
+    elif args.overrides:
+        raise ConfigError("--set overrides settings of a recipe, and the annotations are a file of records")
+    if args.model is None and args.critic is None and args.predictions is None:
+        raise ConfigError("nothing to measure: name a critic with --model, --critic or --predictions")
+    if args.out is None:
+        raise ConfigError("name the directory of the results with --out DIR")
 
 
 def _measures(args: argparse.Namespace) -> "Measures":

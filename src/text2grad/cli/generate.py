@@ -1,62 +1,144 @@
 """`text2grad generate RUN`: print answers of a trained policy, with critiques and spans."""
 
 import argparse
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import add_command
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, DataError
+from text2grad.progress import CONSOLE, note
+
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
+    from text2grad.experiments import Answer
+    from text2grad.types import Example
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    add = add_command(
+    parser = add_command(
         commands,
         "generate",
         run,
         "print answers of a trained policy, with the critiques of its critic",
-        "Sample an answer from the policy of a run, and print it with the critique of the run's learned "
-        "critic, if it has one: words and coloured spans. Without --prompt, the prompts are held-out examples of the "
-        "run's task.",
-        "example:\n  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3",
-    ).add_argument
+        "Sample answers from the policy of a run, and print each with the critique of the run's critic: words, "
+        "coloured spans, and the numbers of data.metric. The prompts are held-out prompts of the run, if no others are "
+        "named.",
+        "examples:\n"
+        "  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3\n"
+        "  text2grad generate runs/mine --examples other_prompts.jsonl --no-critic\n"
+        '  text2grad generate runs/mine --prompt "One day, Lily" --prompt "Tom had a dog" --seed 1',
+    )
+    add = parser.add_argument
     add("directory", type=Path, metavar="RUN", help="directory that `text2grad train` wrote")
-    add("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
-    add("--examples", type=int, default=3, metavar="N", help="number of held-out examples without --prompt; default 3")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
+    group.add_argument(
+        "--examples",
+        default="3",
+        metavar="N|FILE",
+        help="number of held-out prompts of the run, or a JSONL file of prompts like data.train; default 3",
+    )
     add("--seed", type=int, default=0, help="seed of the sampling; default 0")
+    add("--no-critic", action="store_true", help="print the answers alone, and do not ask the critic")
 
 
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
-    from text2grad.config import make_recipe
-    from text2grad.experiments import learned_critic, sample_by_recipe
-    from text2grad.experiments.reports import plain, print_critique
-    from text2grad.feedback import ask
+    from text2grad.config import make_recipe, read_run_file
+    from text2grad.experiments import critic_of_run, judge_answers, measure_answers, sample_answers
     from text2grad.rl import latest_checkpoint
-    from text2grad.tasks import built_in
-    from text2grad.types import Example
+    from text2grad.tasks import ProgramCritic
 
     run_file = args.directory / "run.json"
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
     if not run_file.exists() or checkpoint is None:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
-    recipe = make_recipe(json.loads(run_file.read_bytes())["recipe"], where=str(run_file), warn=False)
-    examples = [Example(prompt) for prompt in args.prompt]
-    if not examples:
-        if not recipe.data.task:
-            raise ConfigError("the run has no built-in task to take examples from; give one with --prompt TEXT")
-        examples = built_in(recipe.data.task).held_out(args.examples, recipe.data.eval_seed)
-    rollouts = sample_by_recipe(recipe, str(checkpoint / "policy"), examples, seed=args.seed)
-    critic = learned_critic(recipe, args.directory, checkpoint)
-    console = Console()
-    critiques = critic and ask(critic, examples, [rollout.response for rollout in rollouts], match=recipe.critic.match)
-    for row, rollout in enumerate(rollouts):
-        console.print(plain(rollout.example.prompt_text, style="dim"))
-        if critiques:
-            print_critique(console, rollout.response, critiques[row])
-        else:
-            console.print(plain(rollout.response))
+    recipe = make_recipe(read_run_file(args.directory)["recipe"], where=str(run_file), warn=False)
+    examples = _examples(args, recipe)
+    critic = None if args.no_critic else critic_of_run(recipe, args.directory, checkpoint)
+    if args.prompt and isinstance(critic, ProgramCritic):
+        note("the critic of a built-in task judges answers to the task's own prompts only: no critiques", warning=True)
+        critic = None
+    policy = checkpoint / "policy"
+    answers = sample_answers(recipe, policy, examples, seed=args.seed)
+    try:
+        if not args.prompt:
+            answers = measure_answers(recipe, answers)
+        if critic is not None:
+            answers = judge_answers(recipe, policy, answers, critic)
+    finally:  # the answers are printed, even if the metric or the critic fails
+        for answer in answers:
+            _print_answer(answer)
+    _print_summary(answers)
+    named = recipe.critic.use or recipe.critic.model or f"of the task {recipe.data.task}"
+    step = int(checkpoint.name.removeprefix("step-"))
+    lines = [("policy", f"{policy} (step {step})"), *([("critic", named)] if critic is not None else [])]
+    report = args.directory / "report.html"
+    more = f"text2grad generate {args.directory} --seed {args.seed + 1}"
+    lines += [("report", report)] if report.exists() else []
+    for label, text in [*lines, ("more", more)]:
+        CONSOLE.print(f"{label:<8}{text}", markup=False, highlight=False, soft_wrap=True)
     return 0
+
+
+def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
+    """Return the examples that the command line names."""
+    from text2grad.experiments import held_out_examples
+    from text2grad.feedback import read_examples
+    from text2grad.types import Example
+
+    if args.prompt:
+        return [Example(prompt) for prompt in args.prompt]
+    if not args.examples.lstrip("+-").isdigit():
+        return read_examples(args.examples)
+    count = int(args.examples)
+    if count < 1:
+        raise ConfigError(f"--examples {args.examples}: at least one prompt is needed")
+    has_own = recipe.data.held_out or recipe.data.held_out_file
+    if not recipe.data.task and not has_own:
+        raise ConfigError(
+            "the run held out no prompts (data.held_out, data.held_out_file); give some with --prompt TEXT or "
+            "--examples FILE.jsonl"
+        )
+    try:
+        found = held_out_examples(recipe, count)
+    except DataError as error:
+        raise DataError(
+            f"the run's held-out prompts cannot be read: {error}; give others with --prompt TEXT or --examples "
+            "FILE.jsonl"
+        ) from error
+    if not found:
+        raise ConfigError(
+            "data.eval_examples of the run is 0; give prompts with --prompt TEXT or --examples FILE.jsonl"
+        )
+    return found
+
+
+def _print_answer(answer: "Answer") -> None:
+    from text2grad.experiments.reports import plain, print_critique
+
+    CONSOLE.print(plain(answer.rollout.example.prompt_text, style="dim"))
+    if answer.critique is None:
+        CONSOLE.print(plain(answer.rollout.response))
+    else:
+        print_critique(CONSOLE, answer.rollout.response, answer.critique)
+
+
+def _print_summary(answers: Sequence["Answer"]) -> None:
+    """Print the means over the answers."""
+    tokens = sum(len(answer.rollout.response_ids) for answer in answers)
+    figures = {name: fmean(a.metrics[name] for a in answers) for name in answers[0].metrics}
+    rewards = [answer.reward for answer in answers if answer.reward is not None]
+    if rewards:
+        deltas = [value for answer in answers for value in answer.delta]
+        figures["reward"] = fmean(rewards)
+        figures["positive share"] = sum(value > 0 for value in deltas) / max(tokens, 1)
+        figures["negative share"] = sum(value < 0 for value in deltas) / max(tokens, 1)
+    figures["mean tokens"] = tokens / len(answers)
+    figures["truncated share"] = fmean(answer.rollout.truncated for answer in answers)
+    count = "1 answer" if len(answers) == 1 else f"{len(answers):,} answers"
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
+    CONSOLE.print(f"{count}: {shown}", markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -51,3 +51,14 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
     """
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
     return [f"{name}={text}" for name, text in {**texts, **(numbers or {})}.items() if text]
+
+
+def print_lines(figures: Sequence[tuple[str, str]]) -> None:
+    """Print names and values in two columns; values are not wrapped, so that paths and commands can be copied."""
+    from rich.text import Text
+
+    from text2grad.progress import CONSOLE
+
+    width = max(len(name) for name, _ in figures) + 3
+    for name, value in figures:
+        CONSOLE.print(Text(f"{name:{width}}{value}"), soft_wrap=True)

@@ -1,14 +1,22 @@
 """`text2grad reward RECIPE.toml`: train a language model to write critiques, on annotations."""
 
 import argparse
-import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from text2grad.cli.options import add_command, add_set, print_lines, shorthands
 
-from text2grad.cli.options import add_command, add_set, shorthands
-from text2grad.experiments.reports import plain
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
+
+SHOWN = {
+    "held-out F1": "f1",
+    "F1 positive": "f1/positive",
+    "F1 negative": "f1/negative",
+    "unreadable": "failure_rate",
+    "quotes not found": "unmatched_rate",
+}
 
 DESCRIPTION = """\
 Train a causal language model, in full or with LoRA, to write a critique of a response with quotes: phase 2 of
@@ -34,11 +42,11 @@ def add_parser(commands: Any) -> None:
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
     add("--annotations", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
     add("--held-out", metavar="FILE", help="shorthand for --set reward_model.held_out_file=FILE")
-    add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
-    add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
+    add("--model", metavar="PATH", help="shorthand for --set reward_model.model=PATH")
+    add("--out", metavar="DIR", help="shorthand for --set reward_model.out=DIR")
     add_set(add)
     add("--merge", action="store_true", help="shorthand for --set reward_model.merge=true")
-    add("--resume", action="store_true", help="continue the run in run.out from its last checkpoint")
+    add("--resume", action="store_true", help="continue the run in its directory from its last checkpoint")
     add("--push-to-hub", metavar="OWNER/NAME", help="upload the reward model, merged if --merge is set")
     add("--private", action="store_true", help="make a new repository private")
 
@@ -54,26 +62,61 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "reward_model.annotations": args.annotations,
         "reward_model.held_out_file": args.held_out,
-        "model.path": args.model,
-        "run.out": args.out,
+        "reward_model.model": args.model,
+        "reward_model.out": args.out,
         "reward_model.merge": args.merge,
     }
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
 
+    from text2grad.progress import duration, note
     from text2grad.reward_models.training import RewardRun
 
     reward = RewardRun(recipe, resume=args.resume)
-    console = Console(quiet=int(os.environ.get("RANK", "0")) != 0)
-    for name, count in reward.counts.items():
-        console.print(plain(f"{name.replace('_', ' '):16}{count:,}"))
+    counts = reward.counts
+    if reward.is_main:
+        note(
+            f"{counts['learned']:,} annotations to train on and {counts['held_out']:,} held out; left out: "
+            f"{counts['too_long']:,} too long, {counts['unreadable']:,} unreadable, {counts['shared_prompts']:,} whose "
+            f"prompt is held out; {counts['unaligned']:,} cannot be measured"
+        )
 
     def on_measured(step: int, steps: int, measured: dict[str, float]) -> None:
         shown = "   ".join(f"{name} {value:.3f}" for name, value in measured.items() if not name.startswith("gap"))
-        console.print(plain(f"step {step:,} of {steps:,}   {shown}"), soft_wrap=True)
+        note(f"held out, step {step:,} of {steps:,}   {shown}")
 
     path = reward.run(on_measured)
-    console.print(plain(f"reward model   {path}\ncard           {path / 'README.md'}"), soft_wrap=True)
-    if args.push_to_hub and reward.is_main:
-        address = reward.push(args.push_to_hub, private=args.private)
-        console.print(plain(f"pushed         {address}"), soft_wrap=True)
+    if not reward.is_main:
+        return 0
+    found = reward.results()
+    before, after = found.get("before", {}), found["measured"]
+    if before and after["f1"] <= before["f1"]:
+        note(
+            f"held-out F1 did not rise ({before['f1']:.3f} → {after['f1']:.3f}): this reward model teaches nothing. "
+            f"Change reward_model.lr = {recipe.reward_model.lr:g}, train longer, or annotate more responses",
+            warning=True,
+        )
+    print_lines(
+        [
+            *((name, f"{change(before, after, key)}") for name, key in SHOWN.items() if key in after),
+            ("best step", f"{found['best_step']:,} of {found['steps']:,}"),
+            ("learned", f"{counts['learned']:,} critiques of {counts['target_tokens']:,} tokens"),
+            ("time", duration(found["seconds"])),
+            ("reward model", str(path)),
+            ("card", str(path / "README.md")),
+            ("next", next_command(args.recipe, recipe, reward.directory)),
+        ]
+    )
+    if args.push_to_hub:
+        print_lines([("pushed", reward.push(args.push_to_hub, private=args.private))])
     return 0
+
+
+def change(before: Mapping[str, float], after: Mapping[str, float], key: str) -> str:
+    """Return a measurement before and after; "–" where it is not known before."""
+    return f"{before[key]:.3f} → {after[key]:.3f}" if key in before else f"– → {after[key]:.3f}"
+
+
+def next_command(file: Path, recipe: "Recipe", directory: Path) -> str:
+    """Return the command that measures the new reward model on its held-out annotations."""
+    named = recipe.reward_model.out and Path(recipe.reward_model.out).resolve() == directory.resolve()
+    return f"text2grad evaluate-reward {file}" + ("" if named else f" --set reward_model.out={directory}")

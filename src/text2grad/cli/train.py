@@ -2,13 +2,42 @@
 
 import argparse
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.table import Table
 
 from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError
+from text2grad.progress import CONSOLE, duration, note
+
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
+
+FIGURES = {
+    "reward/per_response": "reward",
+    "delta/positive_share": "positive share",
+    "delta/negative_share": "negative share",
+    "critic/failure_rate": "failure rate",
+    "kl/per_token": "kl per token",
+    "length/mean": "mean tokens",
+    "length/truncated_share": "truncated share",
+}
+"""Metrics of the rollouts that a run without held-out examples shows at its end."""
+
+LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
+MOST_STEPS = 10  # of which a run without held-out examples shows the mean, at the beginning and at the end
+
+NOTHING_LABELLED = 3
+"""Exit status if every step has finished, but the critic labelled nothing in any of them."""
+
+NOTHING_SAID = (
+    "the critic labelled no token in any step: the policy learned nothing from it. Look at its critiques in "
+    "report.html, and at critic/unmatched_rate in metrics.jsonl"
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -19,13 +48,18 @@ def add_parser(commands: Any) -> None:
         run,
         "train a policy as a recipe says",
         "Train a policy with critiques: rollouts, critiques with spans, δ per token, clipped PPO. Writes "
-        "metrics.jsonl, every rollout with its critique and per-token values, checkpoints that resume exactly, and at "
-        "the end results.json, curves.png and report.html.",
+        "metrics.jsonl, every rollout with its critique and per-token values, evaluations on held-out prompts, "
+        "checkpoints that resume exactly, and at the end results.json, curves.png and report.html.",
         "examples:\n"
         "  text2grad train recipes/stories.toml --model path/to/stories260k\n"
-        "  text2grad train my.toml --critic my_module:critic --set ppo.beta=0.1 --set run.steps=20\n"
+        "  text2grad train my.toml --critic my_module:critic --set data.held_out=0.1 --set run.steps=20\n"
         "  text2grad train my.toml --resume\n"
-        "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml",
+        "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml\n\n"
+        "exit status:\n"
+        "  0         the run is finished\n"
+        "  2         an error, with an explanation\n"
+        "  3         the run is finished, but the critic labelled nothing in any step\n"
+        "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
@@ -48,13 +82,103 @@ def run(args: argparse.Namespace) -> int:
     if not recipe.data.task and not recipe.critic.use and not recipe.critic.model:
         raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
 
-    from text2grad.experiments import main_metric, run_recipe
-    from text2grad.experiments.reports import print_table, read_run, write_report
+    from text2grad.experiments import run_recipe
+    from text2grad.rl import RunLog, said_nothing
 
     policy = run_recipe(recipe, resume=args.resume)
     if int(os.environ.get("RANK", "0")) == 0:
-        out, console = Path(recipe.run.out), Console()
-        results = write_report([read_run(out)], out, metric=main_metric(recipe), title=f"Text2Grad: {out.name}")
-        print_table(console, results, "Held-out examples before and after")
-        console.print(f"policy   {policy}\nreport   {out / 'report.html'}\ncurves   {out / 'curves.png'}", markup=False)
+        report(recipe, policy)
+        if said_nothing(RunLog(Path(recipe.run.out)).metrics()):
+            note(NOTHING_SAID, warning=True)
+            return NOTHING_LABELLED
     return 0
+
+
+def report(recipe: "Recipe", policy: Path) -> None:
+    """Write the report of a finished run, and print its numbers, its files and the next commands."""
+    from text2grad.experiments import main_metric
+    from text2grad.experiments.reports import read_run, write_report
+
+    out = Path(recipe.run.out)
+    found = read_run(out)
+    name = recipe.run.name or out.resolve().name
+    metric = main_metric(recipe, found.evaluations)
+    write_report([found], out, metric=metric, title=f"Text2Grad: {name}")
+    print_numbers(found.metrics, found.evaluations, metric)
+    print_account(found.metrics, responses=len(found.metrics) * recipe.rollout.batch_size)
+    quoted = shlex.quote(str(out))
+    examples = "--examples 3" if found.evaluations else '--prompt "..."'
+    lines = [
+        ("policy", policy),
+        ("report", out / "report.html"),
+        ("curves", out / "curves.png"),
+        ("numbers", out / "results.json"),
+        ("answers", f"text2grad generate {quoted} {examples}"),
+    ]
+    if recipe.run.tracker == "tensorboard":
+        lines.append(("tracker", f"tensorboard --logdir {quoted}"))
+    for label, text in lines:
+        CONSOLE.print(f"{label:<9}{text}", markup=False, highlight=False, soft_wrap=True)
+    if len(found.evaluations) > 1:
+        warn_of_repetition(*(found.evaluations[at]["metrics"] for at in (0, -1)))
+    if not found.evaluations:
+        CONSOLE.print(
+            "No prompts were held out, so these numbers are of prompts that the policy was trained on. For held-out "
+            "numbers, train with --set data.held_out=0.1 in another --out.",
+            style="dim",
+        )
+
+
+def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dict[str, Any]], metric: str) -> None:
+    """Print the held-out metrics before and after training, or the rollouts of the first and the last steps."""
+    if len(evaluations) > 1:
+        first, last = evaluations[0], evaluations[-1]
+        count = len(last.get("responses", ()))
+        title = f"{count} held-out responses" if count else "Held-out responses"
+        before, after = first["metrics"], last["metrics"]
+        columns = (f"step {first['step']}", f"step {last['step']}")
+    else:
+        some = max(1, min(MOST_STEPS, len(metrics) // 2))
+        title = "Rollouts in training"
+        before, after = (_means(part) for part in (metrics[:some], metrics[-some:]))
+        columns = (f"first {some} steps", f"last {some} steps") if some > 1 else ("first step", "last step")
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+    table.add_column("")
+    for column in (*columns, "change"):
+        table.add_column(column, justify="right")
+    for name, value in after.items():
+        start = before.get(name)
+        cells = ("", "") if start is None else (_number(start), f"{value - start:+.3f}")
+        table.add_row(
+            name.replace("_", " "), cells[0], _number(value), cells[1], style="bold" if name == metric else ""
+        )
+    CONSOLE.print(table)
+
+
+def warn_of_repetition(before: dict[str, float], after: dict[str, float]) -> None:
+    """Print a warning if the held-out responses became much more alike."""
+    start, end = before.get("distinct_2", 0.0), after.get("distinct_2", 0.0)
+    if end < LESS_DISTINCT * start:
+        note(
+            f"distinct 2-grams fell from {start:.2f} to {end:.2f}: the policy repeats what the critic likes. Read the "
+            "answers; a larger ppo.beta, a smaller optim.lr or fewer positive spans keep it closer to its start.",
+            warning=True,
+        )
+
+
+def print_account(metrics: Sequence[dict[str, float]], *, responses: int) -> None:
+    """Print the numbers of steps and responses, and the time of each phase of a step."""
+    names = dict.fromkeys(name for line in metrics for name in line if name.startswith("seconds/"))
+    seconds = {name.removeprefix("seconds/"): sum(line.get(name, 0.0) for line in metrics) for name in names}
+    total = sum(seconds.values())
+    shares = ", ".join(f"{name} {value / total:.0%}" for name, value in seconds.items() if value >= 0.005 * total)
+    steps = "1 step" if len(metrics) == 1 else f"{len(metrics):,} steps"
+    CONSOLE.print(f"{steps} of training, {responses:,} responses, {duration(total)}: {shares}", highlight=False)
+
+
+def _means(lines: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {label: fmean(line[name] for line in lines) for name, label in FIGURES.items()}
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"

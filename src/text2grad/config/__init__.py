@@ -1,4 +1,7 @@
-"""TOML → frozen, typed settings of a run, one module per subject. May import: `errors`, `types`, `files`."""
+"""TOML → frozen, typed settings of a run, one module per subject.
+
+May import: `errors`, `types`, `files`, `progress`.
+"""
 
 import lazy_loader
 

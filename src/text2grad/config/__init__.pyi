@@ -6,4 +6,10 @@ from .reward_model import (
     RefreshConfig as RefreshConfig,
     RewardModelConfig as RewardModelConfig,
 )
-from .run_directory import check_world_size as check_world_size, open_run as open_run
+from .run_directory import (
+    changed_settings as changed_settings,
+    check_directory as check_directory,
+    check_world_size as check_world_size,
+    open_run as open_run,
+    read_run_file as read_run_file,
+)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from text2grad.config.section import Count, Fraction, Listed, NonNegative, Positive, Section
+from text2grad.config.section import Count, Fraction, Listed, NonNegative, Positive, Section, refuse_no_measure
 from text2grad.types import Optimizer
 
 NOT_THE_POLICY = (
@@ -119,17 +119,52 @@ class OptimConfig(Section):
 
 
 class SFTConfig(Section):
-    """Supervised fine-tuning of the policy on demonstrations (quickstart)."""
+    """Supervised fine-tuning of the policy on demonstrations: `text2grad sft`, and the start of the quickstart."""
 
-    layers: Count = 2
-    """Transformer blocks of the quickstart's Llama."""
+    model: str = ""
+    """Model to fine-tune; empty takes model.path."""
+    data: Annotated[tuple[str, ...], Listed] = ()
+    """JSONL files of demonstrations: {"prompt", "reference"} or {"messages": [...]}; empty takes data.train."""
+    out: str = "runs/sft"
+    """Directory of the fine-tuned model (`model/`), metrics and checkpoints."""
     steps: Count = 800
     """Optimizer steps."""
+    epochs: Positive | None = None
+    """Passes over the demonstrations; replaces `steps`."""
     batch_size: Count = 32
-    """Demonstrations per step."""
+    """Demonstrations per step; packed rows with `packing`."""
+    accumulate: Count = 1
+    """Gradient accumulation steps: less memory, more time."""
     lr: Positive = 1e-5
     """Peak learning rate."""
     optimizer: Optimizer = "adamw"
     """adamw; or muon for the hidden matrices, several times faster for tiny models."""
+    lora_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Dropout before the LoRA adapter (model.lora_r > 0) in fine-tuning: 0.05 in the paper. RL runs without dropout."""
+    max_tokens: Count = 1_024
+    """Length limit of a demonstration in tokens; longer ones are left out and counted, never truncated."""
+    packing: bool = False
+    """Pack several demonstrations into one row of `max_tokens`, without attention between them."""
+    bf16: bool = False
+    """Mixed precision: bfloat16 arithmetic with 32-bit weights."""
+    held_out: Fraction = 0.05
+    """Share of the prompts that is held out to measure the loss."""
+    held_out_file: str = ""
+    """JSONL file of held-out demonstrations instead; their prompts are removed from the training demonstrations."""
+    eval_limit: Count = 500
+    """Most held-out demonstrations of one measurement."""
+    eval_every: Count = 100
+    """Steps between measurements; each writes a checkpoint."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Early stopping: measurements without a lower held-out loss; 0 never stops early."""
+    merge: bool = False
+    """Also write the LoRA model merged into its base (`merged/`)."""
+    layers: Count = 2
+    """Transformer blocks of the quickstart's Llama."""
     after_reward_model: Annotated[int, Field(ge=0)] = 0
-    """Fine-tuning steps from the reward model's weights for the initial policy; 0 starts from the fine-tuned policy."""
+    """The quickstart's fine-tuning steps from the reward model's weights; 0 starts from the fine-tuned policy."""
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> "SFTConfig":
+        refuse_no_measure(self.held_out, self.held_out_file)
+        return self

@@ -21,7 +21,8 @@ from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
 from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import Section
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, DataError
+from text2grad.files import read_text
 
 
 class Recipe(Section):
@@ -78,10 +79,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         ConfigError: if the file cannot be read, a key is unknown or a value is refused.
     """
     try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read recipe {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(read_text(Path(path)))
+    except DataError as error:
+        raise ConfigError(str(error).replace("cannot read", "cannot read recipe", 1)) from error
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
         _apply(data, override)

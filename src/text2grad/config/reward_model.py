@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from text2grad.config.section import Count, Fraction, Listed, Positive, Section
+from text2grad.config.section import Count, Fraction, Listed, Positive, Section, refuse_no_measure
 from text2grad.types import CritiqueForm, Optimizer
 
 
@@ -29,6 +29,10 @@ class RewardModelConfig(Section):
     """Write the feedback before the spans; false is the ablation without reasoning (section 5.3)."""
     annotations: Annotated[tuple[str, ...], Listed] = ()
     """JSONL files of annotations. This setting and all below belong to `text2grad reward` only."""
+    model: str = ""
+    """Model to train; empty takes model.path."""
+    out: str = ""
+    """Directory of the reward model (`model/`), metrics and checkpoints; empty takes run.out."""
     form: CritiqueForm = "spans"
     """Target format: quotes; a label per word (Appendix I.1); all words with scores (published SLF5K code)."""
     epochs: Positive | None = None
@@ -43,6 +47,8 @@ class RewardModelConfig(Section):
     """Gradient accumulation steps: less memory, more time."""
     bf16: bool = False
     """Mixed precision: bfloat16 arithmetic with 32-bit weights."""
+    lora_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Dropout before the LoRA adapter (model.lora_r > 0) in training: 0.05 in the paper."""
     held_out: Fraction = 0.1
     """Share of the prompts that is held out for measurement."""
     held_out_file: str = ""
@@ -60,11 +66,7 @@ class RewardModelConfig(Section):
 
     @model_validator(mode="after")
     def _measures_something(self) -> "RewardModelConfig":
-        if not self.held_out_file and not 0.0 < self.held_out < 1.0:
-            raise ValueError(
-                f"held_out = {self.held_out} leaves nothing to measure on or to learn from; choose a share between 0 "
-                "and 1, or name a held_out_file"
-            )
+        refuse_no_measure(self.held_out, self.held_out_file)
         return self
 
 

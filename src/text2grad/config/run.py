@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from text2grad.config.section import Count, Section
+from text2grad.config.section import Count, Fraction, Section
 
 
 class DataConfig(Section):
@@ -14,16 +14,39 @@ class DataConfig(Section):
     """A built-in task: "stories", "summarization", "code" or "qa"."""
     train: str | None = None
     """JSONL file of examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}}."""
+    held_out: Fraction = 0.0
+    """Share of the prompts of `train` that is held out for evaluations and never trained on; 0 for none."""
+    held_out_file: str = ""
+    """JSONL file of held-out examples instead; their prompts are removed from the training examples."""
+    metric: str = ""
+    """ "module:function" of a metric, (example, response) → dict of numbers; the curves show the first number."""
     examples: Count = 10_000
     """Training examples that a built-in task generates."""
     eval_examples: Annotated[int, Field(ge=0)] = 200
-    """Held-out examples of a built-in task for the evaluations before and after; 0 skips them."""
+    """Most held-out examples of one evaluation, which the critic judges once each; 0 skips evaluations."""
     eval_seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the held-out examples: tune on one seed, report on another."""
+    """Seed that chooses the held-out examples: tune on one seed, report on another."""
     eval_every: Annotated[int, Field(ge=0)] = 0
-    """Steps between further evaluations; 0 for none."""
+    """Steps between evaluations, beside those before and after training; 0 for none."""
     too_long: Literal["refuse", "skip"] = "refuse"
     """Treatment of prompts that leave no room for a response."""
+
+    @model_validator(mode="after")
+    def _held_out_fits(self) -> "DataConfig":
+        if self.held_out and self.held_out_file:
+            raise ValueError("held_out and held_out_file are both set; choose a share of `train`, or a file")
+        if self.held_out == 1.0:
+            raise ValueError("held_out = 1.0 leaves no prompt to train on; choose a share between 0 and 1")
+        if self.task and (self.held_out or self.held_out_file):
+            raise ValueError(
+                "held_out and held_out_file belong to a `train` file; a built-in task has held-out examples of its own"
+            )
+        if self.metric and not (self.task or self.held_out or self.held_out_file):
+            raise ValueError(
+                f'metric = "{self.metric}" has no responses to measure; hold out prompts with held_out = 0.1, or name '
+                "a held_out_file"
+            )
+        return self
 
 
 class RunConfig(Section):
@@ -41,5 +64,11 @@ class RunConfig(Section):
     """Checkpoints to keep; older ones are removed."""
     threads: Annotated[int, Field(ge=0)] = 0
     """CPU threads of torch; 0 for torch's default. Exact resume needs the same number."""
-    tracker: Literal["tensorboard", "wandb", "none"] = "tensorboard"
-    """Tracker of the metrics, beside metrics.jsonl."""
+    tracker: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
+    """Tracker of metrics, settings and tables of responses, beside the files of the run."""
+    project: str = "text2grad"
+    """Project of the run in wandb and trackio."""
+    name: str = ""
+    """Name of the run in wandb and trackio; empty takes the name of the directory `out`."""
+    table_every: Annotated[int, Field(ge=0)] = 10
+    """Steps between tables of rollouts sent to the tracker; 0 sends no prompt, response or critique."""

@@ -1,9 +1,16 @@
-"""The directory of a run: its recipe and versions, compared when the run is resumed."""
+"""The directory of a run: its recipe, inputs and versions, compared when the run is resumed.
+
+A run is resumed only with what decided its finished steps: the settings, the prompts, the files and models that the
+settings name. Other versions of Python, torch, transformers or text2grad, or other numbers of threads or processes, can
+change the last bits of what follows; they are named in a warning.
+"""
 
 import json
 import os
+import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,53 +20,120 @@ import torch
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError
 from text2grad.files import lock_directory, to_json, write_atomically
+from text2grad.progress import note
 
 # Settings that may differ on resume: they change memory, output or the length of a run, but no finished step.
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
-    *(("run", key) for key in ("steps", "out", "save_every", "keep_checkpoints", "tracker")),
+    *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
+    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "tracker")),
 }
+STEPS = ("run", "steps")
+
+# Settings that name a file or the directory of a model, whose contents are compared.
+INPUTS = (
+    *(("data", "train"), ("data", "held_out_file"), ("refresh", "replay_from")),
+    *(("model", "path"), ("critic", "model")),
+)
+READ_WHOLE_BYTES = 64 * 2**20  # of larger files blocks are read
+BLOCK_BYTES, BLOCKS = 2**16, 256
 
 
-def open_run(directory: Path, recipe: Recipe, *, resume: bool, processes: int) -> None:
-    """Create a run's directory and write run.json (recipe, versions, threads, processes), or check it on resume.
+def check_directory(directory: Path, *, resume: bool) -> None:
+    """Check, before anything is loaded, that a run can begin in a directory, or can be resumed.
+
+    Only the first process of a launch checks; it creates the run before others arrive.
+
+    Raises:
+        ConfigError: if the directory is a file or cannot be created or written, already holds a run and `resume` is
+            False, or holds no run and `resume` is True.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    exists = (directory / "run.json").exists()
+    if resume and not exists:
+        raise ConfigError(f"{directory} holds no run to resume; start it without --resume, or name its directory")
+    if exists and not resume:
+        raise ConfigError(
+            f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
+            "--set run.out=DIR."
+        )
+    place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not place.is_dir():
+        raise ConfigError(f"run.out = {str(directory)!r}: {place} is a file, not a directory; choose another")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"run.out = {str(directory)!r}: no permission to write to {place}; choose another directory")
+
+
+def open_run(
+    directory: Path,
+    recipe: Recipe,
+    *,
+    resume: bool,
+    processes: int,
+    inputs: Mapping[str, str] | None = None,
+    fixed_steps: bool = False,
+    sections: Sequence[str] = tuple(Recipe.model_fields),
+) -> None:
+    """Create a run's directory and write run.json (recipe, inputs, versions), or check it on resume.
 
     Only one process of a run calls this.
 
+    Args:
+        directory: the run's.
+        recipe: its settings; files and directories of models that they name are inputs, too.
+        resume: continue the run in the directory.
+        processes: number of processes of the run.
+        inputs: digests of further inputs by name.
+        fixed_steps: `run.steps` decides finished steps, as the length of a learning rate schedule does.
+        sections: of the recipe, whose settings decide the result and are compared.
+
     Raises:
-        ConfigError: if it already holds a run and `resume` is False, holds no run and `resume` is True, or another
-            process is writing to it.
-        CheckpointError: if it holds a run of another recipe.
+        ConfigError: as `check_directory`, or if another process is writing to the directory.
+        CheckpointError: if it holds a run of another recipe or of other inputs, or its run.json cannot be read.
     """
-    mark = directory / "run.json"
-    settings = recipe.model_dump(mode="json")
-    if resume and not mark.exists():
-        raise ConfigError(f"{directory} holds no run to resume; start it without --resume, or name its directory")
+    check_directory(directory, resume=resume)
     lock_directory(directory)
-    if mark.exists():
-        if not resume:
-            raise ConfigError(
-                f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
-                "--set run.out=DIR."
-            )
-        before = make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
-        _refuse_other_recipe(before.model_dump(mode="json"), settings, directory)
+    now: dict[str, Any] = {
+        "recipe": recipe.model_dump(mode="json"),
+        "inputs": {**_inputs_of(recipe, sections, directory), **(inputs or {})},
+        "text2grad": version("text2grad"),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+    }
+    if resume:
+        before = read_run_file(directory)
+        was = make_recipe(before["recipe"], where=str(directory / "run.json"), warn=False)
+        compared = {section: now["recipe"][section] for section in sections}
+        _refuse_other_recipe(was.model_dump(mode="json"), compared, directory, fixed_steps=fixed_steps)
+        _refuse_other_inputs(before.get("inputs", {}), now["inputs"], directory)
+        _warn_of_versions(before, now, directory)
     (directory / "checkpoints").mkdir(exist_ok=True)
-    write_atomically(
-        mark,
-        to_json(
-            {
-                "recipe": settings,
-                "text2grad": version("text2grad"),
-                "torch": torch.__version__,
-                "transformers": version("transformers"),
-                "commit": _commit(),
-                "threads": torch.get_num_threads(),
-                "processes": processes,
-            }
-        ),
-    )
+    write_atomically(directory / "run.json", to_json(now))
+
+
+def read_run_file(directory: Path) -> dict[str, Any]:
+    """Return the contents of a run's run.json.
+
+    Raises:
+        CheckpointError: if it cannot be read.
+    """
+    path = directory / "run.json"
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict) or not isinstance(found.get("recipe"), dict):
+            raise ValueError("no recipe in it")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"cannot read {path}: {error}. Restore it from a backup, or begin again in another directory with "
+            "--set run.out=DIR"
+        ) from error
+    return found
 
 
 def check_world_size(processes: int) -> None:
@@ -79,17 +153,102 @@ def check_world_size(processes: int) -> None:
         )
 
 
-def _refuse_other_recipe(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:
-    changed = [
+def digest_of(path: Path) -> str:
+    """Return a hash of a file, or of the names and contents of the files in a directory, pages about it left out.
+
+    Files of up to 64 MiB are read whole, larger files in 256 blocks of 64 KiB at equal distances.
+    """
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    hashed = sha256()
+    for file in files:
+        if path.is_dir() and (file.suffix in (".md", ".log", ".html", ".png") or file.name.startswith(".")):
+            continue
+        size = file.stat().st_size
+        hashed.update(to_json([file.name if path.is_dir() else "", size]))
+        with file.open("rb") as opened:
+            if size <= READ_WHOLE_BYTES:
+                hashed.update(opened.read())
+                continue
+            for number in range(BLOCKS):
+                opened.seek(number * (size - BLOCK_BYTES) // (BLOCKS - 1))
+                hashed.update(opened.read(BLOCK_BYTES))
+    return hashed.hexdigest()
+
+
+def _inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict[str, str]:
+    """Return the digests of the files and directories that sections of a recipe name, by setting.
+
+    Names of the hub have none, nor has what the run itself writes into its directory.
+    """
+    settings = recipe.model_dump(mode="json")
+    named = {f"{section}.{key}": settings[section].get(key) for section, key in INPUTS if section in sections}
+    return {
+        name: digest_of(Path(value))
+        for name, value in named.items()
+        if isinstance(value, str) and value and Path(value).exists()
+        if not Path(value).resolve().is_relative_to(directory.resolve())
+    }
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return each setting that decides a result and differs between two recipes, as "section.key: old → new".
+
+    Args:
+        before: settings by section, as `Recipe.model_dump(mode="json")` returns them.
+        now: the same, of the sections to compare.
+    """
+    return [
         f"{section}.{key}: {before[section][key]!r} → {value!r}"
         for section, values in now.items()
         for key, value in values.items()
-        if (section, key) not in FREE and before[section][key] != value
+        if (section, key) not in FREE | {STEPS} and before[section][key] != value
     ]
+
+
+def _refuse_other_recipe(
+    before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
+) -> None:
+    changed = changed_settings(before, now)
     if changed:
         raise CheckpointError(
             f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "
-            "settings it was started with, or choose another directory with --set run.out=DIR."
+            "settings it was started with, or choose another directory with --out DIR."
+        )
+    if fixed_steps and before["run"]["steps"] != now["run"]["steps"]:
+        steps, wanted, schedule = before["run"]["steps"], now["run"]["steps"], now["optim"]["schedule"]
+        raise CheckpointError(
+            f'{directory} holds a run of run.steps = {steps}, now {wanted}, and optim.schedule = "{schedule}" spreads '
+            f"the learning rate over them: finished steps would have had another one. Resume with --set run.steps="
+            f"{steps}; to train further, start a run from its policy (--model DIR/checkpoints/step-N/policy --set "
+            'run.out=DIR). Only runs with optim.schedule = "constant" can be made longer.'
+        )
+
+
+def _refuse_other_inputs(before: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
+    changed = [
+        f"{name} (SHA-256 {before[name][:8]}… → {now[name][:8] + '…' if name in now else 'not found'})"
+        for name in before
+        if now.get(name) != before[name]
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{directory} holds a run on other inputs; their contents changed: {'; '.join(changed)}. Restore them, or "
+            "choose another directory with --set run.out=DIR."
+        )
+
+
+def _warn_of_versions(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:
+    """Warn of versions, threads and processes that differ from the time when the run was started or last resumed."""
+    changed = [
+        f"{name} {before[name]} → {now[name]}"
+        for name in ("text2grad", "torch", "transformers", "python", "threads", "processes")
+        if name in before and before[name] != now[name]
+    ]
+    if changed:
+        note(
+            f"{directory}: resumed with other versions ({', '.join(changed)}); the steps that follow may differ in "
+            "their last bits from a run that was never stopped",
+            warning=True,
         )
 
 

@@ -17,3 +17,12 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True, allow_inf_nan=False
     )
+
+
+def refuse_no_measure(held_out: float, held_out_file: str) -> None:
+    """Refuse a share of held-out data that leaves nothing to measure on or nothing to learn from."""
+    if not held_out_file and not 0.0 < held_out < 1.0:
+        raise ValueError(
+            f"held_out = {held_out} leaves nothing to measure on or to learn from; choose a share between 0 and 1, or "
+            "name a held_out_file"
+        )

@@ -1,6 +1,12 @@
 from .annotation_items import endpoint_values as endpoint_values, items_of as items_of
+from .answers import (
+    Answer as Answer,
+    judge_answers as judge_answers,
+    measure_answers as measure_answers,
+    sample_answers as sample_answers,
+)
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
-from .evaluate_policy import sample_by_recipe as sample_by_recipe
+from .evaluations import main_metric as main_metric
 from .jobs import Job as Job, run_jobs as run_jobs
 from .methods import (
     COMPARED as COMPARED,
@@ -14,9 +20,14 @@ from .methods import (
     steps_made as steps_made,
 )
 from .pipeline import Pipeline as Pipeline
-from .recipe_run import learned_critic as learned_critic, main_metric as main_metric, run_recipe as run_recipe
+from .recipe_run import (
+    critic_of_run as critic_of_run,
+    held_out_examples as held_out_examples,
+    run_recipe as run_recipe,
+)
 from .run_comparison import (
     compare_runs as compare_runs,
     print_compared as print_compared,
     write_compared as write_compared,
 )
+from .sft_run import SFTRun as SFTRun

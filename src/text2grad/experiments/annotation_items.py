@@ -51,7 +51,7 @@ def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = Non
 
     Raises:
         ConfigError: if the recipe names no data, or no policy to generate missing responses.
-        DataError: if the data cannot be used.
+        DataError: if the data cannot be used, or two examples have the same id.
     """
     data = recipe.data
     if not data.task and not data.train:
@@ -60,6 +60,7 @@ def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = Non
         examples = built_in(data.task).train(data.examples, recipe.run.seed)[:limit]
     else:
         examples = read_examples(str(data.train))[:limit]
+        _refuse_same_ids(examples, str(data.train))
     responses = [_text(example, "response") for example in examples]
     if all(response is None for response in responses):
         examples, sampled = _responses(recipe, examples, out / RESPONSES)
@@ -75,6 +76,16 @@ def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = Non
             f'{data.train}: example {row} has no "response", but other examples have; add it to all, or to none'
         )
     return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
+
+
+def _refuse_same_ids(examples: Sequence[Example], path: str) -> None:
+    seen: dict[str, int] = {}
+    for row, example in enumerate(examples, start=1):
+        if "id" in example.meta and (before := seen.setdefault(_id(example, row), row)) != row:
+            raise DataError(
+                f"{path}: examples {before} and {row} have the same id {_id(example, row)!r}, so their critiques could "
+                'not be told apart; change one of them, or leave "id" out everywhere: examples are numbered then'
+            )
 
 
 def _id(example: Example, row: int) -> str:

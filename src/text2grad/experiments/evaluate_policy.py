@@ -1,13 +1,12 @@
-"""A policy on held-out examples: responses, KL from the start and the metrics of the task."""
+"""A policy and prompts → sampled responses, as in training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 from text2grad.config import Recipe
 from text2grad.models import (
-    PolicyWithValue,
-    Reference,
-    collate,
     fitting_prompts,
     load_policy,
     load_tokenizer,
@@ -19,8 +18,6 @@ from text2grad.models import (
 )
 from text2grad.types import Example, Rollout
 
-EVALUATION_SEED = 20_250_522  # keeps its random numbers apart from the numbers of training steps
-
 
 class Sampling(NamedTuple):
     """Settings of sampling: length limit, temperature, stop ids, padding id, rows of one generate call."""
@@ -30,13 +27,6 @@ class Sampling(NamedTuple):
     eos_ids: Sequence[int]
     pad_id: int
     rows_at_once: int = 64
-
-
-class Evaluation(NamedTuple):
-    """Responses to held-out examples and their metrics."""
-
-    rollouts: list[Rollout]
-    metrics: dict[str, float]
 
 
 def sample_rollouts(
@@ -95,57 +85,14 @@ def sample_by_recipe(
         more: seed and further arguments of `sample_rollouts`.
     """
     settings, code = recipe.rollout, recipe.model.trust_remote_code
-    policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval()
+    policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
     tokenizer = load_tokenizer(path, trust_remote_code=code)
     eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
-    pad, rows = padding_id(tokenizer, eos), settings.rows_at_once
+    pad, rows = padding_id(policy, tokenizer, eos), settings.rows_at_once
     sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
     return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, **more)
 
 
-def evaluate(
-    model: PolicyWithValue,
-    reference: Reference,
-    tokenizer: Any,
-    examples: Sequence[Example],
-    score: Callable[[Sequence[Example], Sequence[str]], dict[str, float]],
-    sampling: Sampling,
-    *,
-    prompt_format: str = "auto",
-    seed: int = 0,
-) -> Evaluation:
-    """Sample one response per example, as in training, and score them.
-
-    Args:
-        model: the policy with its value function.
-        reference: the frozen policy of step 0.
-        tokenizer: the policy's.
-        examples: held-out task instances.
-        score: (examples, responses) → metrics.
-        sampling: settings of sampling.
-        prompt_format: as in `fitting_prompts`.
-        seed: of the sampling; the same seed before and after training makes the comparison paired.
-
-    Returns:
-        The rollouts, and the task's metrics with `kl_per_token` (k1, nats), `mean_tokens` and `truncated_share`.
-    """
-    rollouts = sample_rollouts(
-        model.policy, tokenizer, examples, sampling, prompt_format=prompt_format, seed=seed + EVALUATION_SEED
-    )
-    kl, tokens = 0.0, 0
-    for start in range(0, len(rollouts), sampling.rows_at_once):
-        batch = collate(
-            rollouts[start : start + sampling.rows_at_once], pad_id=sampling.pad_id, device=model.policy.device
-        )
-        kl += float(model.score(batch, reference, temperature=sampling.temperature, kl="k1").kl.sum())
-        tokens += int(batch.response_mask.sum())
-    metrics = score(examples, [rollout.response for rollout in rollouts])
-    return Evaluation(
-        rollouts,
-        {
-            **metrics,
-            "kl_per_token": kl / max(tokens, 1),
-            "mean_tokens": tokens / len(rollouts),
-            "truncated_share": sum(rollout.truncated for rollout in rollouts) / len(rollouts),
-        },
-    )
+def best_device() -> torch.device:
+    """Return the accelerator if there is one, else the CPU."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

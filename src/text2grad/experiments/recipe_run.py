@@ -1,29 +1,26 @@
 """One run by a recipe: load policy, critic and prompts; evaluate, train, evaluate."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from text2grad.align import response_deltas
-from text2grad.config import Recipe
-from text2grad.experiments.evaluate_policy import Sampling, evaluate
-from text2grad.feedback import Critic, ask, load_critic, read_examples
-from text2grad.files import to_json, write_atomically
+from text2grad.config import Recipe, check_directory
+from text2grad.experiments.evaluations import Evaluations
+from text2grad.experiments.metric import load_metric
+from text2grad.experiments.run_examples import RunExamples, run_examples
+from text2grad.feedback import Critic, load_critic
 from text2grad.models import load_tokenizer
-from text2grad.reward_models import LOCAL, Refresher, critic_from_recipe, judge, shares_base
-from text2grad.rl import Text2GradTrainer, prepare_policy, response_records
-from text2grad.tasks import BuiltIn, built_in
+from text2grad.progress import note
+from text2grad.reward_models import LOCAL, Refresher, critic_from_recipe, shares_base
+from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
+from text2grad.tasks import built_in
 from text2grad.types import Example
-
-SHOWN = 12  # held-out responses that the evaluation file keeps whole, with their critiques
-EVALUATIONS = "evaluations"
 
 
 def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:
-    """Train by a recipe; evaluate on held-out examples before, between and after where the task has them.
+    """Train by a recipe; evaluate on held-out examples before, between and after.
 
     Args:
         recipe: the settings.
@@ -34,96 +31,87 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     Returns:
         The directory of the trained policy.
     """
+    check_directory(Path(recipe.run.out), resume=resume)
+    check_tracker(recipe.run.tracker)
     task = built_in(recipe.data.task) if recipe.data.task else None
-    if task is not None:
-        examples = task.train(recipe.data.examples, recipe.run.seed)
-    else:
-        examples = read_examples(str(recipe.data.train))
+    metric = load_metric(recipe.data.metric) if recipe.data.metric else None
+    task_critic = task.critic() if task else None
+    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
+    examples = run_examples(recipe)
     settings, policy = recipe.model, None
     if model is None and shares_base(recipe):
         torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
         model = policy = prepare_policy(settings.path, settings)
-    task_critic = task.critic() if task else None
-    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path
-    trainer = Text2GradTrainer(model, critic, tokenizer, examples, recipe, refresher=refresher, resume=resume)
+    trainer = Text2GradTrainer(
+        model,
+        critic,
+        tokenizer,
+        examples.train,
+        recipe,
+        refresher=refresher,
+        held_out=examples.held_out,
+        resume=resume,
+    )
     if isinstance(critic, LOCAL):
         critic.model.to(trainer.accelerator.device)
-    if task is None or not recipe.data.eval_examples:
+    if trainer.accelerator.is_main_process:
+        _note_examples(recipe, examples)
+    if not examples.held_out:
         return trainer.train()
+    evaluate = Evaluations(
+        trainer,
+        task,
+        metric,
+        annotator if critic is not annotator else None,
+        # A learned critic takes as long as the policy itself; a built-in task has a metric without it.
+        judge_all=task is None or bool(recipe.critic.use) or not recipe.critic.model,
+    )
+    if trainer.step < recipe.run.steps:
+        trainer.tracker.start(trainer.step)
+    evaluate(trainer)
+    return trainer.train(after_step=evaluate)
 
-    evaluator = _Evaluator(trainer, task, task.held_out(recipe.data.eval_examples, recipe.data.eval_seed), annotator)
-    evaluator(trainer)
-    return trainer.train(after_step=evaluator)
+
+def _note_examples(recipe: Recipe, examples: RunExamples) -> None:
+    """Log the numbers of prompts, where they come from files."""
+    data = recipe.data
+    if data.task:
+        return
+    note(f"{len(examples.train)} prompts to train on, {len(examples.held_out)} held out for evaluations")
+    if examples.removed:
+        note(
+            f"{examples.removed} of the prompts of {data.train} are in {data.held_out_file}, too; they are held out, "
+            "and not trained on",
+            warning=True,
+        )
 
 
-def learned_critic(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
-    """Return a run's learned critic as it was at a checkpoint, or None where the run's critic was not learned."""
+def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
+    """Return a run's critic as it was at a checkpoint, or None where the recipe names none.
+
+    Raises:
+        ConfigError: if a Python critic cannot be imported.
+        ModelError: if a learned critic cannot be loaded.
+    """
     current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
     settings = recipe.critic
     if current:  # retrained during the run; only generative reward models are
         retrained = {"use": "", "model": str(directory / "critic" / current), "kind": "generative"}
         recipe = recipe.model_copy(update={"critic": settings.model_copy(update=retrained)})
-    elif settings.use or not settings.model:
+    elif not settings.use and not settings.model and not recipe.data.task:
         return None
-    return critic_from_recipe(recipe)
+    return critic_from_recipe(recipe, task_critic=built_in(recipe.data.task).critic() if recipe.data.task else None)
 
 
-class _Evaluator:
-    """Evaluates a run at its first and last step, and every `data.eval_every` steps between.
+def held_out_examples(recipe: Recipe, count: int) -> list[Example]:
+    """Return `count` held-out examples of a run, or all if there are fewer; the first ones of its evaluations.
 
-    The first and the last evaluation also compare a learned critic with the annotator on the same responses.
+    Raises:
+        DataError: if the run's files cannot be read.
     """
-
-    def __init__(
-        self, trainer: Text2GradTrainer, task: BuiltIn, examples: Sequence[Example], annotator: Critic | None
-    ) -> None:
-        self.task, self.examples, self.critic, self.annotator = task, examples, trainer.critic, annotator
-        self.directory = trainer.directory / EVALUATIONS
-        self.directory.mkdir(exist_ok=True)
-
-    def __call__(self, trainer: Text2GradTrainer) -> None:
-        every, step = trainer.recipe.data.eval_every, trainer.step
-        path = self.directory / f"{step:06d}.json"
-        due = step in (0, trainer.recipe.run.steps) or (every and step % every == 0)
-        if due and not path.exists():
-            found = self._evaluate(trainer)
-            if trainer.accelerator.is_main_process:
-                write_atomically(path, to_json(found))
-            trainer.accelerator.log({f"eval/{k}": v for k, v in found["metrics"].items()}, step=step)
-
-    def _evaluate(self, trainer: Text2GradTrainer) -> dict[str, Any]:
-        recipe, step = trainer.recipe, trainer.step
-        rollout, match = recipe.rollout, recipe.critic.match
-        sampling = Sampling(
-            rollout.max_new_tokens, rollout.temperature, trainer.eos_ids, trainer.pad_id, rollout.rows_at_once
-        )
-        found = evaluate(
-            trainer.model,
-            trainer.reference,
-            trainer.tokenizer,
-            self.examples,
-            self.task.score,
-            sampling,
-            prompt_format=rollout.prompt_format,
-            seed=recipe.run.seed,
-        )
-        ends = step in (0, recipe.run.steps)
-        annotator = self.annotator if ends and self.critic is not self.annotator else None
-        shown = found.rollouts[:SHOWN] if annotator is None else found.rollouts
-        critiques = ask(self.critic, [r.example for r in shown], [r.response for r in shown], match=match)
-        deltas, offsets = response_deltas(trainer.tokenizer, shown, critiques, trainer.delta_settings)
-        quality = {}
-        if annotator is not None:
-            settings = trainer.delta_settings
-            judged = judge(annotator, trainer.tokenizer, shown, deltas, critiques, settings, match=match)
-            quality = judged.metrics()
-        records = response_records(step, shown[:SHOWN], critiques[:SHOWN], deltas[:SHOWN], offsets[:SHOWN], {})
-        return {"step": step, "metrics": found.metrics, "critic": quality, "records": records}
-
-
-def main_metric(recipe: Recipe) -> str:
-    """Return the name of the task's main metric, or "" where the run has no built-in task."""
-    return built_in(recipe.data.task).metric if recipe.data.task else ""
+    if recipe.data.task:
+        return built_in(recipe.data.task).held_out(count, recipe.data.eval_seed)
+    return run_examples(recipe).held_out[:count]

@@ -1,11 +1,18 @@
-from .critic import Critic as Critic, annotate as annotate, ask as ask, load_critic as load_critic
+from .critic import (
+    Critic as Critic,
+    annotate as annotate,
+    ask as ask,
+    load_callable as load_callable,
+    load_critic as load_critic,
+)
 from .critique_text import (
     MAX_CHARS as MAX_CHARS,
     is_finite as is_finite,
     is_json as is_json,
     parse_critique as parse_critique,
 )
-from .examples import read_examples as read_examples
+from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
+from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
 from .export import (
     push_folder as push_folder,
     write_dataset as write_dataset,

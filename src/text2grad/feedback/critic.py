@@ -9,12 +9,15 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import ConfigError, CriticError, Text2GradError
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text
+from text2grad.feedback.user_code import Responses, described
+from text2grad.progress import note
 from text2grad.types import Critique, Example, Span
 
 
@@ -31,7 +34,7 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     """Return the critic's critiques, checked against their responses.
 
     A critique with a span beyond the response, or with an outcome that is not finite, is no error: it gets the status
-    `unparsable`, and δ is 0.
+    `unparsable`, δ is 0, and a warning names the response.
 
     Args:
         critic: the critic.
@@ -43,37 +46,58 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
         CriticError: if the critic raises an error, or returns a wrong number or type of critiques.
     """
     name = getattr(critic, "__name__", type(critic).__name__)
+    given = Responses(responses)
     try:
-        answers = critic(examples, responses)
-    except Exception as error:
-        raise CriticError(
-            f"critic {name} raised {type(error).__name__} on a batch of {len(responses)} responses: {error}. Every "
-            "finished step is saved; mend the critic and go on with --resume."
-        ) from error
+        answers = critic(examples, given)
+    except (Exception, SystemExit) as error:
+        raise CriticError(_failure(name, error, given)) from error
     if not isinstance(answers, Sequence) or isinstance(answers, str):
         raise CriticError(f"critic {name} returned a {type(answers).__name__}; a list of critiques is needed")
     if len(answers) != len(responses):
         raise CriticError(
             f"critic {name} returned {len(answers)} critiques for {len(responses)} responses; one each is needed"
         )
-    return [
-        _checked(answer, response, match=match, name=name) for answer, response in zip(answers, responses, strict=True)
-    ]
+    checked, odd = [], []
+    for number, (answer, response) in enumerate(zip(answers, responses, strict=True), start=1):
+        where = f"for response {number} of {len(responses)}"
+        critique, problem = _checked(answer, response, match=match, name=f"critic {name} returned {where}")
+        checked.append(critique)
+        if problem:
+            odd.append(f"{where}: {problem}")
+    if odd:
+        more = f", and {len(odd) - 1} more like it" if len(odd) > 1 else ""
+        note(f"critic {name} {odd[0]}{more}; such a critique counts as unparsable, with δ = 0", warning=True)
+    return checked
 
 
-def _checked(answer: object, response: str, *, match: Match, name: str) -> Critique:
+def _failure(name: str, error: BaseException, responses: Responses) -> str:
+    """Return the message for an error that a critic raised."""
+    if isinstance(error, Text2GradError):
+        return f"critic {name}: {error}"
+    total = len(responses)
+    which = (
+        f"a batch of {total} responses" if responses.in_hand is None else f"response {responses.in_hand + 1} of {total}"
+    )
+    return f"critic {name} failed on {which}: {described(error)}"
+
+
+def _checked(answer: object, response: str, *, match: Match, name: str) -> tuple[Critique, str]:
+    """Return a critique, and why it cannot be used; empty if it can."""
     if isinstance(answer, str):
-        return critique_from_text(answer, response, match=match)
+        return critique_from_text(answer, response, match=match), ""
     if not isinstance(answer, Critique):
-        raise CriticError(
-            f"critic {name} returned a {type(answer).__name__}; a text2grad.Critique or a critique's text is needed"
-        )
-    if any(span.end > len(response) for span in answer.spans) or not math.isfinite(answer.outcome or 0.0):
-        return Critique(answer.feedback, status="unparsable")
+        raise CriticError(f"{name} a {type(answer).__name__}; a text2grad.Critique or a critique's text is needed")
+    beyond = next((span for span in answer.spans if span.end > len(response)), None)
+    if beyond is not None:
+        problem = f"span {beyond.start}–{beyond.end} ends after the response of {len(response)} characters"
+        return Critique(answer.feedback, status="unparsable"), problem
+    if not math.isfinite(answer.outcome or 0.0):
+        return Critique(answer.feedback, status="unparsable"), f"the outcome {answer.outcome} is no finite number"
     spans = tuple(
         Span(int(span.start), int(span.end), span.label) for span in answer.spans
     )  # numpy numbers, for example
-    return replace(answer, spans=spans, outcome=None if answer.outcome is None else float(answer.outcome))
+    outcome = None if answer.outcome is None else float(answer.outcome)
+    return replace(answer, spans=spans, outcome=outcome), ""
 
 
 def annotate(
@@ -95,21 +119,55 @@ def load_critic(path: str) -> Critic:
     """Return the critic `module:name`; a class is called without arguments.
 
     Raises:
+        ConfigError: if it cannot be imported, created or called; the message names the user's file and line.
+    """
+    return load_callable(path, "critic")  # type: ignore[no-any-return]
+
+
+def load_callable(path: str, kind: str) -> Any:
+    """Return the function or object `module:name`; a class is called without arguments.
+
+    Args:
+        path: "module:name"; modules in the working directory are found.
+        kind: its role in words, for errors.
+
+    Raises:
         ConfigError: if it cannot be imported, created or called.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
-        raise ConfigError(f'a critic is given as "module:name", got {path!r}')
+        raise ConfigError(f'a {kind} is given as "module:name", got {path!r}')
+    if module_name.endswith(".py") or "/" in module_name:
+        near = module_name.removesuffix(".py").strip("/").replace("/", ".")
+        raise ConfigError(f'a {kind} is given as "module:name", not by its file: "{near}:{attribute}", got {path!r}')
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"critic {path!r} cannot be loaded: {error}") from error
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            raise ConfigError(
+                f"{kind} {path!r} cannot be loaded: there is no module {error.name!r} in {Path.cwd()}, and none is "
+                "installed"
+            ) from error
+        raise ConfigError(
+            f"{kind} {path!r} cannot be loaded: importing {module_name} ends in {described(error)}"
+        ) from error
+    try:
+        found: Any = getattr(module, attribute)
+    except AttributeError as error:
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        similar = get_close_matches(attribute, names, n=1)
+        raise ConfigError(
+            f"{kind} {path!r} cannot be loaded: module {module_name!r} has no attribute {attribute!r}"
+            + (f'. Did you mean "{similar[0]}"?' if similar else "")
+        ) from error
     try:
         found = found() if isinstance(found, type) else found
-    except TypeError as error:
-        raise ConfigError(f"critic {path!r} is a class that cannot be called without arguments: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{kind} {path!r} is a class that cannot be called without arguments: {described(error)}"
+        ) from error
     if not callable(found):
-        raise ConfigError(f"critic {path!r} is a {type(found).__name__}, which cannot be called")
-    return found  # type: ignore[no-any-return]
+        raise ConfigError(f"{kind} {path!r} is a {type(found).__name__}, which cannot be called")
+    return found

@@ -1,13 +1,24 @@
-"""JSONL file → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line."""
+"""JSONL file → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line.
+
+A whole chat, {"messages": [...]}, is read too: its last assistant message is the reference, the messages before it are
+the prompt.
+"""
 
 import json
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.types import Example
+from text2grad.files import read_text
+from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
+ENCODED = ("reference", "tests", "response", "feedback")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_examples(path: str | Path) -> list[Example]:
@@ -19,21 +30,65 @@ def read_examples(path: str | Path) -> list[Example]:
     Raises:
         DataError: if the file cannot be read, is empty, or has a line that is not an example.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read examples from {path}: {error}") from error
-    examples = [_example(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    lines = read_text(Path(path)).split("\n")
+    examples = [read_example(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
     return examples
 
 
-def _example(line: str, where: str) -> Example:
+def digest_of_examples(examples: Iterable[Example]) -> str:
+    """Return a hash of the contents of examples, in order; objects in `meta` that JSON lacks count by their type."""
+    hashed = sha256()
+    for one in examples:
+        prompt = one.prompt if isinstance(one.prompt, str) else [dict(message) for message in one.prompt]
+        content = [prompt, one.reference, one.tests, dict(one.meta)]
+        hashed.update(json.dumps(content, default=lambda value: type(value).__qualname__).encode() + b"\n")
+    return hashed.hexdigest()
+
+
+class Turn(NamedTuple):
+    """An answer to learn, and everything before it: a text, or the messages of a chat."""
+
+    prompt: str | Sequence[Message]
+    answer: str
+
+
+def chat_turns(messages: Any, where: str) -> list[Turn]:
+    """Return each assistant message of a chat with the messages before it.
+
+    Raises:
+        DataError: if the value is no chat, or there is no assistant message to learn, or it is empty.
+    """
+    if not _is_chat(messages):
+        raise DataError(
+            f'{where}: "messages" is a list of {{"role", "content"}} messages with texts, got {str(messages)[:80]!r}'
+        )
+    turns = [Turn(messages[:row], one["content"]) for row, one in enumerate(messages) if one["role"] == "assistant"]
+    if not turns:
+        roles = ", ".join(sorted({repr(one["role"]) for one in messages}))
+        raise DataError(f'{where}: no message has the role "assistant" (roles: {roles}), so there is nothing to learn')
+    if not turns[0].prompt:
+        raise DataError(f"{where}: the chat begins with an assistant message; a user message must come first")
+    if not all(turn.answer.strip() for turn in turns):
+        raise DataError(f"{where}: an assistant message is empty, and would teach to say nothing; remove the chat")
+    return turns
+
+
+def read_example(line: str, where: str) -> Example:
+    """Return the example of a line of JSON.
+
+    Raises:
+        DataError: if it is none.
+    """
     try:
         record: Any = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from error
+    if isinstance(record, dict) and "messages" in record and "prompt" not in record:
+        last = chat_turns(record["messages"], where)[-1]
+        others = {key: value for key, value in record.items() if key != "messages"}
+        record = {**others, "prompt": list(last.prompt), "reference": last.answer}
     if not isinstance(record, dict) or "prompt" not in record:
         raise DataError(f'{where}: an example is an object with a "prompt", got {line[:80]!r}')
     prompt = record["prompt"]
@@ -46,17 +101,27 @@ def _example(line: str, where: str) -> Example:
             wanted = "a text" if kind is str else "an object"
             raise DataError(f'{where}: "{key}" is {wanted}, got {str(record[key])[:80]!r}')
     extra = {key: value for key, value in record.items() if key not in FIELDS}
-    return Example(
+    example = Example(
         prompt=prompt,
         reference=record.get("reference"),
         tests=record.get("tests"),
         meta={**extra, **(record.get("meta") or {})},
     )
+    texts = {"prompt": example.prompt_text, **{key: record.get(key) for key in ENCODED}}
+    for key, text in texts.items():
+        if isinstance(text, str) and (half := _SURROGATE.search(text)):
+            raise DataError(
+                f'{where}: "{key}" holds {half[0]!r}, half of a surrogate pair, which no tokenizer and no server can '
+                "encode. Remove it"
+            )
+    return example
 
 
 def _is_chat(prompt: object) -> bool:
     return (
         isinstance(prompt, list)
         and bool(prompt)
-        and all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in prompt)
+        and all(
+            isinstance(m, dict) and isinstance(m.get("content"), str) and isinstance(m.get("role"), str) for m in prompt
+        )
     )

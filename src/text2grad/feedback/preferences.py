@@ -7,7 +7,7 @@ an example as `text2grad import` writes it, with the chosen response in "referen
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from text2grad.errors import DataError
 from text2grad.feedback.record_files import json_object, read_entries
@@ -25,7 +25,7 @@ class Preference(NamedTuple):
 
 class _HasPrompt(Protocol):
     @property
-    def prompt(self) -> str: ...
+    def prompt(self) -> Any: ...
 
 
 One = TypeVar("One", bound=_HasPrompt)
@@ -58,7 +58,7 @@ def split_by_prompt(
     at random from one part to the other.
 
     Args:
-        items: preferences or annotations; both parts keep their order.
+        items: preferences, annotations or examples; both parts keep their order.
         share: the share of prompts to hold out. If it is not 0, at least one prompt is held out; if there are two or
             more prompts, at least one is not.
         seed: seed of the hash.

@@ -12,6 +12,7 @@ Lines are returned as bytes, so that one broken line can be skipped.
 
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from text2grad.errors import ConfigError, DataError
+from text2grad.files import refuse_utf16
 
 Object = dict[str, Any]
 
@@ -142,7 +144,9 @@ def _is_known(kind: str) -> bool:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        refuse_utf16(file.read(2), path)
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
@@ -203,7 +207,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
     """Yield the rows of a text table."""
     dialect: Object = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with _open(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, **dialect)
             for row in reader:
                 where = f"{path}:{reader.line_num}"

@@ -1,6 +1,6 @@
 """Load, adapt, prompt, sample, score and fine-tune a language model.
 
-May import: `errors`, `types`, `files`, `progress`.
+May import: `errors`, `types`, `files`, `progress`, `config`.
 """
 
 import lazy_loader

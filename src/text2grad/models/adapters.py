@@ -8,14 +8,19 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from text2grad.errors import ConfigError
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
 CRITIC_ADAPTER = "critic"
+LINEAR = (nn.Linear, Conv1D)  # GPT-2's layers are of the second class
 
 
 def is_peft(model: nn.Module) -> bool:
@@ -35,7 +40,15 @@ def base_of(model: Any) -> Any:
     return model.get_base_model() if is_peft(model) else model
 
 
-def with_lora(model: Any, *, r: int, alpha: int, targets: str | Sequence[str], value_adapter: bool = False) -> Any:
+def with_lora(
+    model: Any,
+    *,
+    r: int,
+    alpha: int,
+    targets: str | Sequence[str],
+    dropout: float = 0.0,
+    value_adapter: bool = False,
+) -> Any:
     """Return the model with a fresh LoRA adapter for the policy, and one for the value function on request.
 
     Args:
@@ -43,12 +56,17 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | Sequence[str], v
         r: rank.
         alpha: scale; the update is alpha/r · BA.
         targets: names of the modules to adapt, or "all-linear".
+        dropout: rate of dropout on the adapter's input, in training mode.
         value_adapter: add a second adapter for the value function.
+
+    Raises:
+        ConfigError: if a name of `targets` fits no linear module.
     """
     from peft import LoraConfig, get_peft_model
 
+    check_lora_targets(model, targets)
     targets = targets if isinstance(targets, str) else list(targets)
-    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
+    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
     with _retired_name():
         model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     if value_adapter:
@@ -56,6 +74,30 @@ def with_lora(model: Any, *, r: int, alpha: int, targets: str | Sequence[str], v
         for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
             parameter.requires_grad_(True)
     return model
+
+
+def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
+    """Check that every name of `model.lora_targets` fits a module: the end of its dotted name, or a regular expression.
+
+    Raises:
+        ConfigError: if a name fits none; the message lists the names of the linear modules.
+    """
+    if targets == "all-linear":
+        return
+    names = [name for name, _ in model.named_modules() if name]
+    linear = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, LINEAR)})
+    for target in [targets] if isinstance(targets, str) else targets:
+        try:
+            fits = re.compile(target if isinstance(targets, str) else rf"(.*\.)?{re.escape(target)}").fullmatch
+        except re.error as error:
+            raise ConfigError(f"model.lora_targets = {target!r} is no regular expression: {error}") from error
+        if not any(map(fits, names)):
+            near = get_close_matches(target, linear, n=1)
+            raise ConfigError(
+                f"model.lora_targets: the model has no module {target!r}."
+                + (f' Did you mean "{near[0]}"?' if near else "")
+                + f' Its linear modules: {", ".join(linear)}; "all-linear" takes all but the output layer'
+            )
 
 
 def load_lora(base: Any, path: str) -> Any:

@@ -17,7 +17,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.prompts import encode_prompts
-from text2grad.types import Example, Optimizer, PromptFormat
+from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
 WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it TRL's loss, which never holds all logits, saves memory
@@ -82,24 +82,68 @@ def fine_tune(
 
 
 def supervised_row(
-    tokenizer: Any, prompt: str, answer: str, prompt_format: PromptFormat = "plain", *, answer_only: bool = True
+    tokenizer: Any,
+    prompt: str | Sequence[Message],
+    answer: str,
+    prompt_format: PromptFormat = "plain",
+    *,
+    answer_only: bool = True,
 ) -> Row:
     """Return the ids of prompt, answer and end of sequence, with labels on the answer and the end, or on all.
 
     Raises:
         ModelError: if the tokenizer has no end-of-sequence token.
     """
+    prompt_ids, answer_ids = _encoded(tokenizer, prompt, answer, prompt_format)
+    labels = [NO_LOSS] * len(prompt_ids) if answer_only else prompt_ids
+    return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*labels, *answer_ids]}
+
+
+def conversation_rows(
+    tokenizer: Any, turns: Sequence[tuple[str | Sequence[Message], str]], prompt_format: PromptFormat
+) -> list[Row]:
+    """Return the rows of a conversation, with labels on its answers and their ends.
+
+    Every answer follows the ids of its prompt as a rollout has them. So the conversation is one row where each prompt
+    continues the ids of the prompt, the answer and the end before it; else, with a chat template that changes earlier
+    turns, each answer has a row of its own.
+
+    Args:
+        tokenizer: the model's.
+        turns: (everything before the answer, answer) of each answer.
+        prompt_format: of the prompts.
+
+    Raises:
+        DataError: if a prompt has no token, or the chat template refuses it.
+        ModelError: if the tokenizer has no end-of-sequence token, or no chat template where one is needed.
+    """
+    encoded = [_encoded(tokenizer, prompt, answer, prompt_format) for prompt, answer in turns]
+    if not all(prompt_ids for prompt_ids, _ in encoded):
+        raise DataError("the prompt has no token, so nothing predicts the first token of the answer; give it some text")
+    whole: Row = {"input_ids": [], "labels": []}
+    for prompt_ids, answer_ids in encoded:
+        before = whole["input_ids"]
+        if prompt_ids[: len(before)] != before:
+            return [{"input_ids": [*p, *a], "labels": [*[NO_LOSS] * len(p), *a]} for p, a in encoded]
+        labels = [*whole["labels"], *[NO_LOSS] * (len(prompt_ids) - len(before)), *answer_ids]
+        whole = {"input_ids": [*prompt_ids, *answer_ids], "labels": labels}
+    return [whole]
+
+
+def _encoded(
+    tokenizer: Any, prompt: str | Sequence[Message], answer: str, prompt_format: PromptFormat
+) -> tuple[list[int], list[int]]:
+    """Return the ids of a prompt, and of an answer with the end of sequence."""
     if tokenizer.eos_token_id is None:
         raise ModelError(
             "the tokenizer has no end-of-sequence token, so the model cannot learn where an answer ends; give it one"
         )
     if prompt_format == "plain":
-        prompt_ids = tokenizer(prompt, verbose=False)["input_ids"]
+        prompt_ids = tokenizer(Example(prompt).prompt_text, verbose=False)["input_ids"]
     else:
         prompt_ids = encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0]
-    answer_ids = [*tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"], tokenizer.eos_token_id]
-    labels = [NO_LOSS] * len(prompt_ids) if answer_only else list(prompt_ids)
-    return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*labels, *answer_ids]}
+    answer_ids = tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
+    return list(prompt_ids), [*answer_ids, tokenizer.eos_token_id]
 
 
 def train_on_rows(

@@ -4,20 +4,65 @@ import json
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import ModelError
+from text2grad.errors import ConfigError, ModelError
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
+def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
+    """Return the config of a causal language model, or of an adapter's base, without loading weights.
+
+    The headers of weights in a directory are read, so that a file that was cut off is found now.
+
+    Raises:
+        ModelError: if the path holds no such model, or a file of weights is damaged.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+    base = base_named_by(path) or path
+    for directory in {Path(path), Path(base)}:
+        _refuse_damaged_weights(directory)
+    try:
+        config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise _unloadable("a causal language model", path, error) from error
+    remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
+        raise ModelError(
+            f"{path!r} is a {config.model_type} model, not a causal language model; name the directory or hub name of "
+            "such a model"
+        )
+    return config
+
+
+def empty_model(path: str, *, trust_remote_code: bool = False) -> Any:
+    """Return a causal language model without memory for its weights, to look at its modules.
+
+    Raises:
+        ModelError: as `policy_config`.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = policy_config(path, trust_remote_code=trust_remote_code)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)  # type: ignore[no-untyped-call]
+
+
 def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
-    """Load a causal language model.
+    """Load a causal language model; an adapter is merged into its base.
 
     Raises:
         ModelError: if the path holds no model that can be loaded.
     """
     from transformers import AutoModelForCausalLM
 
-    _refuse_other_weights(Path(path))
+    base = base_named_by(path)
+    if base is not None:
+        from text2grad.models.adapters import load_lora
+
+        adapted = load_lora(load_policy(base, dtype=dtype, trust_remote_code=trust_remote_code), path)
+        return adapted.merge_and_unload().requires_grad_(True)  # peft froze the base
     kind, what = AutoModelForCausalLM, "a causal language model"
     return load_model(kind, what, path, dtype=dtype, trust_remote_code=trust_remote_code)
 
@@ -34,10 +79,14 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     Raises:
         ModelError: if the path holds no model that can be loaded.
     """
+    import torch
+
     try:
         return kind.from_pretrained(str(path), use_safetensors=True, **settings)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load {what} from {str(path)!r}: {error}") from error
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # each library has its own for a damaged file
+        raise _unloadable(what, path, error) from error
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
@@ -50,13 +99,19 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load a tokenizer from {path!r}: {error}") from error
+    except Exception as error:
+        raise _unloadable("a tokenizer", path, error) from error
 
 
 def context_of(model: Any) -> float:
-    """Return the context length in tokens; infinite if the config names no limit."""
-    found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    """Return the context length of a model or a config in tokens; infinite if the config names no limit."""
+    found = getattr(getattr(model, "config", model).get_text_config(), "max_position_embeddings", None)
+    return float("inf") if found is None else found
+
+
+def vocabulary_of(model: Any) -> float:
+    """Return the number of token ids that a model or a config knows; infinite if the config names none."""
+    found = getattr(getattr(model, "config", model).get_text_config(), "vocab_size", None)
     return float("inf") if found is None else found
 
 
@@ -69,11 +124,44 @@ def base_named_by(directory: str | Path) -> str | None:
     config = Path(directory) / ADAPTER_CONFIG
     if not config.exists():
         return None
-    base = json.loads(config.read_bytes()).get("base_model_name_or_path")
+    try:
+        base = json.loads(config.read_bytes()).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"cannot read {config}: {error}. Copy the adapter again") from error
     if not base:
         raise ModelError(f"{config} names no base model: set base_model_name_or_path to its directory or name")
     _refuse_other_weights(Path(directory))
     return str(base)
+
+
+def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
+    """Return the error for a model or tokenizer that its library refuses."""
+    reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+    return ModelError(f"cannot load {what} from {str(path)!r}: {reason}")
+
+
+def _refuse_damaged_weights(directory: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    for file in sorted(directory.glob("*.safetensors")) if directory.is_dir() else ():
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{file} is damaged or incomplete ({error}); copy or download it again") from error
+
+
+def refuse_second_adapter(path: str, lora_r: int) -> None:
+    """Refuse to train an adapter on an adapter: the new one would be saved without the first.
+
+    Raises:
+        ConfigError: if the path holds an adapter and `lora_r` is above 0.
+    """
+    if lora_r and base_named_by(path) is not None:
+        raise ConfigError(
+            f"{path} is a LoRA adapter, and model.lora_r = {lora_r} would train a second one on it. Name the merged "
+            "model (`text2grad sft` and `text2grad reward` write merged/ with --merge), or set model.lora_r = 0"
+        )
 
 
 def _refuse_other_weights(directory: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
-from text2grad.models.pretrained import context_of
+from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.types import Example
 
 
@@ -16,21 +16,24 @@ def encode_prompts(
     Args:
         tokenizer: the policy's.
         examples: the task instances.
-        prompt_format: "plain" encodes the text as it stands; "chat" applies the chat template, with the generation
-            prompt; "auto" is chat where the tokenizer has a template.
+        prompt_format: "plain" encodes the text as it stands, messages joined by blank lines; "chat" applies the chat
+            template, with the generation prompt; "auto" is chat where the tokenizer has a template.
         max_tokens: the longest prompt that leaves room for a response; None does not check.
 
     Raises:
-        DataError: if there are no examples, or prompts are empty or too long.
+        DataError: if there are no examples, or prompts are empty, too long, or refused by the chat template.
+        ModelError: if messages need a chat template and the tokenizer has none.
     """
     if not examples:
         raise DataError("there are no prompts: the list of examples is empty")
-    if prompt_format == "chat" or (prompt_format == "auto" and getattr(tokenizer, "chat_template", None)):
+    template = getattr(tokenizer, "chat_template", None)
+    if not template:
+        _refuse_chats(examples, prompt_format)
+    if template and prompt_format != "plain":
         chats = [
             [{"role": "user", "content": e.prompt}] if isinstance(e.prompt, str) else list(e.prompt) for e in examples
         ]
-        texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
-        encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        encoded = tokenizer(_in_template(tokenizer, chats), add_special_tokens=False)["input_ids"]
     else:
         encoded = tokenizer([e.prompt_text for e in examples])["input_ids"]
     for row, (ids, example) in enumerate(zip(encoded, examples, strict=True)):
@@ -42,6 +45,41 @@ def encode_prompts(
     if max_tokens is not None:
         _refuse_long_prompts(encoded, examples, max_tokens)
     return [tuple(ids) for ids in encoded]
+
+
+def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:
+    """Refuse what needs a chat template: the format "chat", or messages whose format is not given."""
+    if prompt_format == "chat":
+        raise ModelError(
+            'rollout.prompt_format = "chat", but the tokenizer has no chat template; take a model that has one, or '
+            '"plain"'
+        )
+    chats = [row for row, example in enumerate(examples) if not isinstance(example.prompt, str)]
+    if chats and prompt_format == "auto":
+        raise ModelError(
+            f"{len(chats)} of {len(examples)} prompts are chat messages, the first is example {chats[0]}, but the "
+            "tokenizer has no chat template; take a model that has one, or join the messages as plain text with "
+            'rollout.prompt_format = "plain"'
+        )
+
+
+def _in_template(tokenizer: Any, chats: Sequence[Any]) -> list[str]:
+    """Return the texts of chats.
+
+    Raises:
+        DataError: if the template, a program of the model's authors, refuses a chat.
+    """
+    texts = []
+    for row, chat in enumerate(chats):
+        try:
+            texts.append(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False))
+        except Exception as error:
+            raise DataError(
+                f"the tokenizer's chat template refuses example {row} (roles "
+                f"{', '.join(repr(message['role']) for message in chat)}): {error}. Change its messages, or set "
+                'rollout.prompt_format = "plain"'
+            ) from error
+    return texts
 
 
 def fitting_prompts(
@@ -56,7 +94,7 @@ def fitting_prompts(
     """Return the examples whose prompts leave room for a response in the model's context, and their prompts' ids.
 
     Args:
-        model: the policy; its config names the context length.
+        model: the policy, or its config, which names the context length and the size of the vocabulary.
         tokenizer: the policy's.
         examples: the task instances.
         prompt_format: as in `encode_prompts`.
@@ -65,6 +103,7 @@ def fitting_prompts(
 
     Raises:
         DataError: if no prompt is left, or one is refused.
+        ModelError: if a prompt holds a token that the model's embedding lacks.
     """
     context = context_of(model)
     room = context - max_new_tokens
@@ -74,6 +113,7 @@ def fitting_prompts(
         )
     checked = None if too_long == "skip" else room
     encoded = encode_prompts(tokenizer, examples, prompt_format=prompt_format, max_tokens=checked)
+    _refuse_unknown_ids(tokenizer, encoded, vocabulary_of(model))
     kept = [row for row, ids in enumerate(encoded) if len(ids) <= room]
     if not kept:
         raise DataError(f"all {len(examples)} prompts are longer than {room} tokens; lower rollout.max_new_tokens")
@@ -92,26 +132,44 @@ def _refuse_long_prompts(encoded: Sequence[Sequence[int]], examples: Sequence[Ex
         )
 
 
+def _refuse_unknown_ids(tokenizer: Any, encoded: Sequence[Sequence[int]], vocabulary: float) -> None:
+    """Refuse token ids beyond the embedding: the tokenizer has tokens that the model was not resized for."""
+    for row, ids in enumerate(encoded):
+        if ids and max(ids) >= vocabulary:
+            raise ModelError(
+                f"example {row} has the token {tokenizer.convert_ids_to_tokens(max(ids))!r} of id {max(ids)}, but the "
+                f"model's embedding has {vocabulary} rows: the tokenizer has more tokens than the model. Save the "
+                f"model after model.resize_token_embeddings({len(tokenizer)}), or take the tokenizer that belongs to it"
+            )
+
+
 def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the ids that end a response: the override, or what the generation config and the tokenizer name.
 
     Raises:
         ModelError: if nothing names one.
     """
-    if override:
-        return tuple(override)
     configured = getattr(model.generation_config, "eos_token_id", None)
     found = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
     if tokenizer.eos_token_id is not None:
         found.append(tokenizer.eos_token_id)
+    found = list(override) or found
+    vocabulary = vocabulary_of(model)
+    known = [token for token in found if token < vocabulary]
+    if found and not known:
+        raise ModelError(
+            f"the end-of-sequence token {found[0]} lies beyond the model's embedding of {vocabulary} rows, so no "
+            "response could ever end. Set rollout.eos_token_ids to ids that the model knows."
+        )
     if not found:
         raise ModelError(
             "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response "
             "could ever end. Set rollout.eos_token_ids."
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(known))
 
 
-def padding_id(tokenizer: Any, eos_ids: Sequence[int]) -> int:
-    """Return a padding id; any id will do, since masks come from lengths."""
-    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_ids[0])
+def padding_id(model: Any, tokenizer: Any, eos_ids: Sequence[int]) -> int:
+    """Return a padding id that the embedding has; any will do, since masks come from lengths."""
+    own, vocabulary = tokenizer.pad_token_id, vocabulary_of(model)
+    return int(own if own is not None and own < vocabulary else eos_ids[0])

@@ -1,4 +1,4 @@
-from .agreement import RECORD_KEYS as RECORD_KEYS, compare as compare
+from .agreement import RECORD_KEYS as RECORD_KEYS, Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
 from .generative import GenerativeRewardModel as GenerativeRewardModel
 from .load import LOCAL as LOCAL, critic_from_recipe as critic_from_recipe, shares_base as shares_base

@@ -213,7 +213,7 @@ class GenerativeRewardModel(CritiqueDecoder):
         """
         super().__init__(tokenizer, model.config.get_text_config().vocab_size, stop_ids(model, tokenizer), **settings)
         self.model, self.rows_at_once = model.eval(), rows_at_once
-        self.pad_id = padding_id(tokenizer, self.eos_ids)
+        self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         rows = zip(self._prompts(examples, responses), responses, examples, strict=True)

@@ -25,6 +25,7 @@ from text2grad.files import published, to_json
 from text2grad.models import policy_only
 from text2grad.rl.optimizers import Optimizers
 
+STATE = ("step", "beta", "statuses", "log", "critic", "random")
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -92,9 +93,9 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     try:
         weights = load_file(path / "trainable.safetensors")
         moments = load_file(path / "optimizer.safetensors")
-        state: dict[str, Any] = json.loads((path / "state.json").read_bytes())
-    except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read checkpoint {path}: {error}") from error
+        state = _read_state(path)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from error
     shapes = {name: p.shape for name, p in trainable.items()}
     if {name: w.shape for name, w in weights.items()} != shapes:
         odd = sorted(set(weights).symmetric_difference(shapes)) or [n for n in shapes if weights[n].shape != shapes[n]]
@@ -121,8 +122,29 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 def checkpoint_critics(directory: Path) -> set[str]:
     """Return the names of the learned critics that the checkpoints go on with."""
-    states = [json.loads((path / "state.json").read_bytes()) for path in _all_checkpoints(directory)]
+    states = [_read_state(path) for path in _all_checkpoints(directory)]
     return {state["critic"]["current"] for state in states if "critic" in state}
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((path / "state.json").read_bytes())
+        missing = [key for key in STATE if key not in state]
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(path, error) from error
+    if missing:
+        raise _damaged(path, f"state.json holds no {missing[0]!r}")
+    return state  # type: ignore[no-any-return]
+
+
+def _damaged(path: Path, error: object) -> CheckpointError:
+    """Return the error for a checkpoint that cannot be read, with the checkpoint before it as the way out."""
+    before = [other for other in _all_checkpoints(path.parent) if other < path]
+    rest = f"checkpoint {before[-1]}" if before else "the beginning"
+    return CheckpointError(
+        f"cannot read checkpoint {path}: {error}. Remove it, and --resume goes on from {rest}; critiques that are "
+        "still on disk are not asked for again"
+    )
 
 
 def _names(trainable: Mapping[str, nn.Parameter]) -> dict[int, str]:

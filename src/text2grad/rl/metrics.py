@@ -9,7 +9,7 @@ length/reward_correlation  Pearson's r of length and reward: near 1 means that t
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,9 @@ class Clock:
         self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
 
 
+WARN_OF_SILENCE = (1, 3, 10, 30, 100, 300, 1000)
 FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged, at least
+ALL_FAILED = 8  # first critiques of which none could be read: enough to stop a run
 
 
 class FailureRate:
@@ -149,8 +151,9 @@ class FailureRate:
 
     @property
     def too_many(self) -> bool:
-        """True when enough critiques were seen, and more than the limit failed."""
-        return len(self.statuses) >= FAILURE_WINDOW and self.rate > self.limit
+        """True when more than the limit of the last 100 critiques failed, or all of the first 8 or more."""
+        enough = FAILURE_WINDOW if self.rate < 1.0 else ALL_FAILED
+        return len(self.statuses) >= enough and self.rate > self.limit
 
     def error(self, rollouts: Path) -> CriticError:
         """Return the error that stops the run; `rollouts` is the directory that holds the critiques."""
@@ -159,3 +162,45 @@ class FailureRate:
             f"{self.limit:.0%}); their responses were kept with δ = 0. Look at critique.status in {rollouts}, mend the "
             "critic, and go on with --resume."
         )
+
+
+class Silence:
+    """Counts the first steps of a run in which the critic's words changed no reward.
+
+    Attributes:
+        steps: number of steps from the beginning of the run in which every token and response got the reward 0.
+        ended: True after a step with a reward.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first step."""
+        self.steps, self.ended = 0, False
+
+    def count(self, metrics: Mapping[str, float]) -> None:
+        """Add a step."""
+        silent = metrics["delta/labelled_share"] == 0.0 and metrics["reward/per_response"] == 0.0
+        self.ended = self.ended or not silent
+        self.steps += not self.ended
+
+    @property
+    def whole(self) -> bool:
+        """True if no step so far had a reward."""
+        return self.steps > 0 and not self.ended
+
+    def warning(self) -> str:
+        """Return a warning after the first step, the third, the tenth and so on; empty if there is none to give."""
+        if self.ended or self.steps not in WARN_OF_SILENCE:
+            return ""
+        count = "the first step" if self.steps == 1 else f"the first {self.steps} steps"
+        return (
+            f"the critic labelled no token in {count}: every reward is 0, and the policy learns nothing. Look at its "
+            "critiques (quotes that the response does not contain are counted as critic/unmatched_rate)"
+        )
+
+
+def said_nothing(metrics: Iterable[Mapping[str, float]]) -> bool:
+    """Return whether no step of a run, given by its metrics, had a reward."""
+    silence = Silence()
+    for line in metrics:
+        silence.count(line)
+    return silence.whole

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from text2grad.config import Recipe
+from text2grad.models import TokenBatch
 from text2grad.rl.nl_gradient import at_last_token, is_last_token
 from text2grad.types import Critique, Placement
 
@@ -55,3 +57,22 @@ def reward_tensor(
     if placement == "last_token":
         rewards = at_last_token(rewards, response_mask)
     return rewards + last * (outcome * outcomes * judged + truncation * truncated)[:, None]
+
+
+def token_rewards(
+    recipe: Recipe, deltas: Sequence[Sequence[float]], critiques: Sequence[Critique], batch: TokenBatch
+) -> Tensor:
+    """Return the reward of each token before the KL term as [reward] says, [B, T]; see `reward_tensor`."""
+    reward = recipe.reward
+    return reward_tensor(
+        deltas,
+        critiques,
+        batch.response_mask,
+        batch.truncated,
+        positive=reward.positive,
+        negative=reward.negative,
+        unlabelled=reward.unlabelled,
+        outcome=reward.outcome,
+        truncation=reward.truncated,
+        placement=reward.placement,
+    )

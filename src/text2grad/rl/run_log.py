@@ -2,16 +2,19 @@
 
     metrics.jsonl               one line per step
     rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
+    critic-errors.log           tracebacks of errors in the critic, with the step
     critiques/000012-0.json     the critiques of one step and process, written before anything uses them
 
 A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes; repeated steps read
-their critiques from the third, so that the critic is not called (and paid) twice. A checkpoint deletes older critiques.
+their critiques from the last, so that the critic is not called (and paid) twice. A checkpoint deletes older critiques.
 """
 
 import json
 import os
+import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,18 @@ class RunLog:
         if current.exists() and current.stat().st_size >= self.rollout_file_bytes:
             current = self._rollout_file(int(current.stem) + 1)
         _append(current, records)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics of the steps so far."""
+        return [json.loads(line) for line in self._metrics.read_bytes().splitlines()] if self._metrics.exists() else []
+
+    def write_critic_error(self, step: int, error: BaseException) -> Path:
+        """Append an error of the critic with its traceback to critic-errors.log; return the path of the file."""
+        path = self.directory / "critic-errors.log"
+        text = "".join(traceback.format_exception(error))
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} step {step}\n{text}\n")
+        return path
 
     def responses(self, *, since: int) -> Iterator[tuple[int, list[str]]]:
         """Yield (step, responses) of the steps from `since` on, in order; only the files that hold them are read."""
@@ -91,9 +106,13 @@ class RunLog:
         path = self._critique_file(step, rank)
         if not path.exists():
             return None
-        records = json.loads(path.read_bytes())
         responses = [rollout.response for rollout in rollouts]
-        if [record.pop("response") for record in records] != responses:
+        try:
+            records = json.loads(path.read_bytes())
+            judged = [record.pop("response") for record in records]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"cannot read {path}: {error}. Remove the file to ask the critic again") from error
+        if judged != responses:
             raise DataError(
                 f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
                 "weights or the number of threads or processes changed. Resume with the same, or remove the file to "

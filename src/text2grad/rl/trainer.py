@@ -13,9 +13,10 @@ bit for bit (same machine, same number of threads and processes). B: responses o
 
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -23,17 +24,19 @@ from accelerate.utils import DistributedType, gather_object, set_seed
 from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
-from text2grad.config import Interruption, ModelConfig, Recipe, check_world_size, open_run
+from text2grad.config import Interruption, ModelConfig, Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import ConfigError, CriticError, Interrupted
-from text2grad.feedback import Critic, ask
+from text2grad.feedback import Critic, ask, digest_of_examples
 from text2grad.models import (
     PolicyWithValue,
     Reference,
     Scores,
     TokenBatch,
     batch_indices,
+    check_lora_targets,
     check_model,
     collate,
+    empty_model,
     enable_checkpointing,
     fitting_prompts,
     half_precision,
@@ -41,23 +44,26 @@ from text2grad.models import (
     load_policy,
     make_rollouts,
     padding_id,
+    policy_config,
     random_states,
+    refuse_second_adapter,
     restore_random_states,
     sample,
     step_uniforms,
     stop_ids,
     with_lora,
 )
-from text2grad.progress import Progress
+from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Moments, gae, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
-from text2grad.rl.metrics import Clock, FailureRate, Record, response_records, step_metrics
+from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.ppo import KLController
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
-from text2grad.rl.rewards import reward_tensor
+from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
+from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.types import Critique, Example, Rollout
 
@@ -83,6 +89,7 @@ class Text2GradTrainer:
         config: Recipe | None = None,
         *,
         refresher: CriticRefresher | None = None,
+        held_out: Sequence[Example] = (),
         resume: bool = False,
     ) -> None:
         """Check everything that can be checked before work starts.
@@ -94,6 +101,7 @@ class Text2GradTrainer:
             train_examples: the prompts x.
             config: a recipe; None takes the defaults.
             refresher: audits and retrains a learned critic, where `config.refresh` asks for it.
+            held_out: the prompts of evaluations (`text2grad train` makes them), checked like the prompts x.
             resume: continue the run in `config.run.out`.
 
         Raises:
@@ -115,21 +123,37 @@ class Text2GradTrainer:
             batch_size=recipe.rollout.batch_size,
             minibatches=recipe.ppo.minibatches,
         )
+        self.tracker = RunTracker(self.accelerator, recipe)
         self.refresher = self._checked(refresher)
         self.directory = Path(recipe.run.out)
+        check_directory(self.directory, resume=resume)
+        code = recipe.model.trust_remote_code
+        of_model = policy_config(str(model), trust_remote_code=code) if isinstance(model, str | Path) else model
+        fitting: dict[str, Any] = {
+            "prompt_format": recipe.rollout.prompt_format,
+            "max_new_tokens": recipe.rollout.max_new_tokens,
+            "too_long": recipe.data.too_long,
+        }
+        self.examples, self.prompt_ids = fitting_prompts(of_model, tokenizer, train_examples, **fitting)
+        self.held_out: list[Example] = []
+        self.held_out_ids: list[tuple[int, ...]] = []
+        if held_out:
+            self.held_out, self.held_out_ids = fitting_prompts(of_model, tokenizer, held_out, **fitting)
         policy = prepare_policy(model, recipe.model)
         self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
-        self.pad_id = padding_id(tokenizer, self.eos_ids)
-        self.examples, self.prompt_ids = fitting_prompts(
-            policy,
-            tokenizer,
-            train_examples,
-            prompt_format=recipe.rollout.prompt_format,
-            max_new_tokens=recipe.rollout.max_new_tokens,
-            too_long=recipe.data.too_long,
-        )
+        self.pad_id = padding_id(policy, tokenizer, self.eos_ids)
         if self.accelerator.is_main_process:
-            open_run(self.directory, recipe, resume=resume, processes=self.accelerator.num_processes)
+            open_run(
+                self.directory,
+                recipe,
+                resume=resume,
+                processes=self.accelerator.num_processes,
+                inputs={
+                    "prompts": digest_of_examples(self.examples),
+                    **({"held-out prompts": digest_of_examples(self.held_out)} if self.held_out else {}),
+                },
+                fixed_steps=recipe.optim.schedule != "constant",
+            )
         self.accelerator.wait_for_everyone()
         self.log = RunLog(self.directory)
         self._build(policy.to(self.accelerator.device))
@@ -169,6 +193,7 @@ class Text2GradTrainer:
         )
         self.kl = KLController(ppo.beta, ppo.target_kl, ppo.kl_horizon)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
+        self.silence = Silence()
         self.step = 0
         self._restore()
         self.gradient = MinibatchGradient(
@@ -195,34 +220,36 @@ class Text2GradTrainer:
             CheckpointError: if a checkpoint cannot be written.
             Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
         """
-        self.accelerator.init_trackers("text2grad")
         total = self.recipe.run.steps
+        if self.step < total:
+            self.tracker.start(self.step)
         progress = Progress("train", total, done=self.step, enabled=self.accelerator.is_main_process)
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                progress.advance(
-                    reward=metrics["reward/per_response"],
-                    KL=metrics["kl/per_token"],
-                    loss=metrics["update/policy_loss"],
-                )
+                figures: dict[str, Any] = {
+                    "reward": metrics["reward/per_response"],
+                    "KL": metrics["kl/per_token"],
+                    "loss": metrics["update/policy_loss"],
+                }
+                progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total:
                     self.save()
                 if after_step is not None:
                     after_step(self)
                 if self._interrupted(interruption) and self.step < total:
                     self.save()
-                    self.accelerator.end_training()
+                    self.tracker.finish()
                     raise Interrupted(
                         interruption.received or signal.SIGTERM,
                         f"stopped after step {self.step} of {total}, which is saved",
                     )
-        self.accelerator.end_training()
+        self.tracker.finish()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
 
     def train_step(self) -> dict[str, float]:
         """Make one step of Algorithm 4 and return its metrics."""
-        reward, ppo, clock = self.recipe.reward, self.recipe.ppo, Clock()
+        ppo, clock = self.recipe.ppo, Clock()
 
         with clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
             rollouts = self._sample()
@@ -233,20 +260,9 @@ class Text2GradTrainer:
             critiques = self._criticize(rollouts)
 
         with clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
-            scores = self._score(batch)
+            scores = self.score(batch, kl=ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-            span_rewards = reward_tensor(
-                deltas,
-                critiques,
-                mask,
-                batch.truncated,
-                positive=reward.positive,
-                negative=reward.negative,
-                unlabelled=reward.unlabelled,
-                outcome=reward.outcome,
-                truncation=reward.truncated,
-                placement=reward.placement,
-            )
+            span_rewards = token_rewards(self.recipe, deltas, critiques, batch)
             # line 14: r_t = δ_t − β KL_t
             rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta)
             # lines 15-16: GAE(γ, λ); a truncated response is bootstrapped with V of its last state
@@ -261,7 +277,7 @@ class Text2GradTrainer:
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
         metrics = step_metrics(records, scores, returns, mask)
-        with clock("audit"):
+        with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
         with clock("update"):  # lines 19-31: epochs of clipped PPO
@@ -277,7 +293,7 @@ class Text2GradTrainer:
                 seed=self.recipe.run.seed + self.step,
             )
 
-        with clock("refresh"):  # the learned critic follows the policy
+        with clock("refresh"), self._critic_at_work(can_save=False):  # the learned critic follows the policy
             self.refresher.observe(
                 [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
             )
@@ -337,16 +353,28 @@ class Text2GradTrainer:
         if kept is not None:
             return kept
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
-        try:
+        with self._critic_at_work(can_save=True):
             critiques = ask(self.critic, examples, responses, match=self.recipe.critic.match)
-        except CriticError:
-            if self.accelerator.num_processes == 1:
-                self.save()
-            raise
         self.log.keep_critiques(self.step, rank, rollouts, critiques)
         return critiques
 
-    def _score(self, batch: TokenBatch) -> Scores:
+    @contextmanager
+    def _critic_at_work(self, *, can_save: bool) -> Iterator[None]:
+        """Explain an error of the critic or the annotator; save the last finished step if no update has begun."""
+        try:
+            yield
+        except CriticError as error:
+            log = self.log.write_critic_error(self.step, error)
+            kept = "Steps after the last checkpoint are repeated with the critiques on disk"
+            if can_save and self.accelerator.num_processes == 1:
+                self.save()
+                kept = "Every finished step is saved"
+            reason = str(error).rstrip(".")
+            raise CriticError(
+                f"{reason}. The traceback is in {log}. {kept}; mend the critic and go on with --resume."
+            ) from error
+
+    def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
         """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass."""
         full = Scores.zeros(batch.response_mask.shape, batch.ids.device)
         for index in batch.groups(self.recipe.ppo.micro_batch_tokens):
@@ -354,7 +382,7 @@ class Text2GradTrainer:
                 batch.rows(index),
                 self.reference,
                 temperature=self.recipe.rollout.temperature,
-                kl=self.recipe.ppo.kl,
+                kl=kl,
             )
             for whole, piece in zip(full, part, strict=True):
                 if piece.ndim == 2:
@@ -372,8 +400,13 @@ class Text2GradTrainer:
         if self.accelerator.is_main_process:
             self.log.write_rollouts(records)
             self.log.write_metrics({"step": self.step, **metrics})
-        self.accelerator.log(metrics, step=self.step)
+        self.tracker.log(metrics, self.step)
+        if self.step % max(self.recipe.run.table_every, 1) == 0:
+            self.tracker.log_table("rollouts", records, self.step)
         self.step += 1
+        self.silence.count(metrics)
+        if self.accelerator.is_main_process and (warning := self.silence.warning()):
+            note(f"step {self.step}: {warning}", warning=True)
         self.failures.count(record["critique"]["status"] for record in records)
         if self.failures.too_many:
             error = self.failures.error(self.directory / "rollouts")
@@ -399,6 +432,8 @@ class Text2GradTrainer:
         if self.accelerator.is_main_process:
             self.log.rewind(written)
         self.accelerator.wait_for_everyone()
+        for metrics in self.log.metrics():
+            self.silence.count(metrics)
         batches = -(-self.recipe.refresh.window // self.recipe.rollout.batch_size)
         for step, responses in self.log.responses(since=self.step - batches):
             self.refresher.observe([self.examples[i] for i in self._chosen(step)], responses)
@@ -456,8 +491,17 @@ def ppo_epochs(
 
 
 def prepare_policy(model: Any, settings: ModelConfig) -> Any:
-    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one."""
+    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one.
+
+    Raises:
+        ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
+        ModelError: if the path holds no model that can be loaded.
+    """
     if isinstance(model, str | Path):
+        refuse_second_adapter(str(model), settings.lora_r)
+        if settings.lora_r and settings.lora_targets != "all-linear":
+            empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
+            check_lora_targets(empty, settings.lora_targets)
         model = load_policy(str(model), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
@@ -475,14 +519,15 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
 
     Args:
         out: the run's directory, for trackers.
-        tracker: "tensorboard", "wandb" or "none".
+        tracker: "tensorboard", "wandb", "trackio" or "none".
         batch_size: responses per step, over all processes.
         minibatches: optimizer steps per epoch.
 
     Raises:
-        ConfigError: if weights would be sharded, the launcher started more processes than accelerate sees, or the batch
-            cannot be shared evenly.
+        ConfigError: if the tracker is not installed, weights would be sharded, the launcher started more processes than
+            accelerate sees, or the batch cannot be shared evenly.
     """
+    check_tracker(tracker)
     # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
     accelerator = Accelerator(
         mixed_precision="no",

@@ -28,23 +28,36 @@ class BuiltIn:
         train: (n, seed) → training examples.
         held_out: (n, seed) → examples of the held-out split.
         critic: () → the task's program critic.
-        score: (examples, responses) → metrics of the set.
+        measure: (examples, responses) → metrics of the set, and metrics of each response.
         metric: the key of the main metric.
     """
 
     train: Callable[[int, int], list[Example]]
     held_out: Callable[[int, int], list[Example]]
     critic: Callable[[], Critic]
-    score: Callable[[Sequence[Example], Sequence[str]], dict[str, float]]
+    measure: Callable[[Sequence[Example], Sequence[str]], tuple[dict[str, float], list[dict[str, float]]]]
     metric: str
+
+    def score(self, examples: Sequence[Example], responses: Sequence[str]) -> dict[str, float]:
+        """Return the metrics of a set of responses."""
+        return self.measure(examples, responses)[0]
 
 
 def _stories() -> BuiltIn:
+    def measure(
+        examples: Sequence[Example], responses: Sequence[str]
+    ) -> tuple[dict[str, float], list[dict[str, float]]]:
+        prompts = [example.prompt_text for example in examples]
+        each = [story_metrics([prompt], [response]) for prompt, response in zip(prompts, responses, strict=True)]
+        for one in each:
+            del one["distinct_2"]  # of a set of stories
+        return story_metrics(prompts, responses), each
+
     return BuiltIn(
         train=lambda n, seed: story_openings("train", n, seed),
         held_out=lambda n, seed: story_openings("held_out", n, seed),
         critic=StoryCritic,
-        score=lambda examples, responses: story_metrics([e.prompt_text for e in examples], responses),
+        measure=measure,
         metric="invented_share",
     )
 
@@ -53,11 +66,13 @@ def _procedural(name: str) -> BuiltIn:
     """Return a procedural task; the metrics of a set are the means over its items."""
     train, held_out = procedural_task(name, "train"), procedural_task(name, "held_out")
 
-    def score(examples: Sequence[Example], responses: Sequence[str]) -> dict[str, float]:
+    def measure(
+        examples: Sequence[Example], responses: Sequence[str]
+    ) -> tuple[dict[str, float], list[dict[str, float]]]:
         scores = held_out.score_many(examples, responses)
-        return {key: fmean(score[key] for score in scores) for key in scores[0]}
+        return {key: fmean(score[key] for score in scores) for key in scores[0]}, scores
 
-    return BuiltIn(train.examples, held_out.examples, train.critic, score, held_out.metric)
+    return BuiltIn(train.examples, held_out.examples, train.critic, measure, held_out.metric)
 
 
 def procedural_task(name: str, split: Split) -> Task:

@@ -11,7 +11,6 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
-from rich.console import Console
 
 from text2grad.errors import DataError
 from text2grad.experiments.reports.plots import (
@@ -28,7 +27,7 @@ from text2grad.experiments.reports.plots import (
     run_panels,
     smoothed,
 )
-from text2grad.experiments.reports.run_report import print_table, read_run, table, write_report
+from text2grad.experiments.reports.run_report import read_run, table, write_report
 
 STEPS = 4
 
@@ -160,20 +159,6 @@ def test_the_table_has_one_row_for_the_start_and_one_for_the_end_of_each_run() -
 def test_runs_without_evaluations_have_no_table() -> None:
     results = {"runs": {"plain": {"before": {}, "after": {}}}}
     assert table(results) == ([], [])
-    console = Console(record=True, file=io.StringIO())
-    print_table(console, results, "Held-out examples")
-    assert console.export_text() == ""
-
-
-def test_the_table_is_printed_with_its_title() -> None:
-    results = {"runs": {"spans": {"before": EVALUATIONS[0], "after": EVALUATIONS[4]}}}
-    console = Console(record=True, file=io.StringIO(), width=100)
-    print_table(console, results, "Held-out examples before and after")
-    text = console.export_text()
-    assert text.split("\n")[0].rstrip() == "Held-out examples before and after"
-    found = [line.replace("│", " ").split() for line in text.splitlines()]
-    assert ["start", "0.2500", "20.0", "0.0000"] in found
-    assert ["spans", "0.7500", "18.2", "0.0123"] in found
 
 
 # The picture.

@@ -22,10 +22,10 @@ from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
 from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
+from text2grad.models import measured_training
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
-from text2grad.reward_models.training import run as reward_run, trainer as reward_trainer
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import critique_prompt, critique_request, critique_target
@@ -227,7 +227,8 @@ def test_every_step_and_every_measurement_is_written_down_and_the_best_is_kept(c
     found = lines(calm)
     assert [line["step"] for line in found if "loss" in line] == [1, 2, 3, 4, 5, 6]
     measured = {line["step"]: line["eval/f1"] for line in found if "eval/f1" in line}
-    assert list(measured) == [2, 4, 6]
+    assert list(measured) == [0, 2, 4, 6]
+    del measured[0]  # before the training: no candidate for the best
     results = json.loads((calm / "results.json").read_bytes())
     best = max(measured, key=lambda step: measured[step])
     assert (results["best_step"], results["measured"]["f1"], results["steps"]) == (best, measured[best], 6)
@@ -262,7 +263,7 @@ def test_it_learns_to_write_what_the_annotators_wrote(home: Path) -> None:
 def test_it_stops_when_it_has_grown_no_better_for_a_while(home: Path) -> None:
     still = {"lr": 1e-12, "steps": 40, "patience": 2}  # nothing is learned, so that the first is the best
     run = train(home, "patient", reward_model=still)
-    assert [line["step"] for line in lines(run) if "eval/f1" in line] == [2, 4, 6]  # the best, and two no better
+    assert [line["step"] for line in lines(run) if "eval/f1" in line] == [0, 2, 4, 6]  # the best, and two no better
     results = json.loads((run / "results.json").read_bytes())
     assert (results["best_step"], results["steps"]) == (2, 6)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["checkpoint-2", "checkpoint-6"]
@@ -275,7 +276,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
             policy.lm_head.weight[0, 0] = torch.nan
         return policy
 
-    monkeypatch.setattr(reward_run, "load_policy", poison)
+    monkeypatch.setattr(measured_training, "load_policy", poison)
     with pytest.raises(TrainingError) as caught:
         train(home, "nan")
     assert str(caught.value) == (
@@ -294,7 +295,9 @@ def test_packed_rows_have_the_loss_of_single_ones(home: Path) -> None:
 
     def loss(out: str, **settings: Any) -> float:
         first = RewardRun(recipe(home, out, reward_model={"steps": 1, "max_tokens": 96, **settings}))
-        trainer = reward_trainer.evaluated_trainer(first.reward_model, first.rows, first.settings, first.evaluation)
+        trainer = measured_training.measured_trainer(
+            first.reward_model.model, first.tokenizer, first.rows, first.settings, first.evaluation
+        )
         total, tokens = 0.0, 0
         for batch in trainer.get_train_dataloader():
             count = int((batch["labels"][:, 1:] != -100).sum())
@@ -316,7 +319,7 @@ def interrupted(home: Path, out: str, monkeypatch: pytest.MonkeyPatch, where: st
     class Killed(BaseException):
         pass
 
-    before = getattr(reward_trainer, where)
+    before = getattr(measured_training, where)
 
     def kill(*given: Any) -> Any:
         numbers = [one for one in given if isinstance(one, int)]
@@ -325,7 +328,7 @@ def interrupted(home: Path, out: str, monkeypatch: pytest.MonkeyPatch, where: st
         return before(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reward_trainer, where, kill)
+        patch.setattr(measured_training, where, kill)
         with pytest.raises(Killed):
             train(home, out)
 
@@ -392,9 +395,9 @@ def test_a_signal_ends_the_training_after_the_step_under_way_and_a_resumed_one_i
             signal.raise_signal(signal.SIGTERM)
         written(directory, step, metrics)
 
-    written = reward_trainer._append
+    written = measured_training._append
     with monkeypatch.context() as patch:
-        patch.setattr(reward_trainer, "_append", append)
+        patch.setattr(measured_training, "_append", append)
         with pytest.raises(Interrupted) as caught:
             train(home, "signalled")
     assert caught.value.signal == signal.SIGTERM
@@ -474,7 +477,7 @@ def test_an_adapter_resumes_with_the_same_bits(home: Path, adapted: Path, monkey
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(reward_trainer, "flush", stop)
+        patch.setattr(measured_training, "flush", stop)
         with pytest.raises(KeyboardInterrupt):
             train(home, "adapted-again", **settings)
     train(home, "adapted-again", resume=True, **settings)
@@ -597,16 +600,16 @@ def launched(kind: str, **state: Any) -> Any:
 )
 def test_launchers_that_leave_no_whole_weights_are_refused(accelerator: Any, message: str | None) -> None:
     if message is None:
-        reward_trainer._refuse_shards(accelerator, "adamw")
+        measured_training._refuse_shards(accelerator, "adamw", "reward_model")
         return
     with pytest.raises(ConfigError, match=f"accelerate was launched with {message}"):
-        reward_trainer._refuse_shards(accelerator, "adamw")
+        measured_training._refuse_shards(accelerator, "adamw", "reward_model")
 
 
 def test_muon_needs_whole_weights() -> None:
     sharded = launched("FSDP", fsdp_plugin=SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT"))
     with pytest.raises(ConfigError, match="optimizer = muon needs whole matrices"):
-        reward_trainer._refuse_shards(sharded, "muon")
+        measured_training._refuse_shards(sharded, "muon", "reward_model")
 
 
 def test_a_missing_model_or_file_is_refused(home: Path, tmp_path: Path) -> None:
@@ -644,8 +647,9 @@ def test_the_command_trains_from_files_and_says_what_it_did(
     assert not (tmp_path / "run").exists()
     assert main([*arguments, "--annotations", str(home / "annotations.jsonl")]) == 0
     said = capsys.readouterr().out
-    assert "learned         30\n" in said
-    assert "step 2 of 2   f1 " in said
+    assert "30 annotations to train on and 6 held out" in said
+    assert "held out, step 2 of 2   f1 " in said
+    assert "held-out F1 " in said
     assert GenerativeRewardModel.load(tmp_path / "run" / "model").prompt_format == "plain"
     assert read_annotations(home / "annotations.jsonl") == ANNOTATIONS
     assert ANIMALS[0] == "cat"

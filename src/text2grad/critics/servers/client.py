@@ -84,7 +84,6 @@ class ServerClient:
 
     async def _post(self, prompt: Prompt, parameters: Mapping[str, Any]) -> bytes:
         """Return the body of the reply, cut if it is too long; errors of the client become `RequestError`s."""
-        import httpx2
         import openai
 
         try:
@@ -99,7 +98,9 @@ class ServerClient:
             detail = error.body.get("detail", "") if isinstance(error.body, Mapping) else ""  # FastAPI's key
             message = f"{error.message} {error.code or ''} {detail}"  # an empty account has its own code
             raise self._status_error(error.status_code, error.response.headers, message) from error
-        except (openai.APIConnectionError, httpx2.HTTPError) as error:
+        except TimeoutError:
+            raise
+        except Exception as error:  # each layer has its own errors for replies that are no HTTP
             cause = _first_cause(error)  # openai reports a closed connection as a timeout
             if isinstance(cause, TimeoutError):
                 raise cause from error

@@ -1,5 +1,5 @@
 from .align_report import Gathered as Gathered, print_report as print_report, write_reports as write_reports
 from .annotation_tables import Prices as Prices, as_text as as_text
 from .html import Table as Table
-from .run_report import print_table as print_table, read_run as read_run, write_report as write_report
+from .run_report import read_run as read_run, write_report as write_report
 from .terminal import plain as plain, print_critique as print_critique, print_figures as print_figures

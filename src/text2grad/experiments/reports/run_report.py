@@ -11,13 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 from text2grad.errors import DataError
 from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import RunCurves, panels_png, pictures, run_panels
-from text2grad.experiments.reports.terminal import plain
 from text2grad.files import to_json, write_files
 
 SHOWN_ROLLOUTS = 6  # of the first and of the last step
@@ -79,26 +75,6 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = [["start", *(_number(first["before"].get(name)) for name in names)]]
     rows += [[label, *(_number(run["after"].get(name)) for name in names)] for label, run in runs.items()]
     return ["", *(name.replace("_", " ") for name in names)], rows
-
-
-def print_table(console: Console, results: Mapping[str, Any], title: str) -> None:
-    """Print the table of held-out metrics before and after training."""
-    columns, rows = table(results)
-    if not rows:
-        return
-    print_rows(console, title, columns, rows, bold=1)
-
-
-def print_rows(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: int | None = None
-) -> None:
-    """Print a table; `bold` is the number of a row."""
-    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim")
-    for number, column in enumerate(columns):
-        drawn.add_column(plain(column), justify="right" if number else "left")
-    for number, row in enumerate(rows):
-        drawn.add_row(*map(plain, row), style="bold" if number == bold else "")
-    console.print(drawn)
 
 
 def _results(run: Run) -> dict[str, Any]:

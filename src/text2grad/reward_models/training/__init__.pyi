@@ -1,2 +1,7 @@
-from .run import RewardRun as RewardRun
+from .run import (
+    RewardRun as RewardRun,
+    held_out_file as held_out_file,
+    reward_directory as reward_directory,
+    trained_model as trained_model,
+)
 from .trainer import train_reward_model as train_reward_model

@@ -31,6 +31,7 @@ class Split(NamedTuple):
     held_out: list[Annotation]
     shared_prompts: int  # left out of `train`: their key is in the held-out file
     failed: int  # left out of both: their critique could not be parsed
+    beyond_limit: Sequence[Annotation] = ()  # held out, but not measured during the training
 
     def digest(self) -> str:
         """Return a SHA-256 of all annotations; a resumed run compares it."""
@@ -70,7 +71,7 @@ def read_split(
                 f"the {len(part)} {name} ({', '.join(files)}) have no span, so there is nothing to quote; import "
                 "feedback with spans with `text2grad import`, or change reward_model.held_out"
             )
-    return Split(train, test[:limit], shared, len(annotations) - len(usable))
+    return Split(train, test[:limit], shared, len(annotations) - len(usable), test[limit:] if limit else ())
 
 
 class HeldOutSet:

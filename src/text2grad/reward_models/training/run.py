@@ -1,6 +1,7 @@
 """`text2grad reward` from beginning to end: annotations → a reward model with its model card (section 3.4).
 
 run.json, data.json     settings, and a hash of the annotations; a resumed run compares them
+held_out.jsonl          the held-out annotations, for `text2grad evaluate-reward`
 metrics.jsonl           loss of each step, held-out measurements
 checkpoints/            the best and the last
 model/                  the best checkpoint: a Hugging Face directory or an adapter, reward_model.json, README.md
@@ -15,28 +16,66 @@ from typing import Any
 
 import torch
 
-from text2grad.config import Recipe, check_world_size, open_run
+from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import CheckpointError, ConfigError, ModelError
-from text2grad.feedback import push_folder
+from text2grad.feedback import push_folder, write_annotations
 from text2grad.files import published, to_json, write_atomically
-from text2grad.models import NO_LOSS, FineTuning, context_of, load_lora, load_policy, load_tokenizer, with_lora
+from text2grad.models import (
+    NO_LOSS,
+    Evaluation,
+    FineTuning,
+    OnMeasured,
+    check_ids,
+    check_same_data,
+    checkpoint_path,
+    context_of,
+    last_saved,
+    load_tokenizer,
+    load_trainable,
+    load_trained,
+    measured_at,
+    train_measured,
+)
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import limits_of
 from text2grad.reward_models.scalar import format_of
 from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split
-from text2grad.reward_models.training.trainer import (
-    METRICS_FILE,
-    Evaluation,
-    OnMeasured,
-    checkpoint_path,
-    last_progress,
-    train,
-)
+from text2grad.reward_models.training.trainer import measurement
 from text2grad.types import PromptFormat
 
-MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
+MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
+SECTIONS = ("model", "reward_model", "critic", "run")  # of the recipe, whose settings decide the result
+
+
+def reward_directory(recipe: Recipe) -> Path:
+    """Return the directory of the recipe's reward model."""
+    return Path(recipe.reward_model.out or recipe.run.out)
+
+
+def held_out_file(directory: Path) -> Path:
+    """Return the file of held-out annotations that `text2grad reward` wrote into its directory.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    path = directory / HELD_OUT_FILE
+    if not path.exists():
+        raise ConfigError(f"{directory} holds no {HELD_OUT_FILE}; train the reward model with `text2grad reward` first")
+    return path
+
+
+def trained_model(directory: Path) -> Path:
+    """Return the directory of the reward model that `text2grad reward` wrote, merged where it is.
+
+    Raises:
+        ConfigError: if it is not finished.
+    """
+    for path in (directory / MERGED, directory / MODEL):
+        if path.exists():
+            return path
+    raise ConfigError(f"{directory} holds no finished reward model; train it with `text2grad reward` first")
 
 
 class RewardRun:
@@ -46,8 +85,9 @@ class RewardRun:
         """Read the annotations, load the model, and create or open the run's directory.
 
         Args:
-            recipe: [model] names the model to train, [reward_model] sets the training, [critic] the decoding.
-            resume: continue the run in `run.out`.
+            recipe: [model] or reward_model.model names the model to train, [reward_model] sets the training, [critic]
+                the decoding.
+            resume: continue the run in its directory.
 
         Raises:
             ConfigError: if a setting is missing, `constrain` does not fit the form, or the directory holds another run.
@@ -57,13 +97,15 @@ class RewardRun:
         """
         from accelerate import PartialState
 
-        if not recipe.model.path:
+        self.path = recipe.reward_model.model or recipe.model.path
+        if not self.path:
             raise ConfigError("[model] path is not set: name the model to train with --model PATH")
         if recipe.reward_model.merge and not recipe.model.lora_r:
             raise ConfigError(
                 "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out"
             )
-        self.recipe, self.directory = recipe, Path(recipe.run.out)
+        self.recipe, self.directory = recipe, reward_directory(recipe)
+        check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=not torch.accelerator.is_available())
         check_world_size(self.state.num_processes)
         if recipe.run.threads:
@@ -76,12 +118,13 @@ class RewardRun:
             limit=data.eval_limit,
             seed=recipe.run.seed,
         )
-        self.tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
-        self.prompt_format = _prompt_format(self.tokenizer, recipe)
+        self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
+        self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
         self.reward_model = self._reward_model(self._model())
         self.settings = self._settings()
         max_tokens = int(min(self.settings.max_tokens, context_of(self.reward_model.model)))
         self.rows, too_long = training_rows(self.reward_model, split.train, max_tokens=max_tokens)
+        check_ids(self.reward_model.model, self.rows)
         held_out = HeldOutSet(self.tokenizer, split.held_out)
         self.evaluation = self._evaluation(held_out)
         self.counts = {
@@ -95,9 +138,12 @@ class RewardRun:
         }
         self.is_main = bool(self.state.is_main_process)
         if self.is_main:
-            open_run(self.directory, recipe, resume=resume, processes=self.state.num_processes)
-            _check_data(self.directory / "data.json", {**self.counts, "sha256": split.digest()})
-            last_progress(self.directory)
+            processes = self.state.num_processes
+            open_run(self.directory, recipe, resume=resume, processes=processes, sections=SECTIONS)
+            description = {**self.counts, "sha256": split.digest()}
+            check_same_data(self.directory / "data.json", description, "annotations")
+            write_annotations(self.directory / HELD_OUT_FILE, [*split.held_out, *split.beyond_limit])
+            last_saved(self.directory)
         self.state.wait_for_everyone()
 
     def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
@@ -109,12 +155,17 @@ class RewardRun:
         out = self.directory / MODEL
         if not out.exists():
             evaluation = replace(self.evaluation, on_measured=on_measured)
-            train(self.reward_model, self.rows, self.settings, evaluation=evaluation)
+            train_measured(self.reward_model.model, self.tokenizer, self.rows, self.settings, evaluation)
         self.state.wait_for_everyone()
         if self.is_main:
             self._publish(out)
         self.state.wait_for_everyone()
         return self.directory / MERGED if self.recipe.reward_model.merge else out
+
+    def results(self) -> dict[str, Any]:
+        """Return results.json of a finished run, and the seconds of its training."""
+        last = last_saved(self.directory)
+        return {**json.loads((self.directory / RESULTS_FILE).read_bytes()), "seconds": last.seconds if last else 0.0}
 
     def push(self, repository: str, *, private: bool = False) -> str:
         """Upload the finished reward model to the Hugging Face hub, with a card of that name; return its address.
@@ -143,26 +194,29 @@ class RewardRun:
         """Return when to measure; without `critic.vote_threshold`, each number of votes is a candidate."""
         settings, run, votes = self.recipe.reward_model, self.recipe.run, self.reward_model.votes
         search = votes > 1 and self.recipe.critic.vote_threshold is None
+        thresholds = [number / votes for number in range(1, votes + 1)] if search else ()
         return Evaluation(
             self.directory,
-            held_out,
+            "reward_model",
+            measurement(self.reward_model, held_out, thresholds),
+            metric="f1",
+            greater_is_better=True,
             every=settings.eval_every,
             patience=settings.patience,
             keep=max(2, run.keep_checkpoints),
             tracker=run.tracker,
-            thresholds=[number / votes for number in range(1, votes + 1)] if search else (),
         )
 
     def _model(self) -> Any:
-        """Return the model to train: all weights in 32 bits, or with a new adapter."""
-        settings = self.recipe.model
-        dtype = "float32" if settings.dtype == "auto" and not settings.lora_r else settings.dtype
-        model = load_policy(settings.path, dtype=dtype, trust_remote_code=settings.trust_remote_code)
-        if not settings.lora_r:
-            return model
-        torch.manual_seed(self.recipe.run.seed)
-        targets = settings.lora_targets if isinstance(settings.lora_targets, str) else list(settings.lora_targets)
-        return with_lora(model, r=settings.lora_r, alpha=settings.lora_alpha, targets=targets)
+        """Return the model to train."""
+        shared = self.recipe.model.model_dump(include={"dtype", "lora_r", "lora_alpha", "trust_remote_code"})
+        return load_trainable(
+            self.path,
+            **shared,
+            lora_targets=self.recipe.model.lora_targets,
+            lora_dropout=self.recipe.reward_model.lora_dropout,
+            seed=self.recipe.run.seed,
+        )
 
     def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
         """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
@@ -183,12 +237,14 @@ class RewardRun:
 
     def _publish(self, out: Path) -> None:
         """Write the best checkpoint as a reward model with its card, and merged where the recipe asks for it."""
-        last = last_progress(self.directory)
+        last = last_saved(self.directory)
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
-        measured = self._measured(last.best_step)
+        measured = measured_at(self.directory, last.best_step)
+        before = measured_at(self.directory, 0)  # empty for a run of version 0.1
         results = {
             "counts": self.counts,
+            **({"before": before} if before else {}),
             "measured": measured,
             "best_step": last.best_step,
             "steps": last.step,
@@ -212,7 +268,7 @@ class RewardRun:
             self.reward_model,
             self.settings,
             name=name,
-            base=model.path,
+            base=self.path,
             lora=lora,
             adapter=adapter,
             unseen=unseen,
@@ -222,37 +278,22 @@ class RewardRun:
     def _best(self, checkpoint: Path, *, whole: bool) -> Any:
         """Load the weights of a checkpoint: all of them, an adapter on its base, or merged into its base."""
         settings = self.recipe.model
-        code = settings.trust_remote_code
-        if not settings.lora_r:
-            return load_policy(str(checkpoint), trust_remote_code=code)
-        base = load_policy(settings.path, dtype=settings.dtype, trust_remote_code=code)
-        model = load_lora(base, str(checkpoint))
-        return model.merge_and_unload() if whole else model
-
-    def _measured(self, step: int) -> dict[str, float]:
-        """Return the last measurements of a step."""
-        lines = map(json.loads, (self.directory / METRICS_FILE).read_bytes().splitlines())
-        found = [line for line in lines if line["step"] == step and "eval/f1" in line]
-        return {name.removeprefix("eval/"): value for name, value in found[-1].items() if name != "step"}
+        return load_trained(
+            checkpoint,
+            self.path,
+            adapter=bool(settings.lora_r),
+            merged=whole,
+            dtype=settings.dtype,
+            trust_remote_code=settings.trust_remote_code,
+        )
 
 
-def _prompt_format(tokenizer: Any, recipe: Recipe) -> PromptFormat:
+def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
     """Return the prompt format, with "auto" decided by the tokenizer."""
     wanted, own = recipe.reward_model.prompt_format, format_of(tokenizer)
     if wanted == "chat" and own == "plain":
         raise ModelError(
-            f"reward_model.prompt_format = 'chat', but the tokenizer of {recipe.model.path!r} has no chat template; "
+            f"reward_model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; "
             "set 'plain' or 'auto'"
         )
     return "plain" if wanted == "plain" else own
-
-
-def _check_data(path: Path, data: dict[str, Any]) -> None:
-    """Write the description of the annotations, or refuse to resume on other annotations."""
-    if path.exists() and (before := json.loads(path.read_bytes())) != data:
-        changed = ", ".join(f"{key}: {before.get(key)} → {data[key]}" for key in data if before.get(key) != data[key])
-        raise CheckpointError(
-            f"{path.parent} holds a run on other annotations ({changed}). Resume it with the files that it was started "
-            "with, or choose another directory with --out DIR."
-        )
-    write_atomically(path, to_json(data))

@@ -1,0 +1,106 @@
+"""`text2grad sft RECIPE.toml`: fine-tune a policy on demonstrations."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from text2grad.cli.options import add_command, add_set, print_lines, shorthands
+
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
+
+DESCRIPTION = """\
+Fine-tune a causal language model, in full or with LoRA, on demonstrations: the policy that `annotate` and `train` start
+from. Demonstrations are JSON lines, {"prompt": "...", "reference": "..."} or {"messages": [...]}; the loss covers the
+answers and their ends only. Prompts have the form that rollouts have. The loss on held-out prompts is measured before,
+during and after; the best checkpoint is kept."""
+
+EPILOG = """\
+examples:
+  text2grad sft recipes/own-data.toml --model HuggingFaceTB/SmolLM2-135M-Instruct --data chats.jsonl
+  text2grad sft my.toml --set model.lora_r=16 --set sft.lora_dropout=0.05 --merge
+  text2grad sft my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
+  torchrun --nproc-per-node 8 -m text2grad.cli sft my.toml
+
+docs/sft.md explains the files that the command writes."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    about = "fine-tune a policy on demonstrations"
+    add = add_command(commands, "sft", run, about, DESCRIPTION, EPILOG).add_argument
+    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
+    add("--data", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
+    add("--held-out", metavar="FILE", help="shorthand for --set sft.held_out_file=FILE")
+    add("--model", metavar="PATH", help="shorthand for --set sft.model=PATH")
+    add("--out", metavar="DIR", help="shorthand for --set sft.out=DIR")
+    add_set(add)
+    add("--merge", action="store_true", help="shorthand for --set sft.merge=true")
+    add("--resume", action="store_true", help="continue the run in sft.out from its last checkpoint")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and publish a policy.
+
+    Raises:
+        Text2GradError: if recipe, demonstrations or model cannot be used.
+    """
+    from text2grad.config import load_recipe
+
+    options = {
+        "sft.data": args.data,
+        "sft.held_out_file": args.held_out,
+        "sft.model": args.model,
+        "sft.out": args.out,
+        "sft.merge": args.merge,
+    }
+    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+
+    from text2grad.experiments import SFTRun
+    from text2grad.progress import duration, note
+
+    sft = SFTRun(recipe, resume=args.resume)
+    counts = sft.counts
+    if sft.is_main:
+        note(
+            f"{counts['learned']:,} demonstrations to train on and {counts['held_out']:,} held out; "
+            f"{counts['too_long'] + counts['held_out_too_long']:,} left out as too long, "
+            f"{counts['shared_prompts']:,} because their prompt is held out"
+        )
+
+    def on_measured(step: int, steps: int, measured: dict[str, float]) -> None:
+        loss, perplexity = measured["loss"], measured["perplexity"]
+        note(f"held-out loss {loss:.4f} (perplexity {perplexity:.4g}) at step {step:,} of {steps:,}")
+
+    path = sft.run(on_measured)
+    if not sft.is_main:
+        return 0
+    found = sft.results()
+    before, after = found["before"], found["measured"]
+    if after["loss"] >= before["loss"]:
+        note(
+            f"the held-out loss did not fall ({before['loss']:.4f} → {after['loss']:.4f}): change sft.lr = "
+            f"{recipe.sft.lr:g}, or train longer",
+            warning=True,
+        )
+    figures = [
+        ("held-out loss", f"{before['loss']:.4f} → {after['loss']:.4f} nats per token"),
+        ("perplexity", f"{before['perplexity']:.4g} → {after['perplexity']:.4g}"),
+        ("best step", f"{found['best_step']:,} of {found['steps']:,}"),
+        ("passes", f"{found['epochs']:.2f} over {counts['learned']:,} demonstrations"),
+        ("tokens of a pass", f"{counts['tokens']:,}, of which {counts['target_tokens']:,} are learned"),
+        ("time", duration(found["seconds"])),
+        ("model", str(path)),
+        ("next", next_command(args.recipe, recipe, path)),
+    ]
+    print_lines(figures)
+    return 0
+
+
+def next_command(file: Path, recipe: "Recipe", policy: Path) -> str:
+    """Return the command that uses the new policy: `annotate` where the recipe names an annotator, else `train`."""
+    if recipe.model.lora_r and not recipe.sft.merge:
+        return f"text2grad sft {file} --resume --merge   (the other commands start from the merged model)"
+    command = f"text2grad {'annotate' if recipe.annotate.model else 'train'} {file}"
+    named = recipe.model.path and Path(recipe.model.path).resolve() == policy.resolve()
+    return command if named else f"{command} --set model.path={policy}"

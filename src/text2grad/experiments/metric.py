@@ -1,0 +1,106 @@
+"""A user's metric, `data.metric`: (example, response) → numbers by name, checked.
+
+def metric(example: Example, response: str) -> dict[str, float]
+"""
+
+import inspect
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from text2grad.errors import MetricError
+from text2grad.feedback import load_callable
+from text2grad.types import Example
+
+Metric = Callable[[Example, str], Mapping[str, float]]
+
+RESERVED = (
+    *("reward", "positive_share", "negative_share", "unlabelled_share", "failure_rate"),
+    *("distinct_2", "kl_per_token", "mean_tokens", "truncated_share"),
+)
+"""The numbers that every evaluation has; a metric needs other names."""
+
+WAY_OUT = "Mend the metric; a run goes on with --resume"
+
+
+def load_metric(path: str) -> Metric:
+    """Return the metric `module:function`.
+
+    Raises:
+        ConfigError: if it cannot be imported or called.
+    """
+    return load_callable(path, "metric")  # type: ignore[no-any-return]
+
+
+def measure(
+    metric: Metric, examples: Sequence[Example], responses: Sequence[str], *, first: int = 0
+) -> list[dict[str, float]]:
+    """Return the numbers of each response.
+
+    Args:
+        metric: the metric.
+        examples: the task instances.
+        responses: one per example.
+        first: number of the first response, for errors.
+
+    Raises:
+        MetricError: if the metric raises an error, returns anything but finite numbers by name, or other names for
+            one response than for another. The message names the metric's file and line, and the response's number.
+    """
+    found: list[dict[str, float]] = []
+    for number, (example, response) in enumerate(zip(examples, responses, strict=True), start=first):
+        try:
+            values = metric(example, response)
+        except Exception as error:
+            raise MetricError(
+                f"the metric raised {type(error).__name__} on held-out response {number}: {error} "
+                f"({_raised_at(metric, error)}). {WAY_OUT}"
+            ) from error
+        fault = _fault(values, found)
+        if fault:
+            raise MetricError(f"the metric {fault}, for held-out response {number} ({_defined_at(metric)}). {WAY_OUT}")
+        found.append({name: float(value) for name, value in values.items()})
+    return found
+
+
+def _fault(values: object, earlier: Sequence[Mapping[str, float]]) -> str:
+    """Return the fault of a metric's answer, or ""."""
+    if not isinstance(values, Mapping) or not values:
+        return f"returned {_short(values)} instead of a dict of numbers by name"
+    for name, value in values.items():
+        if not isinstance(name, str) or not name:
+            return f"returned the key {_short(name)}, which is not a name"
+        if name in RESERVED:
+            return f"returned the name {name!r}, which every evaluation has already; choose another name"
+        if not _is_number(value):
+            return f"returned {_short(value)} for {name!r}, which is not a number"
+        if not math.isfinite(value):
+            return f"returned {value} for {name!r}; leave no number undefined, for example return 0.0"
+    if earlier and values.keys() != earlier[0].keys():
+        return f"returned the names {sorted(values)} instead of {sorted(earlier[0])}, which it returned before"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number: Python's, NumPy's, or a tensor with one element."""
+    return isinstance(value, Real) or (getattr(value, "shape", None) == () and hasattr(value, "__float__"))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _defined_at(metric: Metric) -> str:
+    """Return the metric's file and first line."""
+    code = getattr(inspect.unwrap(metric), "__code__", None) or getattr(type(metric).__call__, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(metric)
+
+
+def _raised_at(metric: Metric, error: Exception) -> str:
+    """Return the innermost line of the metric's own file that led to an error."""
+    file = _defined_at(metric).rpartition(":")[0]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{file}:{lines[-1]}" if lines else _defined_at(metric)

@@ -1,0 +1,404 @@
+"""Supervised training with held-out measurements, early stopping and exact resume: `text2grad sft`, `text2grad reward`.
+
+    rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint
+
+    checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
+        text2grad.json              written last, so a checkpoint without it is incomplete; the length of metrics.jsonl
+    metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
+
+Early stopping depends only on the step and the best step, which every checkpoint holds.
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import TrainerCallback
+
+from text2grad.config import Interruption
+from text2grad.errors import CheckpointError, ConfigError, Interrupted, ModelError, TrainingError
+from text2grad.files import flush, to_json, write_atomically
+from text2grad.models.adapters import load_lora, with_lora
+from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer, supervised_trainer
+from text2grad.models.pretrained import load_policy, refuse_second_adapter
+from text2grad.progress import Progress
+from text2grad.types import Optimizer
+
+METRICS_FILE, MARK = "metrics.jsonl", "text2grad.json"
+PLAIN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU")  # every process holds whole weights
+LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
+
+OnMeasured = Callable[[int, int, dict[str, float]], None]  # step, number of steps, measurements
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Measurements and checkpoints during a training."""
+
+    directory: Path  # of the run
+    section: str  # of the recipe, for messages
+    measure: Callable[[Any], dict[str, float]]  # the trainer → measurements; called on every process
+    metric: str  # the measurement that selects the best checkpoint
+    greater_is_better: bool
+    every: int  # steps between measurements; each has a checkpoint
+    patience: int = 0  # measurements without a better metric after which training stops; 0 never stops early
+    keep: int = 2  # checkpoints on disk, at least the best and the last
+    tracker: str = "none"
+    on_measured: OnMeasured = lambda *_: None  # called on the main process
+
+
+class SavedTraining(NamedTuple):
+    """Steps of a training at its last checkpoint."""
+
+    step: int
+    steps: int
+    best_step: int  # 0 before the first checkpoint
+    epochs: float = 0.0  # passes over the rows
+    seconds: float = 0.0  # of training and measurements, over all processes that the run had one after another
+
+    def finished(self, evaluation: Evaluation) -> bool:
+        """True where no step is left, or `patience` measurements in a row were no better."""
+        patience = evaluation.patience * evaluation.every
+        return self.step >= self.steps or bool(patience and self.step - self.best_step >= patience)
+
+
+def load_trainable(
+    path: str,
+    *,
+    dtype: str = "auto",
+    lora_r: int = 0,
+    lora_alpha: int = 32,
+    lora_targets: str | Sequence[str] = "all-linear",
+    lora_dropout: float = 0.0,
+    seed: int = 0,
+    trust_remote_code: bool = False,
+) -> Any:
+    """Load a causal language model to train: all weights, in 32 bits where `dtype` is "auto", or a new adapter.
+
+    Raises:
+        ConfigError: if a dropout is given without an adapter, or the path holds an adapter and `lora_r` is above 0.
+        ModelError: if the model cannot be loaded.
+    """
+    import torch
+
+    if lora_dropout and not lora_r:
+        raise ConfigError(
+            f"lora_dropout = {lora_dropout} is the dropout of a LoRA adapter, and model.lora_r = 0 trains none; leave "
+            "it out, or set model.lora_r"
+        )
+    refuse_second_adapter(path, lora_r)
+    dtype = "float32" if dtype == "auto" and not lora_r else dtype
+    model = load_policy(path, dtype=dtype, trust_remote_code=trust_remote_code)
+    if not lora_r:
+        return model
+    torch.manual_seed(seed)
+    return with_lora(model, r=lora_r, alpha=lora_alpha, targets=lora_targets, dropout=lora_dropout)
+
+
+def load_trained(
+    checkpoint: Path, base: str, *, adapter: bool, merged: bool, dtype: str = "auto", trust_remote_code: bool = False
+) -> Any:
+    """Load the weights of a checkpoint.
+
+    Args:
+        checkpoint: its directory.
+        base: the model that was trained.
+        adapter: True if an adapter was trained.
+        merged: merge the adapter into its base.
+        dtype: of the base under an adapter.
+        trust_remote_code: run the model's own Python code.
+    """
+    if not adapter:
+        return load_policy(str(checkpoint), trust_remote_code=trust_remote_code)
+    model = load_lora(load_policy(base, dtype=dtype, trust_remote_code=trust_remote_code), str(checkpoint))
+    return model.merge_and_unload() if merged else model
+
+
+def check_ids(model: Any, rows: Sequence[Row]) -> None:
+    """Refuse rows whose ids the model's embedding does not have.
+
+    Raises:
+        ModelError: if there is an id beyond the embedding.
+    """
+    size, highest = model.get_input_embeddings().weight.shape[0], max(max(row["input_ids"]) for row in rows)
+    if highest >= size:
+        raise ModelError(
+            f"the tokenizer uses the id {highest}, and the model's embedding has {size} rows; call "
+            "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
+        )
+
+
+def train_measured(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    settings: FineTuning,
+    evaluation: Evaluation,
+    *,
+    on_step: OnStep | None = None,
+) -> None:
+    """Train a model in place; measure, save, and continue from the last checkpoint.
+
+    Raises:
+        ConfigError: if processes and micro-batches do not divide the batch, or the launcher saves sharded weights.
+        TrainingError: if a logged loss is not finite.
+        Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
+    """
+    last = last_saved(evaluation.directory)
+    if last is not None and last.finished(evaluation):
+        return
+    resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
+    journal = _Journal(evaluation, settings.learning_rate, last.seconds if last else 0.0)
+    trainer = measured_trainer(model, tokenizer, rows, settings, evaluation, from_start=last is None)
+    trainer.add_callback(journal)
+    with journal.interruption, journal.display:
+        run_trainer(trainer, on_step, resume_from=resume_from)
+    if journal.interrupted is not None:
+        raise journal.interrupted
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """Return the path of a checkpoint in a run's directory."""
+    return directory / "checkpoints" / f"checkpoint-{step}"
+
+
+def last_saved(directory: Path) -> SavedTraining | None:
+    """Return the state of the last complete checkpoint, or None.
+
+    Incomplete checkpoints are removed, and metrics.jsonl is truncated to its length at that checkpoint.
+    """
+    checkpoints = sorted((directory / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    while checkpoints and not (checkpoints[-1] / MARK).exists():
+        shutil.rmtree(checkpoints.pop())
+    metrics = directory / METRICS_FILE
+    mark = json.loads((checkpoints[-1] / MARK).read_bytes()) if checkpoints else {"metrics_bytes": 0}
+    if metrics.exists() and metrics.stat().st_size > mark["metrics_bytes"]:
+        os.truncate(metrics, mark["metrics_bytes"])
+    if not checkpoints:
+        return None
+    state = json.loads((checkpoints[-1] / "trainer_state.json").read_bytes())
+    steps = (state["global_step"], state["max_steps"], state["best_global_step"] or 0)
+    return SavedTraining(*steps, epochs=state["epoch"], seconds=mark.get("seconds", 0.0))
+
+
+def measured_at(directory: Path, step: int) -> dict[str, float]:
+    """Return the last measurements of a step; empty if there were none."""
+    lines = map(json.loads, (directory / METRICS_FILE).read_bytes().splitlines())
+    found = [line for line in lines if line["step"] == step and any(name.startswith("eval/") for name in line)]
+    return {name.removeprefix("eval/"): value for name, value in (found or [{}])[-1].items() if name != "step"}
+
+
+def check_same_data(path: Path, data: dict[str, Any], what: str) -> None:
+    """Write the description of a run's data, or refuse to resume on other data.
+
+    Raises:
+        CheckpointError: if the file describes other data.
+    """
+    if path.exists() and (before := json.loads(path.read_bytes())) != data:
+        changed = ", ".join(f"{key}: {before.get(key)} → {data[key]}" for key in data if before.get(key) != data[key])
+        raise CheckpointError(
+            f"{path.parent} holds a run on other {what} ({changed}). Resume it with the files that it was started "
+            "with, or choose another directory with --out DIR."
+        )
+    write_atomically(path, to_json(data))
+
+
+def measured_trainer(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    settings: FineTuning,
+    evaluation: Evaluation,
+    *,
+    from_start: bool = True,
+) -> Any:
+    """Return TRL's SFTTrainer with held-out measurements, logs and checkpoints.
+
+    The order of the rows is random instead of by length: transformers' order by length comes from torch's global
+    random state, and a resumed training would not repeat it.
+    """
+    import torch
+    from accelerate import PartialState
+
+    processes = PartialState().num_processes
+    parts = processes * settings.accumulate
+    if settings.batch_size % parts:
+        raise ConfigError(
+            f"{evaluation.section}.batch_size = {settings.batch_size} is not divisible by {processes} processes × "
+            f"{evaluation.section}.accumulate = {settings.accumulate}; choose a multiple of {parts}"
+        )
+    trainer = supervised_trainer(
+        model,
+        tokenizer,
+        rows,
+        settings,
+        str(evaluation.directory / "checkpoints"),
+        per_device_train_batch_size=settings.batch_size // parts,
+        train_sampling_strategy="random",
+        warmup_steps=0.05,
+        use_cpu=not torch.accelerator.is_available(),
+        ddp_find_unused_parameters=False,
+        eval_on_start=from_start,
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="steps",
+        save_steps=evaluation.every,
+        save_total_limit=evaluation.keep,
+        metric_for_best_model=evaluation.metric,
+        greater_is_better=evaluation.greater_is_better,
+        report_to=evaluation.tracker,
+    )
+    _refuse_shards(trainer.accelerator, settings.optimizer, evaluation.section)
+    trainer.evaluate = partial(_evaluate, trainer, evaluation)
+    trainer.create_model_card = lambda *_, **__: None  # the run writes its own, once
+    return trainer
+
+
+def held_out_loss(trainer: Any, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the mean of −log p over all labelled tokens, in nats, and its exponential, the perplexity.
+
+    Each process computes its share of the batches; the result is the same on all.
+    """
+    import torch
+    from accelerate.utils import gather_object
+    from transformers import DataCollatorForSeq2Seq
+
+    size, processes = trainer.args.per_device_train_batch_size, trainer.args.world_size
+    ordered = sorted(rows, key=lambda row: len(row["input_ids"]))
+    batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    mine = batches[trainer.args.process_index :: processes]
+    rounds = -(-len(batches) // processes)  # a forward pass may need all processes at once
+    collate = DataCollatorForSeq2Seq(trainer.processing_class, label_pad_token_id=NO_LOSS)
+    was_training, sums = trainer.model.training, []
+    trainer.model.eval()
+    for number in range(rounds):
+        counted = number < len(mine)
+        batch = collate(mine[number] if counted else batches[0]).to(trainer.args.device)
+        tokens = int((batch["labels"][:, 1:] != NO_LOSS).sum())
+        with torch.no_grad(), trainer.compute_loss_context_manager():
+            loss = float(trainer.compute_loss(trainer.model, batch))
+        if counted:
+            sums.append((loss * tokens, tokens))
+    trainer.model.train(was_training)
+    losses, counts = zip(*gather_object(sums), strict=True)
+    loss = math.fsum(losses) / sum(counts)
+    if not math.isfinite(loss):
+        raise TrainingError(f"the held-out loss is {loss} at step {trainer.state.global_step}; lower the learning rate")
+    return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+
+
+def share_of_process(trainer: Any) -> tuple[int, int]:
+    """Return the number of this process and of all processes that share work; (0, 1) where weights are sharded.
+
+    With sharded weights each forward pass needs all processes at once, so all do the same work.
+    """
+    whole = trainer.accelerator.distributed_type in PLAIN
+    return (trainer.args.process_index, trainer.args.world_size) if whole else (0, 1)
+
+
+def _evaluate(trainer: Any, evaluation: Evaluation, *_: Any, **__: Any) -> dict[str, float]:
+    """Measure, log the measurements, and return the metric that selects the best checkpoint."""
+    measured = evaluation.measure(trainer)
+    if trainer.is_world_process_zero():
+        step = trainer.state.global_step
+        _append(evaluation.directory, step, {f"eval/{name}": value for name, value in measured.items()})
+        evaluation.on_measured(step, trainer.state.max_steps, measured)
+    trainer.control.should_evaluate = False
+    return {f"eval_{evaluation.metric}": measured[evaluation.metric]}
+
+
+class _Journal(TrainerCallback):
+    """Requests measurements, writes metrics.jsonl and completes checkpoints."""
+
+    def __init__(self, evaluation: Evaluation, learning_rate: float, seconds: float) -> None:
+        self.evaluation, self.learning_rate = evaluation, learning_rate
+        self.begun = time.monotonic() - seconds
+        self.interruption = Interruption()
+        self.interrupted: Interrupted | None = None
+        self.display = ExitStack()  # of the progress, whose total is known once the training begins
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        name, main = self.evaluation.section.replace("_", " "), state.is_world_process_zero
+        progress = Progress(name, state.max_steps, done=state.global_step, enabled=main)
+        self.progress = self.display.enter_context(progress)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        from accelerate.utils import gather_object
+
+        received = [number for number in gather_object([self.interruption.received]) if number is not None]
+        if received and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
+            step, steps = state.global_step, state.max_steps
+            self.interrupted = Interrupted(received[0], f"stopped after step {step} of {steps}, which is saved")
+        if state.global_step % self.evaluation.every == 0 or state.global_step >= state.max_steps:
+            control.should_evaluate = control.should_save = True
+
+    def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        logs = more["logs"]
+        if "loss" not in logs:
+            return
+        if not math.isfinite(logs["loss"]):
+            raise TrainingError(
+                f"the loss of step {state.global_step} is {logs['loss']}; lower {self.evaluation.section}.lr = "
+                f"{self.learning_rate} and start again in another directory"
+            )
+        if state.is_world_process_zero:
+            _append(
+                self.evaluation.directory, state.global_step, {ours: logs[k] for k, ours in LOGGED.items() if k in logs}
+            )
+        self.progress.advance(loss=logs["loss"], lr=logs["learning_rate"])
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        from accelerate import PartialState
+
+        directory = self.evaluation.directory
+        path = checkpoint_path(directory, state.global_step)
+        PartialState().wait_for_everyone()
+        if state.is_world_process_zero:
+            flush(path)
+            mark = {"metrics_bytes": (directory / METRICS_FILE).stat().st_size}
+            write_atomically(path / MARK, to_json({**mark, "seconds": time.monotonic() - self.begun}))
+        saved = SavedTraining(state.global_step, state.max_steps, state.best_global_step or 0)
+        control.should_training_stop |= saved.finished(self.evaluation)
+
+
+def _append(directory: Path, step: int, metrics: dict[str, float]) -> None:
+    with (directory / METRICS_FILE).open("ab") as file:
+        file.write(to_json({"step": step, **metrics}) + b"\n")
+
+
+def _refuse_shards(accelerator: Any, optimizer: Optimizer, section: str) -> None:
+    """Refuse launchers whose checkpoints would not hold whole weights."""
+    kind = accelerator.distributed_type
+    if kind in PLAIN:
+        return
+    if optimizer != "adamw":
+        raise ConfigError(
+            f"accelerate was launched with {kind}, which shards weights, and optimizer = {optimizer} needs whole "
+            f'matrices; set {section}.optimizer = "adamw"'
+        )
+    plugin = accelerator.state.fsdp_plugin if kind == "FSDP" else None
+    if plugin is not None:
+        if getattr(plugin, "fsdp_version", 1) == 2 and "FULL_STATE_DICT" in str(plugin.state_dict_type):
+            return
+        raise ConfigError(
+            "accelerate was launched with FSDP 1 or with sharded checkpoints, and the best checkpoint must hold whole "
+            "weights; launch it with --fsdp_version 2 and --fsdp_state_dict_type FULL_STATE_DICT"
+        )
+    stage3 = getattr(accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3
+    if stage3 and not accelerator.deepspeed_config["zero_optimization"].get(
+        "stage3_gather_16bit_weights_on_model_save"
+    ):
+        raise ConfigError(
+            "accelerate was launched with DeepSpeed ZeRO 3 and sharded checkpoints, and the best checkpoint must hold "
+            "whole weights; launch it with --zero3_save_16bit_model true"
+        )

@@ -1,0 +1,197 @@
+"""The tracker of a run: metrics, settings and tables of responses for TensorBoard, wandb or trackio.
+
+accelerate starts the tracker and sends the metrics. `tracker.json` in the run's directory names the tracker's run, and
+a resumed run goes on with it. The files of the run hold everything that is sent.
+"""
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError
+from text2grad.files import to_json, write_atomically
+from text2grad.progress import note
+
+MARK = "tracker.json"
+COLUMNS = ("prompt", "response", "critique", "reward")
+ROWS = 12  # of one table
+OTHERWISE = "or choose another tracker with --set run.tracker=none (or tensorboard, wandb, trackio)"
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def check_tracker(name: str) -> None:
+    """Check that a tracker is installed, and that wandb knows its user; called before a model loads.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if name == "none":
+        return
+    if find_spec(name) is None:
+        raise ConfigError(f'run.tracker = "{name}" needs a package: pip install {name}; {OTHERWISE}')
+    is_main = os.environ.get("RANK", "0") == "0"
+    if name == "wandb" and is_main and os.environ.get("WANDB_MODE", "online") == "online":
+        import wandb
+
+        try:
+            wandb.login()
+        except wandb.errors.Error as error:
+            raise ConfigError(
+                f'run.tracker = "wandb": {error} Run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline to '
+                f"send the run later with `wandb sync`; {OTHERWISE}"
+            ) from error
+
+
+class RunTracker:
+    """The tracker that `run.tracker` names. A failure while the run goes on is shown once, and does not end the run."""
+
+    def __init__(self, accelerator: Accelerator, recipe: Recipe) -> None:
+        """Take the accelerator, which was made with the tracker's name, and the recipe."""
+        self.accelerator, self.recipe, self.name = accelerator, recipe, recipe.run.tracker
+        self._started = self._failed = False
+
+    def start(self, step: int) -> None:
+        """Start the tracker's run, or go on with it; a second call does nothing.
+
+        Args:
+            step: the number of finished steps; TensorBoard drops what an earlier process logged after it.
+
+        Raises:
+            ConfigError: if the tracker cannot start.
+        """
+        if self._started or self.name == "none" or not self.accelerator.is_main_process:
+            return
+        directory, run = Path(self.recipe.run.out), self.recipe.run
+        name, settings = run.name or directory.resolve().name, flat_settings(self.recipe)
+        mark = directory / MARK
+        earlier = json.loads(mark.read_bytes()) if mark.exists() else {}
+        resumed = earlier.get("tracker") == self.name
+        now = earlier if resumed else {"tracker": self.name, "name": name, "id": uuid.uuid4().hex[:8]}
+        options: dict[str, dict[str, Any]] = {
+            "tensorboard": {"purge_step": step},
+            "wandb": {
+                "name": name,
+                "id": now["id"],
+                "resume": "allow" if resumed else "never",
+                "dir": str(directory),
+                "config": settings,
+                # A command line with a password in a URL would be sent with the metadata.
+                "settings": {"x_disable_meta": _PASSWORD.search(str(self.recipe)) is not None},
+            },
+            "trackio": {
+                "name": now["name"],
+                "resume": "allow" if resumed else "never",
+                "config": settings,
+                "embed": False,
+            },
+        }
+        try:
+            self.accelerator.init_trackers(run.project, init_kwargs={self.name: options[self.name]})
+        except Exception as error:
+            raise ConfigError(f'run.tracker = "{self.name}" cannot start: {error}; {OTHERWISE}') from error
+        self._started = True
+        write_atomically(mark, to_json(now))
+        if self.name == "tensorboard" and not resumed:
+            self._send(lambda: _write_settings(self._run, settings))
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Send metrics; `step` is the number of steps that were finished when they were measured."""
+        if self._is_new(step):
+            self._send(lambda: self.accelerator.log(dict(metrics), step=step))
+
+    def log_table(self, name: str, records: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Send prompt, response, critique and reward of the first responses, unless `run.table_every` is 0.
+
+        Args:
+            name: of the table.
+            records: as `response_records` returns them, with "reward" per token.
+            step: the number of finished steps.
+        """
+        if not self._is_new(step) or not self.recipe.run.table_every:
+            return
+        rows = [
+            [one["prompt"], one["response"], one["critique"]["feedback"], round(sum(one.get("reward", ())), 4)]
+            for one in records[:ROWS]
+        ]
+        self._send(lambda: self._send_table(name, rows, step))
+
+    def finish(self) -> None:
+        """End the tracker's run, and the group of processes."""
+        for tracker in self.accelerator.trackers:
+            self._send(tracker.finish)
+        self.accelerator.trackers.clear()
+        self.accelerator.end_training()
+
+    def _is_new(self, step: int) -> bool:
+        """Return whether a step can be sent: wandb refuses steps that it has, which a resumed run repeats."""
+        return self._started and not (self.name == "wandb" and step < self._run.starting_step)
+
+    @property
+    def _run(self) -> Any:
+        return self.accelerator.get_tracker(self.name, unwrap=True)
+
+    def _send_table(self, name: str, rows: Sequence[Sequence[Any]], step: int) -> None:
+        if self.name == "tensorboard":
+            self._run.add_text(name, _markdown(COLUMNS, rows), global_step=step)
+            return
+        import importlib
+
+        table = importlib.import_module(self.name).Table(columns=list(COLUMNS), data=[list(row) for row in rows])
+        self.accelerator.log({name: table}, step=step)
+
+    def _send(self, call: Callable[[], Any]) -> None:
+        if self._failed:
+            return
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  any error of another library: the run does not depend on it
+            self._failed = True
+            note(
+                f"the tracker {self.name} failed ({type(error).__name__}: {error}); the run goes on without it, and "
+                f"{self.recipe.run.out} holds all metrics and responses",
+                warning=True,
+            )
+
+
+def flat_settings(recipe: Recipe) -> dict[str, str | int | float | bool]:
+    """Return all settings as "section.key" → value: lists as text, None as "", without passwords in URLs.
+
+    Example:
+        >>> flat_settings(Recipe())["ppo.beta"]
+        0.05
+    """
+    found: dict[str, str | int | float | bool] = {}
+    for section, values in recipe.model_dump(mode="json").items():
+        for key, value in values.items():
+            text = "" if value is None else json.dumps(value) if isinstance(value, list) else value
+            found[f"{section}.{key}"] = _PASSWORD.sub("***@", text) if isinstance(text, str) else text
+    return found
+
+
+def _write_settings(writer: Any, settings: Mapping[str, Any]) -> None:
+    """Write the settings for TensorBoard's tabs HPARAMS and TEXT, into the events of the run itself."""
+    from torch.utils.tensorboard.summary import hparams
+
+    for summary in hparams(dict(settings), {}):  # type: ignore[no-untyped-call]
+        writer.file_writer.add_summary(summary)
+    writer.add_text("settings", _markdown(("setting", "value"), list(settings.items())), global_step=0)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table in markdown; texts are shown as they are."""
+    lines = [columns, ["---"] * len(columns), *([_cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    text = re.sub(r"([\\`*_{}\[\]()#+\-!|~])", r"\\\1", escape(str(value), quote=False))
+    return text.replace("\r", "").replace("\n", "<br>")

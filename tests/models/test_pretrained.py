@@ -1,0 +1,169 @@
+"""Directories of models: what is damaged or of another kind is refused before weights are loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from text2grad.config.recipe import make_recipe
+from text2grad.errors import ConfigError, ModelError
+from text2grad.models.adapters import check_lora_targets, with_lora
+from text2grad.models.policy import base_of
+from text2grad.models.pretrained import empty_model, load_policy, load_tokenizer, policy_config, vocabulary_of
+from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Critique, Example
+from tiny_models import VOCAB, tiny
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    tiny("llama").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refusal(call: Any, *args: Any) -> str:
+    with pytest.raises(ModelError) as caught:
+        call(*args)
+    return str(caught.value)
+
+
+def test_a_config_is_read_without_weights(saved: Path) -> None:
+    config = policy_config(str(saved))
+    assert (config.model_type, vocabulary_of(config)) == ("llama", VOCAB)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda data: data[:4], lambda data: b"garbage" * 100, lambda data: b""],
+    ids=["half", "four bytes", "garbage", "empty"],
+)
+def test_damaged_weights_are_found_by_their_header(saved: Path, damage: Any) -> None:
+    weights = saved / "model.safetensors"
+    weights.write_bytes(damage(weights.read_bytes()))
+    said = refusal(policy_config, str(saved))
+    assert said.startswith(f"{weights} is damaged or incomplete (")
+    assert said.endswith("; copy or download it again")
+    assert refusal(load_policy, str(saved)).startswith(f"cannot load a causal language model from {str(saved)!r}: ")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_damaged_files_beside_the_weights_are_refused(saved: Path, name: str) -> None:
+    word_tokenizer(["red cat"]).save_pretrained(saved)
+    (saved / name).write_text("{damaged")
+    load, what = (
+        (policy_config, "a causal language model") if name == "config.json" else (load_tokenizer, "a tokenizer")
+    )
+    assert refusal(load, str(saved)).startswith(f"cannot load {what} from {str(saved)!r}: ")
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+    from transformers import T5Config
+
+    T5Config().save_pretrained(tmp_path)
+    assert refusal(policy_config, str(tmp_path)) == (
+        f"{str(tmp_path)!r} is a t5 model, not a causal language model; name the directory or hub name of such a model"
+    )
+
+
+def test_an_adapter_has_the_config_of_its_base_and_a_damaged_one_is_refused(saved: Path, tmp_path: Path) -> None:
+    model = with_lora(AutoModelForCausalLM.from_pretrained(saved), r=2, alpha=4, targets="all-linear")
+    model.save_pretrained(tmp_path / "adapter")
+    assert policy_config(str(tmp_path / "adapter")).model_type == "llama"
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{damaged")
+    path = tmp_path / "adapter" / "adapter_config.json"
+    assert refusal(policy_config, str(tmp_path / "adapter")).startswith(f"cannot read {path}: ")
+
+
+# LoRA targets.
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "v_proj"), ("self_attn.q_proj",), r".*layers\.0.*_proj"])
+def test_targets_that_fit_are_taken(saved: Path, targets: Any) -> None:
+    check_lora_targets(empty_model(str(saved)), targets)
+    model = with_lora(tiny("llama"), r=2, alpha=4, targets=targets)
+    assert any("lora_A" in name for name, _ in base_of(model).named_modules())
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "v_prooj"), "v_prooj"])
+def test_a_target_that_fits_no_module_is_refused_with_the_names_there_are(saved: Path, targets: Any) -> None:
+    empty = empty_model(str(saved))
+    assert {parameter.device for parameter in empty.parameters()} == {torch.device("meta")}
+    for model in (empty, tiny("llama")):
+        with pytest.raises(ConfigError) as caught:
+            check_lora_targets(model, targets)
+        assert str(caught.value) == (
+            "model.lora_targets: the model has no module 'v_prooj'. Did you mean \"v_proj\"? Its linear modules: "
+            'down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; "all-linear" takes all but the '
+            "output layer"
+        )
+
+
+def test_a_target_that_is_no_regular_expression_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model.lora_targets = '\*proj' is no regular expression: "):
+        check_lora_targets(tiny("llama"), "*proj")
+
+
+# A whole run: nothing of this reaches a loaded model.
+
+
+def start(path: Path, tokenizer: Any, prompt: Any, monkeypatch: pytest.MonkeyPatch, **model: Any) -> Any:
+    def loading(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("the weights would be loaded now")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loading)
+    settings = {
+        "model": model,
+        "rollout": {"batch_size": 2, "max_new_tokens": 4},
+        "run": {"out": str(path.parent / "run"), "tracker": "none"},
+    }
+
+    def critic(examples: Any, responses: Any) -> list[Critique]:
+        return [Critique("")] * len(responses)
+
+    return Text2GradTrainer(str(path), critic, tokenizer, [Example(prompt)], make_recipe(settings))
+
+
+def test_what_a_run_cannot_use_is_refused_before_the_weights_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = word_tokenizer(["red cat"])
+    path = tmp_path / "model"
+    tiny_llama(tokenizer, seed=0, width=16).save_pretrained(path)
+    with pytest.raises(ModelError, match="the weights would be loaded now"):
+        start(path, tokenizer, "red cat", monkeypatch)
+    with pytest.raises(ConfigError, match="Did you mean"):
+        start(path, tokenizer, "red cat", monkeypatch, lora_r=2, lora_targets=["q_prok"])
+    with pytest.raises(ModelError, match="no chat template"):
+        start(path, tokenizer, [{"role": "user", "content": "red"}], monkeypatch)
+    tokenizer.add_tokens(["<new>"])
+    with pytest.raises(ModelError, match="the model's embedding has"):
+        start(path, tokenizer, "red <new>", monkeypatch)
+    (path / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(ModelError, match="is damaged or incomplete"):
+        start(path, tokenizer, "red cat", monkeypatch)
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(ConfigError) as caught:
+        start(path, tokenizer, "red cat", monkeypatch)
+    assert str(caught.value) == (
+        f"run.out = '{tmp_path / 'run'}': {tmp_path / 'run'} is a file, not a directory; choose another"
+    )
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_trains_if_no_prompt_has_them(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer(["red cat", "cat"])
+    model = tiny_llama(tokenizer, seed=0, width=16)
+    tokenizer.add_special_tokens({"pad_token": "<new pad>"})  # as some Qwen2 directories do; the embedding stays
+    assert tokenizer.pad_token_id == len(tokenizer) - 1 == model.config.vocab_size
+    settings = {
+        "rollout": {"batch_size": 2, "max_new_tokens": 4},
+        "run": {"out": str(tmp_path / "run"), "tracker": "none", "steps": 1},
+    }
+
+    def critic(examples: Any, responses: Any) -> list[Critique]:
+        return [Critique("")] * len(responses)
+
+    examples = [Example("red cat"), Example("cat")]  # of two lengths, so that there is padding
+    Text2GradTrainer(model, critic, tokenizer, examples, make_recipe(settings)).train()

@@ -1,0 +1,197 @@
+"""Ctrl-C, SIGTERM and SIGKILL in long commands: the exit code, the message, and nothing computed is lost.
+
+Each trial starts a process, waits until a file shows that it works, and sends a signal.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from trial_world import attempt, make_world
+
+SLOW_CRITIC = "import time\nimport colours\ndef critic(e, r):\n    time.sleep(0.4)\n    return colours.critic(e, r)\n"
+TRAIN = "train my.toml --critic slow:critic --set run.steps=40 --set run.save_every=100"
+LONG = TRAIN.replace("run.steps=40", "run.steps=4000")
+REWARD = "reward judge.toml --set reward_model.steps=5000 --set reward_model.eval_every=5000"
+BASELINE = "reward-baseline scalar pairs.jsonl --model reward/base --out runs/scalar --steps 4000"
+QUICKSTART = (
+    "quickstart --out runs/q --set sft.steps=20 --set reward_model.steps=20 --set reward_model.responses=200 "
+    "--set sft.after_reward_model=10 --set run.steps=200 --set data.eval_examples=8 --methods text2grad"
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trials") / "world"
+    make_world(directory)
+    (directory / "slow.py").write_text(SLOW_CRITIC, "utf-8")
+    return directory
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A command that a signal ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def stop(folder: Path, command: str, when: Callable[[], bool], *numbers: int) -> Stopped:
+    """Start a command in a folder, wait for the moment, send signals, and wait for the end."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "text2grad.cli", *command.split()],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 200
+        while not when():
+            if process.poll() is not None or time.monotonic() > deadline:
+                out, err = process.communicate(timeout=5)
+                raise AssertionError(f"{command} ended with {process.returncode} before the moment:\n{out}{err}")
+            time.sleep(0.05)
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.3)
+        out, err = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return Stopped(process.returncode, out, err)
+
+
+def steps(run: Path) -> int:
+    """Return the number of lines in the log of a run, one for each step."""
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def copy(world: Path, folder: Path) -> Path:
+    """Copy the world."""
+    import shutil
+
+    return Path(shutil.copytree(world, folder))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_train_finishes_its_step_and_goes_on(number: int, code: int, world: Path, tmp_path: Path) -> None:
+    folder = copy(world, tmp_path / "work")
+    run = folder / "runs" / "mine"
+    ended = stop(folder, TRAIN, lambda: steps(run) >= 2, number)
+    assert ended.code == code, ended
+    (line,) = ended.err.strip().splitlines()[-1:]
+    found = re.match(r"stopped after step (\d+) of 40, which is saved\. Continue with: text2grad (.*)$", line)
+    assert found, ended.err
+    assert "Traceback" not in ended.err
+    assert steps(run) == int(found[1])
+    assert (run / "checkpoints" / f"step-{int(found[1]):06d}").is_dir()
+    more = attempt(folder, found[2].replace("run.steps=40", f"run.steps={int(found[1]) + 1}").split())
+    assert more.code in (0, 2), more.text  # 2: the length of a schedule may not change
+    again = stop(folder, found[2], lambda: steps(run) >= int(found[1]) + 1, signal.SIGKILL)
+    assert again.code == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_reward_finishes_its_step_and_goes_on(number: int, code: int, world: Path, tmp_path: Path) -> None:
+    folder = copy(world, tmp_path / "work")
+    run = folder / "runs" / "judge"
+    ended = stop(folder, REWARD, lambda: steps(run) >= 2, number)
+    assert ended.code == code, ended
+    assert "Traceback" not in ended.err
+    found = re.search(r"Continue with: text2grad (reward .* --resume)$", ended.err.strip())
+    assert found, ended.err
+    made = steps(run)
+    again = stop(folder, found[1], lambda: steps(run) > made, signal.SIGINT)
+    assert again.code == 130, again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_quickstart_lets_its_runs_save_and_goes_on(number: int, code: int, world: Path, tmp_path: Path) -> None:
+    folder = copy(world, tmp_path / "work")
+    run = folder / "runs" / "q" / "summarization" / "seed-0" / "text2grad"
+    ended = stop(folder, QUICKSTART, lambda: steps(run) >= 1, number)
+    assert ended.code == code, ended
+    assert "Traceback" not in ended.err
+    assert "Continue with: text2grad quickstart" in ended.err
+    log = run.with_suffix(".log").read_text("utf-8")
+    assert re.search(r"stopped after step \d+ of 200, which is saved", log)
+    assert steps(run) >= 1
+    second = stop(folder, QUICKSTART, lambda: "steps, " in run.with_suffix(".log").read_text("utf-8"), signal.SIGINT)
+    assert second.code == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (BASELINE, 130),
+        ("evaluate-reward annotations.jsonl --out runs/e --critic slow:critic --tokenizer policy --draws 2000000", 130),
+        (f"{TRAIN} --set rollout.batch_size=12", 130),
+    ],
+)
+def test_ctrl_c_at_the_beginning_has_no_traceback(command: str, code: int, world: Path, tmp_path: Path) -> None:
+    folder, started = copy(world, tmp_path / "work"), time.monotonic()
+    ended = stop(folder, command, lambda: time.monotonic() - started > 3.0, signal.SIGINT)
+    assert ended.code == code, ended
+    assert "Traceback" not in ended.err
+    assert "Continue with: text2grad" in ended.err
+
+
+def test_a_second_run_in_the_directory_is_refused(world: Path, tmp_path: Path) -> None:
+    folder = copy(world, tmp_path / "work")
+    run = folder / "runs" / "mine"
+    said: list[str] = []
+
+    def second() -> bool:
+        if steps(run) < 1:
+            return False
+        for words in (LONG.split(), [*LONG.split(), "--resume"]):
+            child = subprocess.run(
+                [sys.executable, "-m", "text2grad.cli", *words],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            said.append(f"{child.returncode} {child.stderr.strip()}")
+        return True
+
+    ended = stop(folder, LONG, second, signal.SIGKILL)
+    assert ended.code == -signal.SIGKILL
+    assert all(line.startswith("2 ConfigError: ") for line in said), said
+    assert "another run is writing to" in said[1]
+    lines = (run / "metrics.jsonl").read_bytes().count(b"\n")
+    again = stop(folder, f"{LONG} --resume", lambda: steps(run) > lines, signal.SIGTERM)  # the lock of the dead is free
+    assert again.code == 143, again
+
+
+def test_two_signals_end_a_run_at_once(world: Path, tmp_path: Path) -> None:
+    folder = copy(world, tmp_path / "work")
+    run = folder / "runs" / "mine"
+    (folder / "slow.py").write_text(
+        SLOW_CRITIC.replace("0.4", "30 if e[0].prompt_text and later() else 0.1")
+        + "calls = []\ndef later():\n    calls.append(1)\n    return len(calls) > 2\n",
+        "utf-8",
+    )
+    ended = stop(folder, TRAIN, lambda: steps(run) >= 2, signal.SIGINT, signal.SIGINT)
+    assert ended.code == 130, ended
+    assert "Traceback" not in ended.err
+    assert steps(run) == 2

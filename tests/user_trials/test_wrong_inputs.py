@@ -1,0 +1,375 @@
+"""What users get wrong: each command ends with the documented exit code and a clear message, and nothing is lost.
+
+Every trial runs in this process, in a copy of a folder with models, data and finished runs (tests/helpers/trial_world.py).
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trial_world import Trial, check, make_world
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+PROMPT = '{"prompt": "red one"}\n'
+RESPONSE = '{"prompt": "one", "response": "red cat"}\n'
+ANNOTATION = (
+    '{"prompt": "a:", "response": " cat one", "critique": {"feedback": "Animals please.", "status": "ok", '
+    '"spans": [{"start": 1, "end": 4, "label": "positive"}], "unmatched": [], "raw": "", "outcome": 0.0}}\n'
+)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trials") / "world"
+    make_world(directory)
+    return directory
+
+
+def setting(name: str, value: str, says: str, *, code: int = 2, writes: bool = False) -> Trial:
+    """Return a trial of one value of one setting."""
+    return Trial(f"{name}={value}", f"train my.toml --set {name}={value}", (says,), code, writes=writes)
+
+
+def critic(name: str, module: str, *says: str, code: int = 2, writes: bool = False, steps: int = 2) -> Trial:
+    """Return a trial of a user's critic."""
+    command = f"train my.toml --critic mine:critic --set run.steps={steps}"
+    return Trial(name, command, says, code, files={"mine.py": module}, writes=writes)
+
+
+def prompts(name: str, text: str | bytes, *says: str, code: int = 2, more: str = "", writes: bool = False) -> Trial:
+    """Return a trial of a file of prompts."""
+    return Trial(name, f"train my.toml {more}", says, code, files={"prompts.jsonl": text}, writes=writes)
+
+
+def edited(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return the preparation that changes a file."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def removed(name: str) -> Callable[[Path], object]:
+    """Return the preparation that removes a file."""
+    return lambda folder: (folder / name).unlink()
+
+
+def in_newest_checkpoint(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return the preparation that changes a file of the last checkpoint of runs/done."""
+
+    def prepare(folder: Path) -> None:
+        path = sorted((folder / "runs" / "done" / "checkpoints").glob("step-*"))[-1] / name
+        path.write_bytes(change(path.read_bytes()))
+
+    return prepare
+
+
+def unresized_token(folder: Path) -> None:
+    """Add a padding token to the policy's tokenizer, for which the model has no row."""
+    from text2grad.models import load_tokenizer
+
+    tokenizer = load_tokenizer(str(folder / "policy"))
+    tokenizer.add_special_tokens({"pad_token": "<|beyond|>"})
+    tokenizer.save_pretrained(folder / "policy")
+
+
+def only_pickled_weights(folder: Path) -> None:
+    """Replace the policy's safetensors by a file of pickled weights."""
+    (folder / "policy" / "model.safetensors").rename(folder / "policy" / "pytorch_model.bin")
+
+
+def half(data: bytes) -> bytes:
+    """Cut a file in the middle, as a full disk does."""
+    return data[: len(data) // 2]
+
+
+def garbage(data: bytes) -> bytes:
+    """Return bytes that are no file of any kind."""
+    return b"\x00\xff garbage"
+
+
+DONE = "train my.toml --out runs/done"
+
+RECIPES = [
+    Trial("no recipe", "train missing.toml", (r"cannot read recipe missing\.toml: No such file",)),
+    Trial("recipe is a folder", "train policy", ("cannot read recipe policy: Is a directory",)),
+    Trial("broken TOML", "train bad.toml", (r"bad\.toml is not valid TOML: ",), files={"bad.toml": "[run]\nsteps ="}),
+    Trial("recipe in Latin-1", "train bad.toml", (r"bad\.toml:1: not UTF-8",), files={"bad.toml": b"# caf\xe9\n"}),
+    Trial("unknown section", "train bad.toml", ('no section "modle". Did you mean "model"?',), files={"bad.toml": "[modle]\n"}),
+    Trial("unknown key", "train my.toml --set run.stepps=3", ('no key "stepps". Did you mean "steps"?',)),
+    Trial("unknown key of another section", "train my.toml --set ppo.lr=1", (r"\[ppo\] has no key \"lr\"",)),
+    Trial("section is a number", "train bad.toml", (r"\[run\] is a section of settings, got 3",), files={"bad.toml": "run = 3\n"}),
+    Trial("override without value", "train my.toml --set run.steps", (r'"section\.key=value", got .run\.steps.',)),
+    Trial("override without section", "train my.toml --set steps=3", (r'"section\.key=value", got .steps=3.',)),
+    Trial("no recipe given", "train", ("the following arguments are required: recipe",)),
+    Trial("unknown option", "train my.toml --fast", ("unrecognized arguments: --fast",)),
+    Trial("unknown command", "trian my.toml", ("invalid choice: .trian.",)),
+    Trial("no command", "", ("required: command",)),
+    setting("run.steps", "0", r"\[run\] steps = 0"),
+    setting("run.steps", "-3", r"\[run\] steps = -3"),
+    setting("run.steps", "many", r"\[run\] steps = 'many'"),
+    setting("run.steps", "2.5", r"\[run\] steps = 2\.5"),
+    setting("run.seed", "-1", r"\[run\] seed = -1"),
+    setting("run.threads", "-1", r"\[run\] threads = -1"),
+    setting("run.tracker", "mlflow", r"\[run\] tracker = 'mlflow'.*tensorboard"),
+    setting("run.tracker", "wandb", r"wandb.*pip install wandb"),
+    setting("optim.lr", "nan", r"\[optim\] lr = nan"),
+    setting("optim.lr", "inf", r"\[optim\] lr = inf"),
+    setting("optim.lr", "-1e-3", r"\[optim\] lr = -0\.001"),
+    setting("ppo.beta", "nan", r"\[ppo\] beta = nan"),
+    setting("ppo.gamma", "1.5", r"\[ppo\] gamma = 1\.5"),
+    setting("ppo.minibatches", "3", r"rollout\.batch_size = 4 is not a multiple of ppo\.minibatches = 3"),
+    setting("reward.positive", "nan", r"\[reward\] positive = nan"),
+    setting("reward.negative", "-inf", r"\[reward\] negative = -inf"),
+    setting("reward.mode", "loose", r"\[reward\] mode = 'loose'.*strict.*contract.*expand"),
+    setting("rollout.temperature", "0", r"\[rollout\] temperature = 0"),
+    setting("rollout.top_p", "0.9", "top_p would sample from something other than the policy"),
+    setting("rollout.max_new_tokens", "64", "leaves no room for a prompt"),
+    setting("rollout.eos_token_ids", "[999999]", r"999999.*embedding"),
+    setting("model.value", "adapter", r'model\.value = "adapter" needs model\.lora_r > 0'),
+    setting("model.dtype", "float8", r"\[model\] dtype = 'float8'"),
+    setting("model.path", "missing", r"cannot load .* from 'missing'"),
+    setting("model.path", "colours.py", r"cannot load .* from 'colours\.py'"),
+    setting("model.path", "runs/done", r"cannot load .* from 'runs/done'"),
+    setting("data.task", "qa", r"data\.task and data\.train are both set"),
+    setting("data.train", "missing.jsonl", r"missing\.jsonl.*No such file"),
+    setting("data.train", "policy", r"policy.*Is a directory"),
+    setting("critic.match", "fuzzy", r"\[critic\] match = 'fuzzy'"),
+    setting("critic.use", "colours", r'a critic is given as "module:name", got .colours.'),
+    setting("critic.use", "colors:critic", r"colors:critic.*no module .colors."),
+    setting("critic.use", "colours:critics", r"colours:critics.*no attribute .critics.|colours:critics.*colours has no"),
+    setting("critic.use", "colours:COLOURS", r"colours:COLOURS"),
+    setting("refresh.steps", "[1]", r"refresh"),
+    setting("run.out", "my.toml", r"my\.toml.*(File exists|Not a directory|is a file)"),
+    setting("run.out", "my.toml/deeper", r"my\.toml/deeper.*is a file"),
+    setting("run.out", "/proc/nothing", r"/proc/nothing.*choose another"),
+    Trial("LoRA on unknown modules", "train my.toml --set model.lora_r=2 --set model.lora_targets=q_porj",
+          ("q_porj.*q_proj",)),
+    Trial("no data", "train bad.toml --critic colours:critic", (r"\[data\] names neither a task nor a train file",),
+          files={"bad.toml": '[model]\npath = "policy"\n'}),
+    Trial("no model", "train bad.toml", (r"\[model\] path is not set; set it, or give --model",), files={"bad.toml": ""}),
+    Trial("no critic", "train bad.toml", ("there is no critic",),
+          files={"bad.toml": '[model]\npath = "policy"\n[data]\ntrain = "prompts.jsonl"\n'}),
+    Trial("unknown task", "train bad.toml", ("poetry.*summarization",),
+          files={"bad.toml": '[model]\npath = "policy"\n[data]\ntask = "poetry"\n'}),
+    Trial("learned critic that is not there", "train my.toml --set critic.use= --set critic.model=missing", ("missing",)),
+    Trial("learned critic that is a policy", "train my.toml --set critic.use= --set critic.model=policy", ("JSON of a critique",)),
+    Trial("learned critic of another kind",
+          "train my.toml --set critic.use= --set critic.model=runs/critic/model --set critic.kind=scalar",
+          (r"runs/critic",)),
+    Trial("recipe with a byte order mark", "train bad.toml --set run.steps=1", (), 0,
+          prepare=lambda folder: (folder / "bad.toml").write_bytes(b"\xef\xbb\xbf" + (folder / "my.toml").read_bytes()),
+          writes=True),
+]  # fmt: skip
+
+PROMPTS = [
+    prompts("no prompts", "", r"prompts\.jsonl holds no examples"),
+    prompts("blank lines only", "\n  \n", r"prompts\.jsonl holds no examples"),
+    prompts("line that is no JSON", PROMPT + "{oops\n", r"prompts\.jsonl:2: not valid JSON"),
+    prompts("line that is a list", PROMPT + "[1]\n", r"prompts\.jsonl:2: an example is an object"),
+    prompts("prompt misspelt", '{"promt": "x"}\n', r'prompts\.jsonl:1: an example is an object with a "prompt"'),
+    prompts("prompt is a number", '{"prompt": 3}\n', r"prompts\.jsonl:1: .prompt. is a text or a list"),
+    prompts("prompt is empty chat", '{"prompt": []}\n', r"prompts\.jsonl:1: .prompt. is a text or a list"),
+    prompts("reference is a list", '{"prompt": "red", "reference": ["x"]}\n', r"prompts\.jsonl:1: .reference. is a text"),
+    prompts("meta is a text", '{"prompt": "red", "meta": "x"}\n', r"prompts\.jsonl:1: .meta. is an object"),
+    prompts("prompts in UTF-16", PROMPT.encode("utf-16"), r"prompts\.jsonl.*(utf-8|UTF-8)"),
+    prompts("prompts in Latin-1", b'{"prompt": "caf\xe9"}\n', r"prompts\.jsonl.*(utf-8|UTF-8)"),
+    prompts("prompts with a byte order mark", b"\xef\xbb\xbf" + PROMPT.encode(), code=0, writes=True),
+    prompts("prompts with Windows line ends", PROMPT.replace("\n", "\r\n"), code=0, writes=True),
+    prompts("chat without template", '{"prompt": [{"role": "user", "content": "red"}]}\n', "chat template"),
+    prompts("chat format without template", PROMPT, "chat template", more="--set rollout.prompt_format=chat"),
+    prompts("chat message without role", '{"prompt": [{"content": "x"}]}\n', r"prompts\.jsonl:1: .prompt."),
+    prompts("prompt too long", '{"prompt": "' + "red " * 80 + '"}\n', "more than 59 tokens", "too_long"),
+    prompts("a missing number of pandas", '{"prompt": "red", "meta": {"x": NaN}}\n', code=0, writes=True),
+    prompts("lone surrogate", '{"prompt": "red \\ud800"}\n', r"prompts\.jsonl:1.*surrogate"),
+    prompts("ids twice", '{"prompt": "red", "id": "a"}\n{"prompt": "one", "id": "a"}\n', code=0, writes=True),
+]  # fmt: skip
+
+CRITICS = [
+    critic("critic with a syntax error", "def critic(a, b)\n    return []\n", r"mine\.py:1", "mine:critic"),
+    critic("critic that raises on import", "raise ValueError('no key')\n", "mine:critic", "no key", r"mine\.py"),
+    critic("critic that imports what is not there", "import nothing_of_this_name\n", "nothing_of_this_name"),
+    critic("critic that raises", "def critic(examples, responses):\n    return 1 / 0\n", "division by zero",
+           r"mine\.py:2", writes=True),
+    critic("critic that fails on one response", "def critic(examples, responses):\n    return [judge(r) for r in responses]\n"
+           "def judge(response):\n    raise KeyError('score')\n", "score", r"mine\.py:4", "response 1 of 4", writes=True),
+    critic("critic that returns too few", "def critic(examples, responses):\n    return []\n", r"0 critiques.*4 responses|4 responses.*0", writes=True),
+    critic("critic that returns nothing", "def critic(examples, responses):\n    pass\n", "None", writes=True),
+    critic("critic that returns numbers", "def critic(examples, responses):\n    return [1.0] * len(responses)\n",
+           r"1\.0|float", writes=True),
+    critic("critic whose spans leave the response",
+           "from text2grad import Critique, Span\ndef critic(examples, responses):\n"
+           "    return [Critique('x', (Span(0, 999, 'positive'),)) for _ in responses]\n", "999", writes=True),
+    critic("critic that nobody can read", "def critic(examples, responses):\n    return ['I like it.'] * len(responses)\n",
+           "could not be read", "100", writes=True),
+    critic("critic that wants more arguments", "class critic:\n    def __init__(self, key):\n        pass\n",
+           "without arguments"),
+    critic("critic that calls exit", "import sys\ndef critic(examples, responses):\n    sys.exit('bye')\n", "bye|exit",
+           writes=True),
+    critic("critic that labels nothing", "from text2grad import Critique\ndef critic(examples, responses):\n"
+           "    return [Critique('Fine.') for _ in responses]\n", "label", code=3, writes=True, steps=4),
+]  # fmt: skip
+
+MODELS = [
+    Trial("weights cut", "train my.toml", ("policy.*safetensors",), prepare=edited("policy/model.safetensors", half)),
+    Trial("weights garbage", "train my.toml", ("policy.*safetensors",), prepare=edited("policy/model.safetensors", garbage)),
+    Trial("weights missing", "train my.toml", ("policy",), prepare=removed("policy/model.safetensors")),
+    Trial("weights pickled", "train my.toml", ("policy.*safetensors",), prepare=only_pickled_weights),
+    Trial("config missing", "train my.toml", ("policy",), prepare=removed("policy/config.json")),
+    Trial("config garbage", "train my.toml", ("policy",), prepare=edited("policy/config.json", garbage)),
+    Trial("config of an unknown type", "train my.toml", ("policy",),
+          prepare=edited("policy/config.json", lambda data: data.replace(b'"llama"', b'"lama"'))),
+    Trial("tokenizer missing", "train my.toml", ("tokenizer from 'policy'",), prepare=removed("policy/tokenizer.json")),
+    Trial("tokenizer garbage", "train my.toml", ("tokenizer from 'policy'",), prepare=edited("policy/tokenizer.json", garbage)),
+    Trial("padding token beyond the embedding", "train my.toml --set run.steps=1", (), 0, prepare=unresized_token, writes=True),
+]  # fmt: skip
+
+RUNS = [
+    Trial("the directory holds a run", DONE, (r"runs/done already holds a run.*--resume.*run\.out",)),
+    Trial("resume without a run", "train my.toml --resume", (r"runs/mine holds no run to resume",)),
+    Trial("resume a finished run", f"{DONE} --resume", (), 0, writes=True),
+    Trial("resume with another learning rate", f"{DONE} --resume --set optim.lr=0.5", (r"optim\.lr.*0\.5",)),
+    Trial("resume with another seed", f"{DONE} --resume --set run.seed=7", (r"run\.seed.*0.*7",)),
+    Trial("resume with other prompts", f"{DONE} --resume", (r"data\.train|prompts\.jsonl",),
+          files={"prompts.jsonl": PROMPT * 3}),
+    Trial("resume with more steps of a schedule", f"{DONE} --resume --set run.steps=9", (r"run\.steps.*2.*9", "schedule")),
+    Trial("run.json cut", f"{DONE} --resume", (r"run\.json",), prepare=edited("runs/done/run.json", half)),
+    Trial("run.json of something else", f"{DONE} --resume", (r"run\.json",), prepare=edited("runs/done/run.json", lambda _: b"{}")),
+    Trial("state of the checkpoint cut", f"{DONE} --resume", ("step-000002",), prepare=in_newest_checkpoint("state.json", half)),
+    Trial("weights of the checkpoint cut", f"{DONE} --resume", ("step-000002",),
+          prepare=in_newest_checkpoint("trainable.safetensors", half)),
+    Trial("a run of another kind", "train my.toml --out runs/critic --resume", ("runs/critic",)),
+    Trial("generate from no run", "generate policy", ("policy holds no run",)),
+    Trial("generate from a folder that is not there", "generate missing", ("missing holds no run",)),
+    Trial("generate from a run without checkpoint", "generate runs/done --prompt red", ("runs/done holds no run with a checkpoint",),
+          prepare=lambda folder: shutil.rmtree(folder / "runs/done/checkpoints")),
+    Trial("generate with a broken run.json", "generate runs/done --prompt red", (r"run\.json",),
+          prepare=edited("runs/done/run.json", half)),
+    Trial("generate for a prompt", "generate runs/done --prompt red --prompt 'one two'", ("Colours are welcome",), 0),
+    Trial("generate for a prompt that is too long", f"generate runs/done --prompt '{'red ' * 80}'", ("more than 59 tokens",)),
+    Trial("generate no examples", "generate runs/done --examples 0", ("examples",)),
+]  # fmt: skip
+
+REWARD = [
+    Trial("reward without annotations", "reward judge.toml --set reward_model.annotations=[]", ("annotations",)),
+    Trial("reward on a file that is not there", "reward judge.toml --annotations missing.jsonl", (r"missing\.jsonl.*No such file",)),
+    Trial("reward on an empty file", "reward judge.toml", (r"annotations\.jsonl",), files={"annotations.jsonl": ""}),
+    Trial("reward on a broken line", "reward judge.toml", (r"annotations\.jsonl:2",), files={"annotations.jsonl": ANNOTATION + "{\n"}),
+    Trial("reward on spans beyond the response", "reward judge.toml", (r"annotations\.jsonl:1",),
+          files={"annotations.jsonl": ANNOTATION.replace('"end": 4', '"end": 400')}),
+    Trial("reward on one annotation", "reward judge.toml", ("held",), files={"annotations.jsonl": ANNOTATION}),
+    Trial("reward that holds all out", "reward judge.toml --set reward_model.held_out=1.0", (r"held_out = 1\.0",)),
+    Trial("reward held out of itself", "reward judge.toml --held-out annotations.jsonl", ("annotations",)),
+    Trial("reward held-out file missing", "reward judge.toml --held-out missing.jsonl", (r"missing\.jsonl",)),
+    Trial("reward without a model", "reward judge.toml --model missing", (r"from 'missing'",)),
+    Trial("reward with all too long", "reward judge.toml --set reward_model.max_tokens=4", ("max_tokens",)),
+    Trial("reward into a run", "reward judge.toml --out runs/critic", ("runs/critic already holds a run",)),
+    Trial("reward resumed without a run", "reward judge.toml --resume", ("runs/judge holds no run to resume",)),
+    Trial("reward resumed with other annotations", "reward judge.toml --out runs/critic --resume", ("annotations",),
+          prepare=edited("annotations.jsonl", lambda data: data.split(b"\n", 3)[3])),
+    Trial("reward on a misspelt LoRA target", "reward judge.toml --set model.lora_r=2 --set model.lora_targets=[\\'q_porj\\']",
+          ("q_porj",)),
+    Trial("baseline on a missing file", "reward-baseline scalar missing.jsonl --model policy --out runs/b", (r"missing\.jsonl",)),
+    Trial("baseline without a model", "reward-baseline scalar pairs.jsonl --model missing --out runs/b", ("missing",)),
+    Trial("baseline of no steps", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --steps 0", ("steps",)),
+    Trial("baseline with a rate of nan", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --lr nan", ("lr",)),
+    Trial("baseline that holds all out", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --held-out 2",
+          ("held",)),
+    Trial("baseline into a full folder", "reward-baseline scalar pairs.jsonl --model reward/base --out policy", ("policy",)),
+]  # fmt: skip
+
+ANNOTATE = [
+    Trial("annotate without a model", "annotate ask.toml --set annotate.model=", (r"\[annotate\] model",)),
+    Trial("annotate without a key", "annotate ask.toml --set annotate.api_key_env=NO_SUCH_KEY", ("NO_SUCH_KEY",)),
+    Trial("annotate at no address", "annotate ask.toml --set annotate.base_url=judge", ("base_url|judge",)),
+    Trial("annotate where nobody answers", "annotate ask.toml", ("connection", r"failures\.jsonl"), 3, writes=True),
+    Trial("annotate nothing", "annotate ask.toml --limit 0", ("--limit must be at least 1",)),
+    Trial("annotate for nan", "annotate ask.toml --max-cost nan", ("max_cost",)),
+    Trial("annotate for less than nothing", "annotate ask.toml --max-cost -1", ("max_cost",)),
+    Trial("annotate with a budget without prices", "annotate ask.toml --max-cost 5", ("max_cost needs input_price",)),
+    Trial("annotate few requests", "annotate ask.toml --max-requests few", ("max_requests",)),
+    Trial("annotate at a price of inf", "annotate ask.toml --set annotate.input_price=inf", ("input_price",)),
+    Trial("annotate without responses", "annotate ask.toml", (r"responses\.jsonl",), prepare=removed("responses.jsonl")),
+    Trial("annotate ids twice", "annotate ask.toml", (r"responses\.jsonl", "id"),
+          files={"responses.jsonl": '{"prompt": "a", "response": "b", "id": "1"}\n{"prompt": "a", "response": "c", "id": "1"}\n'}),
+    Trial("annotate a response of the wrong type", "annotate ask.toml", (r"responses\.jsonl", "response"),
+          files={"responses.jsonl": '{"prompt": "a", "response": 3}\n'}),
+    Trial("annotate into a file", "annotate ask.toml --out my.toml", (r"my\.toml",)),
+]  # fmt: skip
+
+FEEDBACK = [
+    Trial("import an unknown format", "import csv annotations.jsonl --out x.jsonl", ("csv.*table",)),
+    Trial("import a missing file", "import table missing.jsonl --out x.jsonl", (r"missing\.jsonl",)),
+    Trial("import onto a file", "import table annotations.jsonl --out prompts.jsonl", (r"prompts\.jsonl.*--force",)),
+    Trial("import to an unknown type", "import table annotations.jsonl --out x.txt", (r"x\.txt",)),
+    Trial("import without columns", "import table t.csv --out x.jsonl", (r"t\.csv|response",), files={"t.csv": "a,b\n1,2\n"}),
+    Trial("import unknown columns", "import table t.csv --out x.jsonl --column response=c", ("c",), files={"t.csv": "a,b\n1,2\n"}),
+    Trial("import a column without =", "import table t.csv --out x.jsonl --column response", ("response",), files={"t.csv": "a,b\n1,2\n"}),
+    Trial("import an unknown label", "import label_studio t.json --out x.jsonl --label Bad=awful", ("awful",), files={"t.json": "[]"}),
+    Trial("import broken JSON", "import label_studio t.json --out x.jsonl", (r"t\.json",), files={"t.json": "[{]"}),
+    Trial("import mqm that is none", "import mqm annotations.jsonl --out x.jsonl", (r"annotations\.jsonl",)),
+    Trial("import an outcome of nan", "import qa_feedback t.json --out x.jsonl --missing-outcome nan", ("missing.outcome",), files={"t.json": "[]"}),
+    Trial("import no records", "import table annotations.jsonl --out x.jsonl --limit 0", ("--limit",)),
+    Trial("import a table with a byte order mark", "import table t.csv --out x.jsonl", (), 0, writes=True,
+          files={"t.csv": b"\xef\xbb\xbfprompt,response,feedback\nq,a,fine\n"}),
+    Trial("export a missing file", "export missing.jsonl --out d", (r"missing\.jsonl",)),
+    Trial("export into a folder with files", "export annotations.jsonl --out reward", ("reward.*--force",)),
+    Trial("export onto another's README", "export annotations.jsonl --out d", ("README.md.*--force|d.*--force",), files={"d/README.md": "# Mine\n"}),
+    Trial("export onto a file", "export annotations.jsonl --out my.toml", (r"my\.toml",)),
+    Trial("export and push without a name", "export annotations.jsonl --out d --push", ("--push needs --name",)),
+    Trial("export nothing", "export empty.jsonl --out d", (r"empty\.jsonl",), files={"empty.jsonl": ""}),
+    Trial("align without a tokenizer", "align annotations.jsonl --tokenizer missing", ("missing",)),
+    Trial("align a missing file", "align missing.jsonl --tokenizer policy", (r"missing\.jsonl",)),
+    Trial("align a broken line", "align bad.jsonl --tokenizer policy", (r"bad\.jsonl:1.*--skip-bad|bad\.jsonl:1",), files={"bad.jsonl": "{\n"}),
+    Trial("align at a price of nan", "align annotations.jsonl --tokenizer policy --price-read nan", ("price-read",)),
+    Trial("align at a price below 0", "align annotations.jsonl --tokenizer policy --price-written -1", ("price-written",)),
+    Trial("align no records", "align annotations.jsonl --tokenizer policy --limit 0", ("limit",)),
+    Trial("align a lone surrogate", "align bad.jsonl --tokenizer policy --skip-bad", ("1",), 0, writes=True,
+          files={"bad.jsonl": ANNOTATION + ANNOTATION.replace(" cat one", " \\ud800")}),
+    Trial("align onto a file", "align annotations.jsonl --tokenizer policy --out my.toml", (r"my\.toml",)),
+]  # fmt: skip
+
+EVALUATE = [
+    Trial("evaluate nothing", "evaluate-reward annotations.jsonl --out runs/e", ("--model, --critic or --predictions",)),
+    Trial("evaluate two critics", "evaluate-reward annotations.jsonl --out runs/e --model policy --critic colours:critic",
+          ("not allowed with",)),
+    Trial("evaluate a missing model", "evaluate-reward annotations.jsonl --out runs/e --model missing", ("missing",)),
+    Trial("evaluate on a missing file", "evaluate-reward missing.jsonl --out runs/e --critic colours:critic --tokenizer policy", (r"missing\.jsonl",)),
+    Trial("evaluate with a missing tokenizer", "evaluate-reward annotations.jsonl --out runs/e --critic colours:critic --tokenizer missing",
+          ("missing",)),
+    Trial("evaluate with no votes", "evaluate-reward annotations.jsonl --out runs/e --model runs/critic/model --votes 0", ("votes",)),
+    Trial("evaluate with no draws", "evaluate-reward annotations.jsonl --out runs/e --critic colours:critic --tokenizer policy --draws 0",
+          ("draws",)),
+    Trial("evaluate a critic that raises", "evaluate-reward annotations.jsonl --out runs/e --critic mine:critic --tokenizer policy",
+          ("division by zero", r"mine\.py"), files={"mine.py": "def critic(examples, responses):\n    return 1 / 0\n"}, writes=True),
+    Trial("evaluate other predictions", "evaluate-reward annotations.jsonl --out runs/e --predictions p.jsonl --tokenizer policy", ("p.jsonl|prediction",),
+          files={"p.jsonl": ANNOTATION}),
+    Trial("evaluate into a full folder", "evaluate-reward annotations.jsonl --out reward --critic colours:critic --tokenizer policy", ("reward",)),
+    Trial("win rate of missing files", "win-rate a.jsonl b.jsonl --recipe ask.toml --out runs/w", (r"a\.jsonl",)),
+    Trial("win rate without a recipe", "win-rate a.jsonl b.jsonl --recipe missing.toml --out runs/w", (r"missing\.toml",)),
+    Trial("win rate of other prompts", "win-rate a.jsonl b.jsonl --recipe ask.toml --out runs/w --what responses", ("prompt",),
+          files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE.replace("one", "two")}),
+    Trial("win rate for nan", "win-rate a.jsonl a.jsonl --recipe ask.toml --out runs/w --what responses --max-cost nan", ("max_cost",),
+          files={"a.jsonl": RESPONSE}),
+    Trial("study of a missing file", "study export missing.jsonl --out s", (r"missing\.jsonl",)),
+    Trial("study of no items", "study export annotations.jsonl --out s --items 0", ("--items is at least 1",)),
+    Trial("study from no sheet", "study import missing.csv", (r"missing\.csv",)),
+    Trial("study from something else", "study import my.toml", (r"my\.toml",)),
+    Trial("quickstart of no seed", "quickstart --seeds 0 --out runs/q", ("--seeds 0: at least one seed",)),
+    Trial("quickstart of an unknown task", "quickstart --task poetry", ("invalid choice: .poetry.",)),
+    Trial("quickstart of an unknown method", "quickstart --methods dpo", ("invalid choice: .dpo.",)),
+    Trial("quickstart with a misspelt setting", "quickstart --out runs/q --set run.stepps=1", ('Did you mean "steps"',)),
+    Trial("quickstart into a file", "quickstart --out my.toml", (r"my\.toml.*choose another",)),
+]  # fmt: skip
+
+TRIALS = [*RECIPES, *PROMPTS, *CRITICS, *MODELS, *RUNS, *REWARD, *ANNOTATE, *FEEDBACK, *EVALUATE]
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+def test_a_wrong_input(trial: Trial, world: Path, tmp_path: Path) -> None:
+    check(trial, world, tmp_path / "work")
+
+
+def test_there_are_enough_trials() -> None:
+    assert len(TRIALS) >= 150
+    assert len({trial.name for trial in TRIALS}) == len(TRIALS)
