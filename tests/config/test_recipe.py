@@ -282,7 +282,9 @@ def test_a_file_that_is_no_toml_is_named_with_the_place(tmp_path: Path) -> None:
         load_recipe(path)
     assert str(caught.value) == f"{path} is not valid TOML: Invalid value (at line 2, column 8)"
     path.write_bytes(b"[run]\nout = '\xff'\n")
-    with pytest.raises(ConfigError, match=f"^{path}:2: not UTF-8 .*; save the file as UTF-8$"):
+    with pytest.raises(
+        ConfigError, match=f"^{path} is not valid TOML: {path}:2: not UTF-8 .*; save the file as UTF-8$"
+    ):
         load_recipe(path)
 
 

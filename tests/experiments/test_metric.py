@@ -59,10 +59,10 @@ def test_numbers_of_every_kind_become_floats(module: Path) -> None:
 
 def test_an_error_names_file_line_and_response(module: Path) -> None:
     with pytest.raises(MetricError) as caught:
-        measure(load_metric("metric_of_a_user:fails"), EXAMPLES, RESPONSES, first=10)
+        measure(load_metric("metric_of_a_user:fails"), EXAMPLES, RESPONSES, first=10, total=20)
     assert str(caught.value) == (
-        "the metric raised ZeroDivisionError on held-out response 11: division by zero "
-        f"({module}:10). Mend the metric; a run goes on with --resume"
+        "the metric failed on held-out response 12 of 20: ZeroDivisionError at metric_of_a_user.py:10: division by "
+        "zero. Mend the metric; a run goes on with --resume"
     )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -70,7 +70,7 @@ def test_an_error_names_file_line_and_response(module: Path) -> None:
 @pytest.mark.parametrize(
     ("answers", "text"),
     [
-        ([None], "returned None instead of a dict of numbers by name, for held-out response 0"),
+        ([None], "returned None instead of a dict of numbers by name, for held-out response 1 of 3"),
         ([0.5], "returned 0.5 instead of a dict"),
         ([{}], "returned {} instead of a dict"),
         ([{1: 2.0}], "returned the key 1, which is not a name"),
@@ -79,13 +79,13 @@ def test_an_error_names_file_line_and_response(module: Path) -> None:
         ([{"f1": None}], "returned None for 'f1', which is not a number"),
         ([{"f1": 1j}], "returned 1j for 'f1', which is not a number"),
         ([{"f1": float("nan")}], "returned nan for 'f1'; leave no number undefined"),
-        ([{"f1": 1.0}, {"f1": float("inf")}], "returned inf for 'f1'; .* for held-out response 1"),
+        ([{"f1": 1.0}, {"f1": float("inf")}], "returned inf for .* for held-out response 2 of 3"),
         ([{"reward": 1.0}], "returned the name 'reward', which every evaluation has already"),
         (
             [{"f1": 1.0}, {"f1": 1.0, "em": 1.0}],
-            r"returned the names \['em', 'f1'\] instead of \['f1'\], which it returned before, for held-out response 1",
+            r"returned the names \['em', 'f1'\] instead of \['f1'\], which it returned before, for held-out response 2",
         ),
-        ([{"f1": 1.0}, {"f1": 1.0}, {"em": 1.0}], "for held-out response 2"),
+        ([{"f1": 1.0}, {"f1": 1.0}, {"em": 1.0}], "for held-out response 3 of 3"),
     ],
 )
 def test_what_breaks_the_contract_is_refused(answers: list[Any], text: str) -> None:
@@ -102,7 +102,7 @@ def test_the_reserved_names_are_those_of_an_evaluation() -> None:
 
 def test_a_metric_that_cannot_be_loaded_is_refused() -> None:
     for path, text in (
-        ("nowhere:metric", "metric 'nowhere:metric' cannot be loaded"),
+        ("nowhere:metric", "metric 'nowhere:metric' cannot be loaded: there is no module"),
         ("metric", 'a metric is given as "module:name"'),
         ("math:pi", "metric 'math:pi' is a float, which cannot be called"),
     ):

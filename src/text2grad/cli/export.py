@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, add_force, print_end, refuse_full_directory
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
@@ -30,6 +30,7 @@ def add_parser(commands: Any) -> None:
     add("--license", default="unknown", help="license identifier of the hub (default: %(default)s)")
     add("--push", action="store_true", help="upload the folder to the hub")
     add("--private", action="store_true", help="create the repository as private")
+    add_force(add)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,14 +39,28 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file cannot be read or written, or the hub refuses the upload.
     """
-    from text2grad.feedback import push_folder, read_annotations, write_folder
+    from text2grad.feedback import DATA_FILE, push_folder, read_annotations, write_folder
 
     if args.push and args.name.startswith("me/"):
         raise ConfigError("--push needs --name OWNER/NAME, the repository on the hub")
+    refuse_full_directory(args.out, "", force=args.force)
     annotations = [one for path in args.input for one in read_annotations(path)]
     write_folder(args.out, annotations, repository=args.name, license=args.license)
     console = Console()
-    console.print(plain(f"written: {args.out}, {len(annotations):,} annotations"), soft_wrap=True)
+    spans = sum(len(one.critique.spans) for one in annotations)
+    console.print(plain(f"annotations   {len(annotations):,}\nspans         {spans:,}"))
+    push = (
+        "text2grad",
+        "export",
+        *map(str, args.input),
+        "--out",
+        str(args.out),
+        "--name",
+        args.name,
+        "--push",
+        "--force",
+    )
+    print_end(console, f"{args.out}/README.md, {DATA_FILE}", then=() if args.push else push)
     if args.push:
         console.print(plain(f"pushed: {push_folder(args.out, args.name, private=args.private)}"), soft_wrap=True)
     return 0

@@ -1,13 +1,14 @@
 """`text2grad generate RUN`: print answers of a trained policy, with critiques and spans."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import add_command
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.progress import CONSOLE, note
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
     recipe = make_recipe(read_run_file(args.directory)["recipe"], where=str(run_file), warn=False)
     examples = _examples(args, recipe)
-    critic = None if args.no_critic else critic_of_run(recipe, args.directory, checkpoint)
+    try:
+        critic = None if args.no_critic else critic_of_run(recipe, args.directory, checkpoint)
+    except Text2GradError as error:
+        raise type(error)(f"{error}. With --no-critic the answers are printed alone") from error
     if args.prompt and isinstance(critic, ProgramCritic):
         note("the critic of a built-in task judges answers to the task's own prompts only: no critiques", warning=True)
         critic = None
@@ -77,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     step = int(checkpoint.name.removeprefix("step-"))
     lines = [("policy", f"{policy} (step {step})"), *([("critic", named)] if critic is not None else [])]
     report = args.directory / "report.html"
-    more = f"text2grad generate {args.directory} --seed {args.seed + 1}"
+    more = f"text2grad generate {shlex.quote(str(args.directory))} --seed {args.seed + 1}"
     lines += [("report", report)] if report.exists() else []
     for label, text in [*lines, ("more", more)]:
         CONSOLE.print(f"{label:<8}{text}", markup=False, highlight=False, soft_wrap=True)

@@ -2,8 +2,15 @@
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+
+from text2grad.errors import ConfigError, DataError
 
 
 def add_command(
@@ -38,6 +45,71 @@ def add_match(add: Callable[..., Any]) -> None:
     add("--match", choices=("exact", "normalized"), default="exact", help=words)
 
 
+def add_force(add: Callable[..., Any]) -> None:
+    """Add `--force`, by a parser's `add_argument`."""
+    add("--force", action="store_true", help="overwrite files that exist")
+
+
+def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse to overwrite files, unless `--force` is given.
+
+    Raises:
+        ConfigError: if one exists.
+    """
+    there = [str(path) for path in paths if path.exists()]
+    if there and not force:
+        more = f" and {len(there) - 1} more files of this command" if len(there) > 1 else ""
+        raise ConfigError(f"{there[0]}{more} would be overwritten; choose another --out, or add --force")
+
+
+def refuse_full_directory(directory: Path, mark: str, *, force: bool) -> None:
+    """Refuse a directory with files that holds no file `mark`, by which a command knows its own, unless `--force`.
+
+    Raises:
+        ConfigError: if it is such a directory, or a file.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory} is a file; choose another --out, a directory")
+    others = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    if others and mark not in others and set(others) != {".lock"} and not force:
+        raise ConfigError(
+            f"{directory} holds other files ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}); choose "
+            "another --out, or add --force to write into it"
+        )
+
+
+def refuse_bad(error: DataError) -> None:
+    """Raise the error of a bad record again, with the option that leaves such records out."""
+    raise DataError(f"{error}; --skip-bad leaves out all such records") from error
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return an argparse type for whole numbers of at least `least`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def finite(least: float = -math.inf) -> Callable[[str], float]:
+    """Return an argparse type for finite numbers of at least `least`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < least:
+            bound = "" if least == -math.inf else f" of at least {least:g}"
+            raise argparse.ArgumentTypeError(f"expected a finite number{bound}, got {text!r}")
+        return number
+
+    return read
+
+
 def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] | None = None) -> list[str]:
     """Return the override, as `--set` takes it, of each option that stands for a setting and is given.
 
@@ -51,6 +123,16 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
     """
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
     return [f"{name}={text}" for name, text in {**texts, **(numbers or {})}.items() if text]
+
+
+def print_end(console: Console, written: str, *, then: Sequence[str] = (), note: str = "") -> None:
+    """Print where a command wrote, and the command, or the words of `note`, that come next."""
+    from text2grad.experiments.reports import plain
+
+    if written:
+        console.print(plain(f"\nwritten: {written}"), soft_wrap=True)
+    if then or note:
+        console.print(plain(f"next:    {note or shlex.join(then)}"), soft_wrap=True)
 
 
 def print_lines(figures: Sequence[tuple[str, str]]) -> None:

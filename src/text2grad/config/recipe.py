@@ -81,7 +81,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         data = tomllib.loads(read_text(Path(path)))
     except DataError as error:
-        raise ConfigError(str(error).replace("cannot read", "cannot read recipe", 1)) from error
+        reason = str(error).replace("cannot read", "cannot read recipe", 1)
+        raise ConfigError(reason if "cannot read" in reason else f"{path} is not valid TOML: {reason}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:

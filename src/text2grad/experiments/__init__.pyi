@@ -1,4 +1,8 @@
-from .annotation_items import endpoint_values as endpoint_values, items_of as items_of
+from .annotation_items import (
+    annotated_examples as annotated_examples,
+    endpoint_values as endpoint_values,
+    items_of as items_of,
+)
 from .answers import (
     Answer as Answer,
     judge_answers as judge_answers,

@@ -171,7 +171,8 @@ class Evaluations:
         """Return the record of each response without critique, with the user's metric."""
         values: Sequence[Mapping[str, float]] = [{}] * len(rollouts)
         if self.metric is not None:
-            values = measure(self.metric, [r.example for r in rollouts], [r.response for r in rollouts], first=first)
+            examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
+            values = measure(self.metric, examples, responses, first=first, total=len(self.trainer.held_out))
         return [
             {
                 "prompt": rollout.example.prompt_text,

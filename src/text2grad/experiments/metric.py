@@ -5,13 +5,12 @@ def metric(example: Example, response: str) -> dict[str, float]
 
 import inspect
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from text2grad.errors import MetricError
-from text2grad.feedback import load_callable
+from text2grad.feedback import described, load_callable
 from text2grad.types import Example
 
 Metric = Callable[[Example, str], Mapping[str, float]]
@@ -35,7 +34,7 @@ def load_metric(path: str) -> Metric:
 
 
 def measure(
-    metric: Metric, examples: Sequence[Example], responses: Sequence[str], *, first: int = 0
+    metric: Metric, examples: Sequence[Example], responses: Sequence[str], *, first: int = 0, total: int | None = None
 ) -> list[dict[str, float]]:
     """Return the numbers of each response.
 
@@ -43,24 +42,23 @@ def measure(
         metric: the metric.
         examples: the task instances.
         responses: one per example.
-        first: number of the first response, for errors.
+        first: number of responses before these, for errors.
+        total: number of all responses, for errors; None if these are all.
 
     Raises:
         MetricError: if the metric raises an error, returns anything but finite numbers by name, or other names for
             one response than for another. The message names the metric's file and line, and the response's number.
     """
     found: list[dict[str, float]] = []
-    for number, (example, response) in enumerate(zip(examples, responses, strict=True), start=first):
+    for number, (example, response) in enumerate(zip(examples, responses, strict=True), start=first + 1):
+        where = f"held-out response {number} of {first + len(responses) if total is None else total}"
         try:
             values = metric(example, response)
-        except Exception as error:
-            raise MetricError(
-                f"the metric raised {type(error).__name__} on held-out response {number}: {error} "
-                f"({_raised_at(metric, error)}). {WAY_OUT}"
-            ) from error
+        except (Exception, SystemExit) as error:
+            raise MetricError(f"the metric failed on {where}: {described(error)}. {WAY_OUT}") from error
         fault = _fault(values, found)
         if fault:
-            raise MetricError(f"the metric {fault}, for held-out response {number} ({_defined_at(metric)}). {WAY_OUT}")
+            raise MetricError(f"the metric {fault}, for {where} ({_defined_at(metric)}). {WAY_OUT}")
         found.append({name: float(value) for name, value in values.items()})
     return found
 
@@ -97,10 +95,3 @@ def _defined_at(metric: Metric) -> str:
     """Return the metric's file and first line."""
     code = getattr(inspect.unwrap(metric), "__code__", None) or getattr(type(metric).__call__, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(metric)
-
-
-def _raised_at(metric: Metric, error: Exception) -> str:
-    """Return the innermost line of the metric's own file that led to an error."""
-    file = _defined_at(metric).rpartition(":")[0]
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f"{file}:{lines[-1]}" if lines else _defined_at(metric)

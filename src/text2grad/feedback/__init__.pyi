@@ -14,6 +14,7 @@ from .critique_text import (
 from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
 from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
 from .export import (
+    DATA_FILE as DATA_FILE,
     push_folder as push_folder,
     write_dataset as write_dataset,
     write_examples as write_examples,
@@ -51,5 +52,6 @@ from .spans import (
     inside_word as inside_word,
     locate_spans as locate_spans,
 )
+from .user_code import described as described
 from .votes import check_votes as check_votes, vote as vote
 from .word_overlap import has_word_overlap as has_word_overlap, quotes_without_overlap as quotes_without_overlap

@@ -21,14 +21,15 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import DataError, require
 from text2grad.files import refuse_utf16
 
 Object = dict[str, Any]
 
-WAY_OUT = "Mend the record, or leave such records out with --skip-bad"
+WAY_OUT = "Mend or remove the record"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -128,6 +129,17 @@ def bad_record(where: str, what: str) -> DataError:
     return DataError(f"{where}: {what}. {WAY_OUT}")
 
 
+def refuse_half_pairs(where: str, **texts: str) -> None:
+    """Refuse texts that hold half of a surrogate pair, which JSON can escape but no tokenizer and no server can encode.
+
+    Raises:
+        DataError: if one does.
+    """
+    for key, text in texts.items():
+        if half := _SURROGATE.search(text):
+            raise bad_record(where, f'"{key}" holds {half[0]!r}, half of a surrogate pair, which nothing can encode')
+
+
 def shown(value: Any) -> str:
     """Return a value as JSON of at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -224,11 +236,10 @@ def _columns(reader: "csv.DictReader[str]") -> str:
 
 def _parquet(path: Path) -> Iterator[Entry]:
     """Yield the rows of a Parquet file."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ConfigError('Parquet files need pyarrow: pip install "text2grad[train]"') from error
+    require("pyarrow", extra="train", purpose="a Parquet file")
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
     try:
         with path.open("rb") as opened, ParquetFile(opened) as file:
             rows = (row for batch in file.iter_batches(batch_size=1_000) for row in batch.to_pylist())
@@ -239,10 +250,9 @@ def _parquet(path: Path) -> Iterator[Entry]:
 
 def _dataset(path: str, split: str) -> Iterator[Entry]:
     """Yield the records of a data set, on this machine or on the hub."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError('data sets need datasets: pip install "text2grad[train]"') from error
+    require("datasets", extra="train", purpose="a data set")
+    import datasets
+
     name, _, config = (path, "", "") if Path(path).is_dir() else path.partition(":")
     try:
         if any((Path(path) / saved).exists() for saved in ("state.json", "dataset_dict.json")):

@@ -24,9 +24,11 @@ from .fine_tuning import (
     train_with as train_with,
     training_arguments as training_arguments,
 )
+from .logprobs import tiles_as_on as tiles_as_on
 from .measured_training import (
     Evaluation as Evaluation,
     OnMeasured as OnMeasured,
+    check_batch_size as check_batch_size,
     check_ids as check_ids,
     check_same_data as check_same_data,
     checkpoint_path as checkpoint_path,

@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from text2grad.experiments.reports.plots import Picture
+from text2grad.types import visible
 
 Record = Mapping[str, Any]
 Groups = Sequence[tuple[str, Sequence[Record]]]
@@ -55,7 +56,6 @@ WORDS = {
 }
 """Words of tables and pictures → their meaning; a page explains the words that it uses."""
 
-_NOT_IN_HTML = re.compile("[\0\ud800-\udfff]")
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
@@ -110,7 +110,7 @@ def rollouts_page(
 
 
 def response_html(record: Record, columns: Sequence[str]) -> str:
-    """Return the response as HTML with one element per token; the text content of the HTML equals the response.
+    """Return the response as HTML with one element per token; its text content is the response, made `visible`.
 
     A token without characters of its own (end-of-sequence, later bytes of an emoji) is an empty element.
 
@@ -152,9 +152,9 @@ def strength(delta: float) -> str:
 def escape(text: str) -> str:
     """Return text escaped for HTML, between tags and in attributes.
 
-    Carriage returns are kept. NUL and lone surrogates, which HTML cannot represent, become U+FFFD.
+    Carriage returns are kept; other control characters, and marks that reverse the direction of text, are `visible`.
     """
-    return escape_html(_NOT_IN_HTML.sub("\ufffd", text), quote=True).replace("\r", "&#13;")
+    return escape_html(visible(text), quote=True).replace("\r", "&#13;")
 
 
 def _document(title: str, body: str) -> str:

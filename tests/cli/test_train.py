@@ -1,0 +1,224 @@
+"""`text2grad train` and `text2grad generate` on a user's own data, from the recipe to the last line that is printed."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from small_run import WORDS, tokenizer_and_model
+from text2grad.cli.__main__ import main
+from text2grad.cli.train import print_account, warn_of_repetition
+
+MODULE = """\
+from small_run import ColourCritic
+
+critic = ColourCritic()
+
+
+def metric(example, response):
+    return {"cats": float(response.split().count("cat"))}
+
+
+def broken(examples, responses):
+    raise ValueError("out of money")
+"""
+RECIPE = """\
+[model]
+path = "model"
+[data]
+train = "prompts.jsonl"
+held_out = 0.1
+metric = "module_of_train:metric"
+[critic]
+use = "module_of_train:critic"
+[rollout]
+batch_size = 8
+max_new_tokens = 6
+[optim]
+lr = 0.003
+[run]
+steps = 4
+threads = 1
+tracker = "none"
+out = "run"
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("train")
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(path / "model")
+    tokenizer.save_pretrained(path / "model")
+    prompts = [{"prompt": f"{a} {b}"} for a in WORDS for b in WORDS]
+    (path / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
+    (path / "module_of_train.py").write_text(MODULE)
+    (path / "mine.toml").write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert main(arguments) == code
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    """Return the rows of the printed table by their first cell."""
+    rows = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in text.splitlines()]
+    return {row[0]: row[1:] for row in rows if len(row) == 4}
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(sys, "path", list(sys.path))
+        assert main(["train", "mine.toml", "-q"]) == 0
+    return place / "run"
+
+
+def test_the_end_of_a_run_shows_before_and_after_files_and_what_is_next(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same at the end of a finished run that is resumed."""
+    out, _ = call(capsys, "train", "mine.toml", "--resume", "-q")
+    first, last = (json.loads((trained / "evaluations" / f"00000{step}.json").read_bytes()) for step in (0, 4))
+    assert out.startswith("14 held-out responses")
+    rows = cells(out)
+    assert rows[""] == ["step 0", "step 4", "change"]
+    assert list(rows)[1] == "cats"
+    for name, value in last["metrics"].items():
+        before, after, change = rows[name.replace("_", " ")]
+        assert float(before) == pytest.approx(first["metrics"][name], rel=0.01, abs=1e-4)
+        assert float(after) == pytest.approx(value, rel=0.01, abs=1e-4)
+        assert float(change) == pytest.approx(value - first["metrics"][name], abs=1e-3)
+    assert "4 steps of training, 32 responses, " in out
+    files = dict(line.split(maxsplit=1) for line in out.splitlines()[-5:])
+    assert files.pop("answers") == "text2grad generate run --examples 3"
+    assert list(files) == ["policy", "report", "curves", "numbers"]
+    assert all(Path(path).exists() for path in files.values())
+    assert json.loads((trained / "results.json").read_bytes())["runs"]["run"]["after"] == last["metrics"]
+
+
+def test_without_held_out_prompts_the_first_steps_stand_beside_the_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    more = [part for name in ("data.held_out=0.0", "data.metric=''") for part in ("--set", name)]
+    out, _ = call(capsys, "train", "mine.toml", "-q", "--out", "plain run", *more)
+    lines = [json.loads(line) for line in Path("plain run/metrics.jsonl").read_text().splitlines()]
+    rows = cells(out)
+    assert rows[""] == ["first 2 steps", "last 2 steps", "change"]
+    rewards = [line["reward/per_response"] for line in lines]
+    assert [float(cell) for cell in rows["reward"]] == pytest.approx(
+        [fmean(rewards[:2]), fmean(rewards[2:]), fmean(rewards[2:]) - fmean(rewards[:2])], abs=0.006
+    )
+    assert "answers  text2grad generate 'plain run' --prompt \"...\"" in out
+    assert "--set data.held_out=0.1" in out
+
+
+def test_the_time_of_a_run_is_told_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"seconds/rollout": 30.0, "seconds/critic": 10.0}, {"seconds/rollout": 60.0, "seconds/audit": 0.1}]
+    print_account(lines, responses=1_600)
+    assert capsys.readouterr().out == "2 steps of training, 1,600 responses, 1 min 40 s: rollout 90%, critic 10%\n"
+
+
+def test_a_policy_that_repeats_itself_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("text2grad.cli.train.note", lambda text, warning: told.append(text))
+    warn_of_repetition({"distinct_2": 0.8}, {"distinct_2": 0.41})
+    assert told == []
+    warn_of_repetition({"distinct_2": 0.8}, {"distinct_2": 0.39})
+    assert told[0].startswith("distinct 2-grams fell from 0.80 to 0.39: ")
+
+
+# generate
+
+
+def test_held_out_prompts_get_answers_critiques_and_numbers(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = call(capsys, "generate", "run", "--examples", "3")
+    rows = json.loads((trained / "evaluations" / "000004.json").read_bytes())["responses"]
+    lines = out.splitlines()
+    assert [prompt for prompt in (row["prompt"] for row in rows) if prompt in lines] == [r["prompt"] for r in rows[:3]]
+    assert lines.count("Colours are welcome, numbers are not.") == 3
+    (summary,) = [line for line in lines if line.startswith("3 answers: ")]
+    answers = [lines[lines.index(row["prompt"]) + 1].split() for row in rows[:3]]
+    good, poor = (sum(word in part for one in answers for word in one) for part in (WORDS[:3], WORDS[3:6]))
+    assert f"cats {sum(one.count('cat') for one in answers) / 3:.3g}, reward {(good - poor) / 3:.3g}, " in summary
+    assert lines[-4:] == [
+        "policy  run/checkpoints/step-000004/policy (step 4)",
+        "critic  module_of_train:critic",
+        "report  run/report.html",
+        "more    text2grad generate run --seed 1",
+    ]
+
+
+def test_prompts_of_a_file_are_answered(trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text('{"prompt": "cat dog"}\n{"prompt": "dog cat"}\n')
+    out, _ = call(capsys, "generate", "run", "--examples", str(tmp_path / "other.jsonl"))
+    assert {"cat dog", "dog cat"} <= set(out.splitlines())
+    assert "\n2 answers: cats " in out
+    alone, _ = call(capsys, "generate", "run", "--examples", str(tmp_path / "other.jsonl"), "--no-critic")
+    assert "Colours" not in alone
+    assert "reward" not in alone
+    assert "critic  " not in alone
+
+
+def test_answers_are_printed_although_the_critic_fails(
+    trained: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    text = (run / "run.json").read_text().replace("module_of_train:critic", "module_of_train:broken")
+    (run / "run.json").write_text(text)
+    out, err = call(capsys, "generate", str(run), "--prompt", "red cat", code=2)
+    assert out.splitlines()[0] == "red cat"
+    assert len(out.splitlines()) == 2
+    assert "out of money" in err
+    (run / "run.json").write_text(text.replace("module_of_train:broken", "module_that_moved:critic"))
+    out, err = call(capsys, "generate", str(run), "--prompt", "red cat", code=2)
+    assert "--no-critic" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--prompt", "a", "--examples", "2"], "not allowed with"),
+        (["--examples", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--examples", "-1"], "--examples -1: at least one prompt is needed"),
+    ],
+)
+def test_wrong_options_are_refused(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    if text == "not allowed with":  # by argparse
+        with pytest.raises(SystemExit, match="2"):
+            main(["generate", "run", *arguments])
+    else:
+        assert main(["generate", "run", *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_built_in_task_shows_its_critic_on_its_own_prompts_only(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    found = json.loads((run / "run.json").read_text())
+    found["recipe"]["data"] = {"task": "qa"}
+    found["recipe"]["critic"]["use"] = ""
+    (run / "run.json").write_text(json.dumps(found))
+    out, err = call(capsys, "generate", str(run), "--prompt", "red cat")
+    assert out.startswith("red cat\n")
+    assert "judges answers to the task's own prompts only" in err

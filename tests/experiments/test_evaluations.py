@@ -1,0 +1,257 @@
+"""Evaluations of a run on its own data: the numbers by an independent count, and what a killed or failing one keeps."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from small_run import WORDS, ColourCritic, finish, tokenizer_and_model
+from text2grad.config.recipe import make_recipe
+from text2grad.errors import CriticError, MetricError
+from text2grad.experiments import evaluations as module
+from text2grad.experiments.evaluations import SHOWN, distinct_pairs, main_metric
+from text2grad.experiments.recipe_run import run_recipe
+from text2grad.types import Critique, Example
+
+GOOD, POOR = set(WORDS[:3]), set(WORDS[3:6])
+USER = """\
+from small_run import ColourCritic
+
+critic = ColourCritic()
+
+
+def metric(example, response):
+    words = response.split()
+    return {"cats": float(words.count("cat")), "starts": float(response.startswith(example.meta["colour"]))}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, prompts, and a user's module with critic and metric."""
+    path = tmp_path_factory.mktemp("own")
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(path / "model")
+    tokenizer.save_pretrained(path / "model")
+    rows = [{"prompt": f"{a} {b}", "colour": a} for a in WORDS for b in WORDS]
+    (path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "module_of_a_user.py").write_text(USER)
+    return path
+
+
+def settings(place: Path, out: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+    base: dict[str, dict[str, Any]] = {
+        "model": {"path": str(place / "model")},
+        "data": {"train": str(place / "prompts.jsonl"), "held_out": 0.2, "eval_every": 2, "eval_examples": 20},
+        "critic": {"use": "module_of_a_user:critic"},
+        "rollout": {"batch_size": 8, "max_new_tokens": 6},
+        "ppo": {"epochs": 1, "gamma": 0.5},
+        "reward": {"positive": 0.5, "negative": -2.0, "truncated": -0.25},
+        "optim": {"lr": 3e-3},
+        "run": {"steps": 3, "save_every": 2, "out": str(out), "threads": 1, "tracker": "none"},
+    }
+    return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}}
+
+
+def train(place: Path, out: Path, *, resume: bool = False, **sections: dict[str, Any]) -> Path:
+    run_recipe(make_recipe(settings(place, out, **sections)), resume=resume)
+    return out
+
+
+def read(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_bytes()) for path in sorted((out / "evaluations").glob("*.json"))]
+
+
+@pytest.fixture(autouse=True)
+def in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture(scope="module")
+def run(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        return train(
+            place, tmp_path_factory.mktemp("run") / "run", data={"metric": "module_of_a_user:metric", "eval_every": 2}
+        )
+
+
+def test_it_is_evaluated_before_between_and_after(run: Path) -> None:
+    assert [one["step"] for one in read(run)] == [0, 2, 3]
+    assert {one["metric"] for one in read(run)} == {"cats"}
+    assert main_metric(make_recipe({}), read(run)) == "cats"
+    assert sorted(path.name for path in (run / "evaluations").iterdir()) == [
+        "000000.json",
+        "000002.json",
+        "000003.json",
+    ]
+
+
+def test_the_same_held_out_prompts_are_answered_and_never_trained_on(run: Path) -> None:
+    prompts = [[row["prompt"] for row in one["responses"]] for one in read(run)]
+    assert prompts[0] == prompts[1] == prompts[2]
+    assert len(set(prompts[0])) == 20
+    lines = [line for path in (run / "rollouts").glob("*") for line in path.read_text().splitlines()]
+    trained = {json.loads(line)["prompt"] for line in lines}
+    assert trained
+    assert not trained & set(prompts[0])
+
+
+def test_the_numbers_follow_from_the_responses(run: Path) -> None:
+    """A word is a token here: rewards and shares are counted without spans, offsets and tensors."""
+    for one in read(run):
+        rows, metrics = one["responses"], one["metrics"]
+        for row in rows:
+            words = row["response"].split()
+            good, poor = (sum(word in known for word in words) for known in (GOOD, POOR))
+            assert (row["positive_tokens"], row["negative_tokens"]) == (good, poor)
+            assert row["reward"] == pytest.approx(0.5 * good - 2.0 * poor - 0.25 * row["truncated"])
+            assert row["metrics"]["cats"] == words.count("cat")
+            assert row["tokens"] >= len(words) + (not row["truncated"])  # the end is a token without a word
+            assert (row["status"], row["failed"]) == ("ok", False)
+        tokens = sum(row["tokens"] for row in rows)
+        assert metrics["reward"] == pytest.approx(fmean(row["reward"] for row in rows))
+        assert metrics["positive_share"] == pytest.approx(sum(row["positive_tokens"] for row in rows) / tokens)
+        assert metrics["negative_share"] == pytest.approx(sum(row["negative_tokens"] for row in rows) / tokens)
+        shares = [metrics[f"{label}_share"] for label in ("positive", "negative", "unlabelled")]
+        assert sum(shares) == pytest.approx(1.0)
+        assert metrics["cats"] == pytest.approx(fmean(row["metrics"]["cats"] for row in rows))
+        assert metrics["mean_tokens"] == pytest.approx(tokens / 20)
+        assert metrics["truncated_share"] == pytest.approx(fmean(row["truncated"] for row in rows))
+        assert metrics["kl_per_token"] == pytest.approx(sum(row["kl"] for row in rows) / tokens)
+        assert metrics["distinct_2"] == distinct_pairs(row["response"] for row in rows)
+        assert metrics["failure_rate"] == 0.0
+    assert abs(read(run)[0]["metrics"]["kl_per_token"]) < 1e-6
+    assert abs(read(run)[-1]["metrics"]["kl_per_token"]) > 1e-4
+
+
+def test_records_have_all_numbers_per_token(run: Path) -> None:
+    for one in read(run):
+        assert len(one["records"]) == SHOWN
+        for record, row in zip(one["records"], one["responses"], strict=False):
+            assert record["response"] == row["response"]
+            assert sum(record["reward"]) == pytest.approx(row["reward"])
+            assert sum(record["kl"]) == pytest.approx(row["kl"], abs=1e-3)
+            for name in ("ids", "offsets", "delta", "reward", "kl", "value", "advantage"):
+                assert len(record[name]) == row["tokens"], name
+            assert record["critique"]["feedback"] == "Colours are welcome, numbers are not."
+    # λ = 0.95, γ = 0.5: the advantage of the last token is δ − β KL − V (+ γ V after a truncation), whitened.
+    record = next(r for r in read(run)[-1]["records"] if not r["truncated"])
+    same = [r for r in read(run)[-1]["records"] if not r["truncated"]]
+    raw = [r["reward"][-1] - 0.05 * r["kl"][-1] - r["value"][-1] for r in same]
+    white = [r["advantage"][-1] for r in same]
+    assert record in same
+    slope = (white[0] - white[1]) / (raw[0] - raw[1])
+    assert all(w == pytest.approx(white[0] + slope * (x - raw[0]), abs=2e-3) for w, x in zip(white, raw, strict=True))
+
+
+def test_distinct_pairs_by_hand() -> None:
+    assert distinct_pairs(["a b a b", "a b"]) == 2 / 4
+    assert distinct_pairs(["One, two. One two"]) == 2 / 3  # one two, two One, One two
+    assert distinct_pairs(["一二三", "二三"]) == 2 / 3  # characters are words: 一二, 二三; 二三
+    assert distinct_pairs(["word", ""]) == 0.0
+
+
+class Counting(ColourCritic):
+    """Fails at the n-th response of an evaluation, once."""
+
+    asked: list[str]
+
+    def __init__(self, fail_at: int) -> None:
+        super().__init__()
+        self.asked, self.fail_at = [], fail_at
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        if self.fail_at and len(self.asked) >= self.fail_at:
+            self.fail_at = 0
+            raise ValueError("out of money")
+        self.asked += responses
+        return super().__call__(examples, responses)
+
+
+@pytest.mark.parametrize(("fail_at", "finished"), [(16, 0), (20 + 24 + 8, 3)], ids=["before", "after"])
+def test_a_failed_evaluation_asks_only_for_the_rest_and_keeps_the_steps(
+    place: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int, finished: int
+) -> None:
+    critic = Counting(fail_at)
+    monkeypatch.setattr("text2grad.experiments.recipe_run.critic_from_recipe", lambda *_, **__: critic)
+    data = {"metric": "module_of_a_user:metric", "eval_every": 0}
+    with pytest.raises(CriticError, match="out of money"):
+        train(place, tmp_path / "run", data=data)
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert saved == (["step-000002", "step-000003"] if finished else [])
+    train(place, tmp_path / "run", data=data, resume=True)
+    assert len(critic.asked) == 20 + 3 * 8 + 20, "no response was judged twice"
+    names = ("step", "metric", "metrics", "responses", "records", "critic")
+    for one, other in zip(read(tmp_path / "run"), [read(run)[0], read(run)[-1]], strict=True):
+        assert {name: one[name] for name in names} == {name: other[name] for name in names}
+    assert not list((tmp_path / "run" / "evaluations").glob("*.jsonl"))
+
+
+def test_a_failing_metric_keeps_the_steps_and_costs_no_critique(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    critic = Counting(0)
+    monkeypatch.setattr("text2grad.experiments.recipe_run.critic_from_recipe", lambda *_, **__: critic)
+    calls: list[str] = []
+
+    def metric(example: Example, response: str) -> dict[str, float]:
+        calls.append(response)
+        return {"x": 1 / (len(calls) - 21)}  # the second evaluation's first response
+
+    monkeypatch.setattr("text2grad.experiments.recipe_run.load_metric", lambda path: metric)
+    with pytest.raises(MetricError, match=r"held-out response 1 of 20: ZeroDivisionError at .*: division by zero"):
+        train(place, tmp_path / "run", data={"metric": "m:f", "eval_every": 1})
+    assert len(critic.asked) == 20 + 8
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == ["step-000001"]
+
+
+def test_a_finished_run_is_not_evaluated_again(run: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path.name: path.read_bytes() for path in (run / "evaluations").iterdir()}
+    monkeypatch.setattr(module.Evaluations, "_evaluate", None)
+    train(place, run, data={"metric": "module_of_a_user:metric", "eval_every": 2}, resume=True)
+    assert {path.name: path.read_bytes() for path in (run / "evaluations").iterdir()} == before
+
+
+def test_without_a_metric_the_reward_is_the_main_number(place: Path, tmp_path: Path) -> None:
+    (first, *_) = read(train(place, tmp_path / "run", data={"eval_every": 0}, run={"steps": 1}))
+    assert first["metric"] == "reward"
+    assert next(iter(first["metrics"])) == "reward"
+    assert {row["metrics"] == {} for row in first["responses"]} == {True}
+
+
+def test_runs_without_held_out_prompts_have_no_evaluations(place: Path, tmp_path: Path) -> None:
+    for name, value in (("held_out", 0.0), ("eval_examples", 0)):
+        out = train(place, tmp_path / name, data={name: value}, run={"steps": 1})
+        assert not (out / "evaluations").exists()
+
+
+@pytest.mark.slow
+def test_several_processes_share_an_evaluation(place: Path, run: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.json"
+    data = {"metric": "module_of_a_user:metric", "eval_every": 0, "eval_examples": 20}
+    recipe.write_text(json.dumps(settings(place, tmp_path / "run", data=data, run={"steps": 1})))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, sys, pathlib\n"
+        "from text2grad.config.recipe import make_recipe\n"
+        "from text2grad.experiments import run_recipe\n"
+        "run_recipe(make_recipe(json.loads(pathlib.Path(sys.argv[1]).read_text())))\n"
+    )
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(place), os.environ.get("PYTHONPATH", "")]),
+    }
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    finish([*launcher, str(script), str(recipe)], environment)
+    alone, shared = read(run)[0], read(tmp_path / "run")[0]
+    assert [row["response"] for row in shared["responses"]] == [row["response"] for row in alone["responses"]]
+    assert shared["metrics"] == pytest.approx(alone["metrics"], abs=1e-6)
+    assert [r["response"] for r in shared["records"]] == [r["response"] for r in alone["records"]]
