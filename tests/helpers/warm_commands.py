@@ -90,7 +90,7 @@ def _forked(request: dict[str, object], files: Sequence[int]) -> int:
     except SystemExit as end:
         if isinstance(end.code, str):
             sys.stderr.write(end.code)
-        return int(end.code is not None and end.code != 0)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (Exception, KeyboardInterrupt):  # noqa: BLE001  a command ends as a Python process does
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         return 1

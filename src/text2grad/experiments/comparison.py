@@ -24,7 +24,7 @@ from rich.table import Table
 
 from text2grad.experiments.methods import METHODS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import TASK_PANEL, comparison_png, mean_curve, pictures, task_panels
+from text2grad.experiments.reports.plots import comparison_png, mean_curve, pictures, task_panels
 from text2grad.experiments.reports.run_report import groups, read_run
 from text2grad.files import to_json, write_files
 
@@ -67,7 +67,7 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
 def write_comparison(results: Mapping[str, Any], out: Path) -> None:
     """Write results.json, curves.png and report.html."""
     picture = comparison_png(results["tasks"], METHODS)
-    panels = pictures(task_panels(results["tasks"], METHODS), size=TASK_PANEL)
+    panels = pictures(task_panels(results["tasks"], METHODS))
     rollouts = [
         (f"{task}: {name}", records)
         for task, result in results["tasks"].items()
@@ -78,13 +78,7 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
         intro="\n\n".join(in_words(task, result) for task, result in results["tasks"].items()),
         groups=rollouts,
         images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", panels)],
-        tables=[
-            ("Methods", *method_rows(results)),
-            (
-                "Agreement of the reward model with the annotator, in tokens: precision / recall",
-                *agreement_rows(results),
-            ),
-        ],
+        tables=[table for task, result in results["tasks"].items() for table in _tables(task, result)],
     )
     write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
 
@@ -169,16 +163,23 @@ def _rounded(value: float | None) -> str:
 def print_comparison(console: Console, results: Mapping[str, Any]) -> None:
     """Print two tables for each task, of the methods and of the reward model, each at most 80 columns wide."""
     for task, result in results["tasks"].items():
-        one = {"tasks": {task: result}}
-        _print_table(console, f"{task}: {result['metric']}, held-out items", *method_rows(one))
-        _print_table(console, f"{task}: precision / recall of the reward model in tokens", *agreement_rows(one))
+        for title, columns, rows in _tables(task, result):
+            table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
+            for column in columns:
+                table.add_column(column, justify="left" if column in ("method", "answers") else "right")
+            for row in rows:
+                table.add_row(*row, style="bold" if "Text2Grad" in row else "")
+            console.print(table)
 
 
-def _print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
-    shown = [number for number, column in enumerate(columns) if column not in ("task", "metric")]  # the title has both
-    for number in shown:
-        table.add_column(columns[number], justify="left" if columns[number] in ("method", "answers") else "right")
-    for row in rows:
-        table.add_row(*(row[number] for number in shown), style="bold" if "Text2Grad" in row else "")
-    console.print(table)
+def _tables(task: str, result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return the tables of a task, without the columns that their titles name."""
+    one = {"tasks": {task: result}}
+    made = []
+    for title, (columns, rows) in {
+        f"{task}: {result['metric'].replace('_', ' ')}, held-out items": method_rows(one),
+        f"{task}: precision / recall of the reward model in tokens": agreement_rows(one),
+    }.items():
+        shown = [number for number, column in enumerate(columns) if column not in ("task", "metric")]
+        made.append((title, [columns[n] for n in shown], [[row[n] for n in shown] for row in rows]))
+    return made

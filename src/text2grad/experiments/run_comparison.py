@@ -20,14 +20,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 from text2grad.config import Recipe, make_recipe
 from text2grad.errors import DataError
 from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate, mean_interval
 from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
-from text2grad.experiments.reports.run_report import Run, by_prompt, print_rows, read_run
+from text2grad.experiments.reports.run_report import Run, by_prompt, read_run
+from text2grad.experiments.reports.terminal import plain
 from text2grad.files import to_json, write_files
 from text2grad.tasks import built_in
 
@@ -460,16 +463,17 @@ def notes(results: Mapping[str, Any]) -> list[str]:
 def samples(methods: Sequence[Method]) -> list[dict[str, Any]]:
     """Return records of the page: a held-out prompt, and the response of each method's first run to it."""
     sides = [
-        (method.name, by_prompt(method.compared[0]["records"]))
+        (method.name, method.compared[0]["step"], by_prompt(method.compared[0]["records"]))
         for method in methods
         if method.compared[0] is not None and method.compared[0].get("records")
     ]
     if len(sides) < 2:
         return []
-    common = [key for key in sides[0][1] if all(key in found for _, found in sides)]
+    common = [key for key in sides[0][2] if all(key in found for _, _, found in sides)]
     shown = []
     for key in common[:SHOWN_PROMPTS]:
-        first, *others = [{**found[key], "by": name} for name, found in sides]
+        first, *others = [{**found[key], "by": f"{name}, step {step}"} for name, step, found in sides]
+        first.pop("step", None)  # the columns say it
         shown.append({**first, "beside": others})
     return shown
 
@@ -507,6 +511,15 @@ def _is_ours(path: Path) -> bool:
 def print_compared(console: Console, results: Mapping[str, Any]) -> None:
     """Print the tables and the notes."""
     for caption, columns, rows in tables(results):
-        print_rows(console, caption, columns, rows)
+        _print_rows(console, caption, columns, rows)
     for note in notes(results):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_rows(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        drawn.add_column(plain(column), justify="right" if number else "left")
+    for row in rows:
+        drawn.add_row(*map(plain, row))
+    console.print(drawn)

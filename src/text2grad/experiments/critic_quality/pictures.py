@@ -75,7 +75,7 @@ def _bars(axis: Any, *, groups: Mapping[str, Bars], title: str) -> None:
     style(axis, title)
     axis.tick_params(colors=INK)
     if len(groups) > 1:
-        options = {"loc": "upper right", "bbox_to_anchor": (1, -0.14), "ncols": 2}
+        options = {"loc": "upper right", "bbox_to_anchor": (1, -0.3 if tilted else -0.14), "ncols": 2}
         axis.legend(handles=keys, frameon=False, labelcolor=INK, fontsize=9, **options)
 
 

@@ -226,11 +226,11 @@ def _links(named: Sequence[tuple[str, str]]) -> str:
 
 
 def _gallery(images: Iterable[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
-    shown = "".join(
-        f'<figure><div class="panels">{"".join(map(_picture, panels))}</div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
-        for caption, panels in images
-    )
+    shown = ""
+    for caption, panels in images:
+        even = " even" if len(panels) in (2, 4, 8) else ""
+        shown += f'<figure><div class="panels{even}">{"".join(map(_picture, panels))}</div>'
+        shown += f"<figcaption>{escape(caption)}</figcaption></figure>\n"
     shown += "".join(_table(Table(*table)) for table in tables)
     return f'<section class="evidence">{shown}</section>\n' if shown else ""
 
@@ -266,7 +266,8 @@ def _table(table: Table) -> str:
 def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
     yield f'<section class="group" id="group-{number}">'
     if heading:
-        yield f"<h2>{escape(heading)} <small>{count(len(records), 'response')}</small></h2>\n"
+        noun = "prompt" if any("beside" in record for record in records) else "response"
+        yield f"<h2>{escape(heading)} <small>{count(len(records), noun)}</small></h2>\n"
     for record in records:
         yield _card(record, columns)
     yield "</section>\n"
@@ -299,7 +300,7 @@ def _numbers(record: Record, columns: Sequence[str]) -> str:
         return ""
     head = "".join(f'<th scope="col">{COLUMNS[column]}</th>' for column in own)
     rows = "".join(
-        f'<tr><th scope="row">{escape(record["response"][start:end])}</th>'
+        f'<tr><th scope="row">{escape(record["response"][start:end]) or "▪"}</th>'
         + "".join(f"<td>{_short(record[column][t])}</td>" for column in own)
         + "</tr>"
         for t, (start, end) in enumerate(record.get("offsets", ()))

@@ -5,6 +5,7 @@ which fits a phone, in light and in dark mode. Lines differ by colour, dashes an
 """
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ PANELS = (
     ("kl/per_token", "KL from the reference, nats per token"),
 )
 _PANEL, TASK_PANEL = (4.4, 3.5), (6.4, 3.8)  # inches
+_NAME_CHARS = 16  # in a line
 _LABEL_GAP = 0.062  # least distance of two names at the ends of lines, as a share of the height
 
 Points = Sequence[tuple[float, float]]
@@ -81,7 +83,7 @@ def run_panels(runs: Sequence[RunCurves], *, metric: str = "") -> list[Draw]:
     panels = []
     if any(run.evaluations for run in runs):
         evaluated = [Line(run.name, run.evaluations, (), True, n) for n, run in enumerate(runs) if run.evaluations]
-        panels.append(curve_panel(f"{metric}, held-out", "step", evaluated))
+        panels.append(curve_panel(f"{_words(metric)}, held-out", "step", evaluated))
     for key, title in PANELS:
         lines = []
         for look, run in enumerate(runs):
@@ -111,7 +113,7 @@ def task_panels(tasks: Mapping[str, Any], names: Mapping[str, str]) -> list[Draw
             if curves:
                 lines.append(Line(label, mean_curve(curves), curves, True, look))
         start = ("fine-tuned", fmean(result["methods"]["sft"]["final"]))
-        panels.append(curve_panel(f"{task}: {result['metric']}, held-out", "step", lines, level=start))
+        panels.append(curve_panel(f"{task}: {_words(result['metric'])}, held-out", "step", lines, level=start))
     return panels
 
 
@@ -136,6 +138,10 @@ def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
     for value in values:
         result.append(weight * result[-1] + (1 - weight) * value if result else value)
     return result
+
+
+def _words(metric: str) -> str:
+    return metric.replace("_at_", "@").replace("_", " ")
 
 
 def smoothed_points(points: Points) -> Points:
@@ -184,7 +190,8 @@ def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
     """Write the names of lines beside their ends, moved apart where they would overlap."""
     low, high = axis.get_ylim()
     places = sorted(((y - low) / ((high - low) or 1.0), name, colour) for name, y, colour in ends)
-    gap = min(_LABEL_GAP, 1.0 / len(places))
+    wrapped = [textwrap.wrap(name, _NAME_CHARS) or [""] for _, name, _ in places]
+    gap = min(_LABEL_GAP * max(map(len, wrapped)), 1.0 / len(places))
     heights = [place for place, _, _ in places]
     for n in range(1, len(heights)):  # upwards, then down from the top
         heights[n] = max(heights[n], heights[n - 1] + gap)
@@ -192,9 +199,9 @@ def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
     for n in reversed(range(len(heights))):
         heights[n] = min(heights[n], top)
         top = heights[n] - gap
-    for height, (_, name, colour) in zip(heights, places, strict=True):
+    for height, lines, (_, _, colour) in zip(heights, wrapped, places, strict=True):
         axis.annotate(
-            name,
+            "\n".join(lines),
             (1.0, height),
             xycoords="axes fraction",
             xytext=(5, 0),

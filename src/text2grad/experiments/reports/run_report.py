@@ -11,13 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 from text2grad.errors import DataError
 from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import RunCurves, panels_png, pictures, run_panels
-from text2grad.experiments.reports.terminal import plain
 from text2grad.files import to_json, write_files
 
 SHOWN_ROLLOUTS = 6  # of the first and of the last step
@@ -81,18 +77,6 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["", *(name.replace("_", " ") for name in names)], rows
 
 
-def print_rows(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: int | None = None
-) -> None:
-    """Print a table; `bold` is the number of a row."""
-    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim")
-    for number, column in enumerate(columns):
-        drawn.add_column(plain(column), justify="right" if number else "left")
-    for number, row in enumerate(rows):
-        drawn.add_row(*map(plain, row), style="bold" if number == bold else "")
-    console.print(drawn)
-
-
 def _results(run: Run) -> dict[str, Any]:
     seconds = {key: sum(line[key] for line in run.metrics) for key in run.metrics[0] if key.startswith("seconds/")}
     return {
@@ -128,10 +112,14 @@ def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[
     after = by_prompt(last["records"])
     named = f"After {count(last['step'], 'step')}"
     return [
-        {**record, "by": "Before training", "beside": [{**after[key], "by": named}]}
+        {**_without_step(record), "by": "Before training", "beside": [{**after[key], "by": named}]}
         for key, record in by_prompt(first["records"]).items()
         if key in after
     ]
+
+
+def _without_step(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "step"}
 
 
 def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
