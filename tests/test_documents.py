@@ -93,16 +93,21 @@ shorter() {
   case "$1" in
     quickstart) echo --set sft.steps=2 --set sft.after_reward_model=2 --set reward_model.steps=2 \
       --set reward_model.responses=64 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
-      --set rollout.max_new_tokens=4 --set reward_model.max_new_tokens=60 ;;
+      --set rollout.max_new_tokens=4 --set rollout.batch_size=8 --set data.eval_every=0 ;;
     train) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
-      --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none --set data.too_long=skip ;;
+      --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
+      --set data.too_long=skip ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;
     reward-baseline) echo --steps 2 --batch-size 4 ;;
   esac
 }
-text2grad() { warm text2grad "$@" $(shorter "$@"); }
+text2grad() {  # status 3 of train: a reward model of random weights labels no token
+  local status=0
+  warm text2grad "$@" $(shorter "$@") || status=$?
+  [ $status = 0 ] || [ "$1 $status" = "train 3" ]
+}
 torchrun() { warm torchrun "$@" $(launched "$@"); }    # its own parser reads the options; then one process
 accelerate() { warm accelerate "$@" $(launched "$@"); }
 launched() { while [ "$1" != text2grad.cli ]; do shift; done; shorter "$2"; }

@@ -4,6 +4,7 @@ All are frozen. Character offsets are half-open and count Python characters (cod
 policy's tokenizer decodes it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -14,6 +15,7 @@ Label = Literal["positive", "negative"]
 Status = Literal["ok", "repaired", "unparsable", "timed_out"]
 Message = Mapping[str, str]
 
+_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 LABELS: tuple[Label, ...] = get_args(Label)
 FAILED_STATUSES: frozenset[Status] = frozenset({"unparsable", "timed_out"})
 
@@ -108,6 +110,24 @@ class Rollout:
     response_ids: tuple[int, ...]
     response: str
     truncated: bool
+
+
+def visible(text: str) -> str:
+    r"""Return text in which characters that act on a terminal or a page, or that nobody would see, are visible.
+
+    Control characters become their pictures; the bytes 80 to 9F, the marks that reverse the direction of text, and
+    halves of surrogate pairs become their code. Line breaks, carriage returns and tabs stay.
+
+    Example:
+        >>> visible("\x1b[31mred\x07 \u202eabc")
+        '␛[31mred␇ ⟨U+202E⟩abc'
+    """
+    return _INVISIBLE.sub(_sign, text)
+
+
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 Placement = Literal["spans", "last_token"]

@@ -24,7 +24,7 @@ from tokenizers_made_here import made
 
 QA_FEEDBACK = SHARED / "data" / "qa_feedback" / "feedback.json"
 STORIES = SHARED / "models" / "stories260k"
-WAY_OUT = ". Mend the record, or leave such records out with --skip-bad"
+WAY_OUT = ". Mend or remove the record; --skip-bad leaves out all such records"
 LYON = {
     "prompt": "Where?",
     "response": "I live in Lyon.",
@@ -136,7 +136,7 @@ def test_a_bad_record_stops_the_command_and_nothing_is_written_or_lost(
     out.mkdir()
     (out / "rewards.jsonl").write_text("of an earlier run")
     with pytest.raises(DataError) as caught:
-        command(path, "--tokenizer", tokenizers["gpt2"], "--out", out)
+        command(path, "--tokenizer", tokenizers["gpt2"], "--out", out, "--force")
     said = 'span [0, 2, "negative"] does not lie in the response, which has 1 characters'
     assert str(caught.value) == f"{path}:2: {said}{WAY_OUT}"
     assert [(file.name, file.read_text()) for file in out.iterdir()] == [("rewards.jsonl", "of an earlier run")]
@@ -158,6 +158,23 @@ def test_bad_records_are_counted_and_named_when_they_may_be_skipped(
         "tokenizer that belongs to this policy",
     ]
     assert f"skipped:\n  {path}:1: span" in capsys.readouterr().out
+
+
+def test_half_of_a_surrogate_pair_is_a_bad_record_in_a_response_and_only_counted_elsewhere(
+    tmp_path: Path, tokenizers: dict[str, Path]
+) -> None:
+    half = "I live \ud83d in Lyon."
+    elsewhere = {**LYON, "prompt": half, "critique": {"feedback": half, "poor_spans": ["Lyon"]}}
+    path = lines(tmp_path, LYON, {**LYON, "response": half}, elsewhere)
+    said = f"{path}:2: the response holds '\\ud83d' at character 7, half of a surrogate pair, which no tokenizer can "
+    said += "encode"
+    with pytest.raises(DataError) as caught:
+        command(path, "--tokenizer", tokenizers["gpt2"])
+    assert str(caught.value) == said + WAY_OUT
+    assert command(path, "--tokenizer", tokenizers["gpt2"], "--out", tmp_path, "--skip-bad") == 0
+    rewards, report, _ = written(tmp_path)
+    assert [record["record"] for record in rewards] == [1, 3]
+    assert report["skipped_records"] == [said]
 
 
 def test_ids_of_another_tokenizer_stop_the_command_with_the_line(tmp_path: Path, tokenizers: dict[str, Path]) -> None:
@@ -187,7 +204,10 @@ def test_what_the_command_writes_it_reads_again_with_the_same_rewards(
 ) -> None:
     command(lines(tmp_path, LYON, FINE), "--tokenizer", tokenizers["gpt2"], "--out", tmp_path)
     before, report, _ = written(tmp_path)
-    assert command(tmp_path / "rewards.jsonl", "--tokenizer", tokenizers["gpt2"], "--out", tmp_path) == 0
+    again_too = (tmp_path / "rewards.jsonl", "--tokenizer", tokenizers["gpt2"], "--out", tmp_path)
+    with pytest.raises(ConfigError, match=r"rewards.jsonl and 4 more files .* choose another --out, or add --force$"):
+        command(*again_too)
+    assert command(*again_too, "--force") == 0
     after, again, _ = written(tmp_path)
     assert after == before
     (first,), (second,) = (given["tasks"].values() for given in (report, again))  # named by the files, which differ

@@ -114,6 +114,23 @@ def test_a_directory_belongs_to_one_critic(here: Path, capsys: pytest.CaptureFix
     assert "Choose another --out, or remove the directory to run the critic again" in said
 
 
+def test_measurements_on_other_annotations_and_other_files_are_not_overwritten(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(here)) == 0
+    (here / "more.jsonl").write_bytes((here / "truth.jsonl").read_bytes())
+    before = (here / "out" / "evaluation.json").read_bytes()
+    other = ["more.jsonl" if word == "truth.jsonl" else word for word in command(here)]
+    said = refused(capsys, *other)
+    assert "holds measurements on truth.jsonl, and would be overwritten; choose another --out, or add --force" in said
+    assert (here / "out" / "evaluation.json").read_bytes() == before
+    assert main([*other, "--force"]) == 0
+    assert result(here)["annotations"] == "more.jsonl"
+    (here / "full").mkdir()
+    (here / "full" / "notes.txt").write_text("mine")
+    assert "full holds other files (notes.txt); choose" in refused(capsys, *command(here), "--out", "full")
+
+
 def test_predictions_of_a_file_give_what_their_critic_gave(here: Path) -> None:
     assert main(command(here, "--tokenizer", "characters")) == 0
     first = result(here)

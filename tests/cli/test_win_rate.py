@@ -97,6 +97,22 @@ def test_files_of_other_prompts_and_responses_without_text_are_refused(
     assert server.requests() == before
 
 
+def test_a_comparison_of_other_files_is_not_overwritten(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = files(tmp_path, server, SCRIPTS[:1])
+    assert main(command) == 0
+    before = (tmp_path / "out" / "win_rate.json").read_bytes()
+    other = [command[0], command[2], command[1], *command[3:]]
+    assert main(other) == 2
+    assert "would be overwritten; choose another --out, or add --force" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "out" / "win_rate.json").read_bytes() == before
+    assert main([*other, "--force"]) == 0
+    assert result(tmp_path)["first"].endswith("theirs.jsonl")
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    assert "holds other files" in capsys.readouterr().err
+
+
 def test_a_budget_stops_it_cleanly(server: Running, tmp_path: Path) -> None:
     command = files(tmp_path, server, SCRIPTS[:3])
     assert main([*command, "--max-requests", "3"]) == 3

@@ -1,12 +1,13 @@
 """A recipe that is wrong is refused before work starts, with a text that says where, what and the way out."""
 
+import re
 import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from text2grad.config.recipe import NOT_THE_POLICY, Recipe, describe, load_recipe, make_recipe
 from text2grad.errors import ConfigError, RenamedSetting
@@ -281,7 +282,9 @@ def test_a_file_that_is_no_toml_is_named_with_the_place(tmp_path: Path) -> None:
         load_recipe(path)
     assert str(caught.value) == f"{path} is not valid TOML: Invalid value (at line 2, column 8)"
     path.write_bytes(b"[run]\nout = '\xff'\n")
-    with pytest.raises(ConfigError, match=f"^{path}:2: not UTF-8 .*; save the file as UTF-8$"):
+    with pytest.raises(
+        ConfigError, match=f"^{path} is not valid TOML: {path}:2: not UTF-8 .*; save the file as UTF-8$"
+    ):
         load_recipe(path)
 
 
@@ -299,8 +302,43 @@ def test_the_description_names_and_explains_every_key() -> None:
         for key, setting in type(field.default).model_fields.items():
             found = [line for line in lines if line.startswith((f"{key} = ", f"# {key} ="))]
             assert any(setting.description and setting.description.strip() in line for line in found), (section, key)
-    assert '# task =  # A built-in task: "stories", "summarization", "code" or "qa".' in lines
-    assert "gamma = 1.0  # Discount γ of later rewards: 1 in the paper; 0.5 is often better for spans." in (describe())
+    assert '# task =  # A built-in task: "stories", "summarization", "code" or "qa". [text]' in lines
+    gamma = "gamma = 1.0  # Discount γ of later rewards: 1 in the paper; 0.5 is often better for spans."
+    assert f"{gamma} [number, 0.0 to 1.0]" in lines
+
+
+def test_the_description_lists_the_values_of_every_setting() -> None:
+    """Every value of a list of choices is accepted and no other text; a number beyond its limit is refused."""
+    choices, limits = 0, 0
+    for section in Recipe.model_fields:
+        for line in describe(section).splitlines()[1:]:
+            key = line.removeprefix("# ").partition(" =")[0]
+            values = line.rpartition("[")[2].removesuffix("]")
+            field = type(Recipe.model_fields[section].default).model_fields[key]
+            check = TypeAdapter(field.rebuild_annotation()).validate_python
+            for value in re.findall('"([^"]+)"', values):
+                assert check(value) == value
+                choices += 1
+            if '"' in values and "text" not in values:
+                with pytest.raises(ValidationError):
+                    check("no such choice")
+            if limit := re.search(r"(>|≥) ([\d.]+)", values):
+                number = (int if "integer" in values else float)(limit[2])
+                refused = number if limit[1] == ">" else number - 1
+                with pytest.raises(ValidationError):
+                    check(refused)
+                assert check(refused + 1) == refused + 1
+                limits += 1
+    assert choices > 50
+    assert limits > 50
+
+
+def test_one_section_is_described_and_an_unknown_one_is_refused() -> None:
+    assert describe("server") in describe()
+    assert describe("server").startswith("[server]  # ")
+    assert "[run]" not in describe("server")
+    with pytest.raises(ConfigError, match=r'no section "serve"\. Did you mean "server"'):
+        describe("serve")
 
 
 def test_settings_are_frozen() -> None:

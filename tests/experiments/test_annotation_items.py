@@ -12,7 +12,7 @@ from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments import annotation_items as items_module
-from text2grad.experiments.annotation_items import RESPONSES, items_of
+from text2grad.experiments.annotation_items import RESPONSES, annotated_examples, items_of
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.tasks.registry import built_in
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
@@ -29,7 +29,7 @@ def recipe(path: Path, *records: dict[str, Any], **sections: Any) -> Recipe:
 
 def items(path: Path, wanted: Recipe, *, limit: int | None = None) -> list[Item]:
     with Store(path / "answers.sqlite") as store:
-        return items_of(wanted, path, store, limit=limit)
+        return items_of(wanted, path, store, annotated_examples(wanted, limit))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_feedback_that_stands_beside_a_critique_is_what_the_person_said(tmp_path
         ([{"prompt": "a", "response": "b", "feedback": ["c"]}], "\"feedback\" of the example 'a' must be a text"),
         (
             [{"prompt": p, "response": "b", "id": i} for p, i in (("a", "q1"), ("b", 2), ("c", "q1"))],
-            "examples 1 and 3 have the same id 'q1', so their critiques could not be told apart; change one of them",
+            ":3: the id 'q1' belongs to line 1 already, so the two could not be told apart; change one of them",
         ),
     ],
 )

@@ -11,6 +11,8 @@ from places import ROOT
 from small_run import WORDS
 from small_sft import write_jsonl
 from text2grad.cli.__main__ import main
+from text2grad.config.recipe import load_recipe
+from text2grad.experiments.sft_run import read_demonstration_split
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
@@ -21,7 +23,8 @@ ANSWERS = [f" {prompt.split()[1]} {prompt.split()[0]}" for prompt in PROMPTS]
 SMALL = {
     "sft": "model='base' epochs=40.0 lr=1e-2 eval_every=50 held_out=0.2",
     "rollout": "batch_size=8 max_new_tokens=6",
-    "reward_model": "epochs=1.0 lr=1e-2 eval_every=20 max_new_tokens=40 held_out=0.2",
+    "reward_model": "epochs=20.0 lr=1e-2 eval_every=30 max_new_tokens=40 held_out=0.2",
+    "data": "held_out=0.1 eval_examples=4",
     "run": "steps=2 threads=1",
 }
 
@@ -80,6 +83,10 @@ def test_five_commands_on_one_recipe(
     assert len(held_out) == counts["held_out"] == len(PROMPTS) - counts["learned"]
     assert {one.prompt for one in held_out} < set(PROMPTS)
 
-    said("train")
+    trained = said("train")
+    assert "policy" in trained
+    evaluated = json.loads(next(Path("runs/own-data/policy/evaluations").glob("*.json")).read_bytes())["records"]
+    sft_data = {one.prompt for one in read_demonstration_split(load_recipe(recipe, settings[1::2]))[0]}
+    assert sft_data.isdisjoint(record["prompt"] for record in evaluated)
     metrics = [json.loads(line) for line in Path("runs/own-data/policy/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in metrics] == [0, 1]

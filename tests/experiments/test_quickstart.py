@@ -170,6 +170,18 @@ def test_lines_say_how_far_the_models_and_the_methods_of_a_run_are(tmp_path: Pat
     ]
 
 
+def test_models_of_other_settings_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, on_poll, *, at_once: None)
+    monkeypatch.setattr(quickstart, "report", lambda *_: None)
+    asked = ["quickstart", "--out", str(tmp_path / "q"), "--set", "sft.steps=20"]
+    assert main(asked) == 0
+    assert main(asked) == 0
+    assert main([*asked, "--set", "run.steps=7"]) == 0  # each method's run compares it
+    assert main([*asked[:-1], "sft.steps=30"]) == 2
+    assert "holds models that were made by other settings: sft.steps: 20 → 30" in capsys.readouterr().err
+    assert main([*asked, "--set", "rollout.rows_at_once=7"]) == 0  # memory only
+
+
 def test_no_seed_is_refused() -> None:
     args = parser().parse_args(["quickstart", "--seeds", "0"])
     with pytest.raises(ConfigError, match="--seeds 0: at least one seed is needed"):

@@ -19,6 +19,7 @@ import small_sft
 from small_sft import CHAT, DEMONSTRATIONS, prepare, recipe, write_jsonl
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError
+from text2grad.experiments.run_examples import run_examples
 from text2grad.experiments.sft_run import SFTRun, read_demonstration_split
 from text2grad.models import measured_training
 from text2grad.models.adapters import POLICY_ADAPTER, adapter_parameters, load_lora
@@ -163,7 +164,7 @@ def test_what_is_too_long_is_left_out_whole_and_counted(home: Path, chat_home: P
     assert [len(row["input_ids"]) for row in run.rows] == [3, 7, 3]
     assert (run.counts["too_long"], run.counts["held_out"], run.counts["held_out_too_long"]) == (1, 1, 1)
     with pytest.raises(DataError, match=r"all 4 demonstrations of a part have more than 2 tokens"):
-        SFTRun(recipe(home, "long", sft={**settings, "max_tokens": 2}))
+        SFTRun(recipe(home, "short", sft={**settings, "max_tokens": 2}))
     far = str(write_jsonl(home / "far.jsonl", [*records, {"prompt": "blue", "reference": " dog" * 70}]))
     run = SFTRun(recipe(home, "far", sft={**settings, "data": (far,), "max_tokens": 1000}))
     assert run.counts["too_long"] == 1  # the model's context is 64
@@ -173,6 +174,20 @@ def test_a_held_out_file_takes_its_prompts_out_of_what_is_learned(home: Path) ->
     file = str(write_jsonl(home / "held_out.jsonl", DEMONSTRATIONS[:2]))
     run = SFTRun(recipe(home, "file", sft={"held_out_file": file}))
     assert (run.counts["learned"], run.counts["held_out"], run.counts["shared_prompts"]) == (34, 2, 2)
+
+
+def test_prompts_that_train_evaluates_on_are_never_learned(home: Path) -> None:
+    for data in ({"held_out": 0.5}, {"held_out_file": str(write_jsonl(home / "few.jsonl", DEMONSTRATIONS[3:5]))}):
+        evaluated = {one.prompt_text for one in run_examples(recipe(home, data=data)).held_out}
+        learned, held_out, shared = read_demonstration_split(recipe(home, data=data))
+        assert {one.prompt for one in held_out} == evaluated
+        assert len(learned) + len(held_out) == len(DEMONSTRATIONS)
+        assert shared == 0
+        file = str(write_jsonl(home / "held_out.jsonl", DEMONSTRATIONS[:2]))
+        learned, held_out, shared = read_demonstration_split(recipe(home, data=data, sft={"held_out_file": file}))
+        assert {one.prompt for one in held_out} == {one["prompt"] for one in DEMONSTRATIONS[:2]}
+        assert not {one.prompt for one in learned} & ({one.prompt for one in held_out} | evaluated)
+        assert shared == len(DEMONSTRATIONS) - len(learned)
 
 
 # Training.
@@ -413,7 +428,7 @@ def test_a_chat_needs_a_template(home: Path) -> None:
     run = SFTRun(recipe(home, "chats", data={"train": str(file)}, rollout={"prompt_format": "plain"}))
     assert run.tokenizer.decode(run.rows[0]["input_ids"]) in ("red cat</s>", "blue dog</s>")
     with pytest.raises(ModelError, match="has no chat template; set 'plain' or 'auto'"):
-        SFTRun(recipe(home, "chats", rollout={"prompt_format": "chat"}))
+        SFTRun(recipe(home, "no-chats", rollout={"prompt_format": "chat"}))
 
 
 def test_a_tokenizer_without_padding_trains_and_one_without_an_end_is_refused(home: Path, tmp_path: Path) -> None:
@@ -465,6 +480,7 @@ def test_settings_that_cannot_work_are_refused(
     with pytest.raises(error) as caught:
         train(home, "refused", **sections)
     assert message in str(caught.value)
+    assert not (home / "refused").exists()
 
 
 # The command.

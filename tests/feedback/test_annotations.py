@@ -205,8 +205,8 @@ def test_a_line_that_is_no_annotation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_annotations(path)
     assert str(caught.value) == (
-        f'{path}:2: span [4, 10, "negative"] does not lie in the response, which has 3 characters. Mend the record, '
-        "or leave such records out with --skip-bad"
+        f'{path}:2: span [4, 10, "negative"] does not lie in the response, which has 3 characters. Mend or remove '
+        "the record"
     )
 
 

@@ -125,7 +125,7 @@ def test_a_critic_that_is_an_object_is_named_by_its_class_and_its_error_is_kept(
 
     line = Tired.__call__.__code__.co_firstlineno + 1
     assert refusal(Tired()) == (
-        f"critic Tired failed on a batch of 2 responses: TimeoutError at {HERE}:{line}: no answer in 60 s"
+        f"critic Tired failed on a batch of 2 responses: TimeoutError at {HERE}, line {line}: no answer in 60 s"
     )
     with pytest.raises(CriticError) as caught:
         ask(Tired(), EXAMPLES, RESPONSES, match="exact")
@@ -160,7 +160,7 @@ def copying(examples: Sequence[Example], responses: Sequence[str]) -> list[Criti
 def test_the_response_that_a_critic_had_in_hand_is_named_with_file_and_line(critic: Any, which: str) -> None:
     with pytest.raises(CriticError) as caught:
         ask(critic, [Example("")] * 3, ["1", "x", "3"], match="exact")
-    place = f"{HERE}:{critic.__code__.co_firstlineno + 1}"
+    place = f"{HERE}, line {critic.__code__.co_firstlineno + 1}"
     assert str(caught.value).startswith(f"critic {critic.__name__} failed on {which}")
     assert str(caught.value).endswith(f": ValueError at {place}: invalid literal for int() with base 10: 'x'")
 
@@ -335,7 +335,7 @@ def test_a_critic_that_is_not_there_is_refused(critic_module: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_critic("no_such_module_anywhere:critic")
     assert str(caught.value) == (
-        "critic 'no_such_module_anywhere:critic' cannot be loaded: there is no module 'no_such_module_anywhere' in "
+        "critic 'no_such_module_anywhere:critic' cannot be loaded: No module named 'no_such_module_anywhere' in "
         f"{Path.cwd()}, and none is installed"
     )
     with pytest.raises(ConfigError) as caught:
@@ -369,10 +369,13 @@ def test_what_cannot_be_called_is_no_critic(critic_module: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("x = 1\ndef critic(:\n", "SyntaxError at broken_critic.py:2: invalid syntax"),
-        ("import json\nraise ValueError('no model here')\n", "ValueError at broken_critic.py:2: no model here"),
-        ("import json\n\nimport no_such_library\n", "ModuleNotFoundError at broken_critic.py:3: No module named 'no_"),
-        ("import sys\nsys.exit(3)\n", "SystemExit at broken_critic.py:2: 3"),
+        ("x = 1\ndef critic(:\n", "SyntaxError at broken_critic.py, line 2: invalid syntax"),
+        ("import json\nraise ValueError('no model here')\n", "ValueError at broken_critic.py, line 2: no model here"),
+        (
+            "import json\n\nimport no_such_library\n",
+            "ModuleNotFoundError at broken_critic.py, line 3: No module named 'no_",
+        ),
+        ("import sys\nsys.exit(3)\n", "SystemExit at broken_critic.py, line 2: 3"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_explained_with_its_line(
@@ -399,4 +402,4 @@ def test_a_class_that_fails_when_it_is_made_is_explained_with_its_line(
     importlib.invalidate_caches()
     with pytest.raises(ConfigError) as caught:
         load_critic("critic_without_key:Judge")
-    assert "FileNotFoundError at critic_without_key.py:3: [Errno 2]" in str(caught.value)
+    assert "FileNotFoundError at critic_without_key.py, line 3: [Errno 2]" in str(caught.value)

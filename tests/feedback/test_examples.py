@@ -69,8 +69,8 @@ def test_a_byte_order_mark_is_passed_over_and_utf_16_is_refused(path: Path) -> N
 
 def test_half_of_a_surrogate_pair_is_refused_with_its_line(path: Path) -> None:
     assert refusal(path, b'{"prompt": "a \\ud83d\\ude00"}\n{"prompt": "a \\ud83d"}') == (
-        f"{path}:2: \"prompt\" holds '\\ud83d', half of a surrogate pair, which no tokenizer and no server can encode. "
-        "Remove it"
+        f"{path}:2: \"prompt\" holds '\\ud83d', half of a surrogate pair, which nothing can encode. Mend or "
+        "remove the record"
     )
     assert '"response" holds' in refusal(path, b'{"prompt": "a", "response": "b \\ud83d"}')
 

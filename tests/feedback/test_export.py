@@ -9,7 +9,7 @@ import pytest
 from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.export import DATA_FILE, data_card, push_folder, write_dataset, write_examples, write_folder
-from text2grad.feedback.records import Annotation, read_annotations
+from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.sources.registry import read_source
 from text2grad.types import Critique, Example, Span
 
@@ -85,7 +85,11 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     assert "1 × quotes that the response does not contain: no span\n" in said
     assert f"  {path}:1: Nice\n" in said
     assert read_annotations(out)[0].critique.unmatched == ("Nice",)
-    assert main([*arguments, "--skip-bad"]) == 0
+    before = out.read_bytes()
+    assert main([*arguments, "--skip-bad"]) == 2
+    assert f"{out} would be overwritten; choose another --out, or add --force" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert main([*arguments, "--skip-bad", "--force"]) == 0
     assert json.loads(out.read_text()) == {"prompt": "Where?", "reference": None, "tests": None, "meta": {}}
 
 
@@ -147,3 +151,20 @@ def test_a_hub_that_cannot_be_reached_is_an_error_that_names_no_token(
         f"cannot push {re.escape(str(tmp_path))} to you/feedback: {why}\\. The folder is complete; try again", said
     )
     assert "hf_secret" not in said + "".join(capfd.readouterr())
+
+
+def test_the_export_command_writes_into_a_folder_with_files_only_when_it_is_told_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    write_annotations(path, [Annotation("Where?", "In Lyon.", Critique("No."))])
+    out.mkdir()
+    assert main(["export", str(path), "--out", str(out)]) == 0, "an empty folder is free"
+    (out / "README.md").write_text("# Mine")
+    assert main(["export", str(path), "--out", str(out)]) == 2
+    assert "holds other files (README.md, data); choose another --out, or add --force" in capsys.readouterr().err
+    assert (out / "README.md").read_text() == "# Mine"
+    assert main(["export", str(path), "--out", str(out), "--force"]) == 0
+    assert "# annotations" in (out / "README.md").read_text()
+    assert main(["export", str(path), "--out", str(path)]) == 2
+    assert "is a file; choose another --out, a directory" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Readers of critiques: every form that is accepted, and every complaint word for word."""
 
+import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 
 from places import SHARED
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback.records import CritiqueRecord, read_critique_records
+from text2grad.feedback.record_files import json_object, read_entries
+from text2grad.feedback.records import CritiqueRecord, read_annotations, read_critique_records
 from text2grad.types import Critique, Span
 
 QA_FEEDBACK = SHARED / "data" / "qa_feedback" / "feedback.json"
-WAY_OUT = ". Mend the record, or leave such records out with --skip-bad"
+WAY_OUT = ". Mend or remove the record"
 LYON = "I live in Lyon."
 needs_qa_feedback = pytest.mark.skipif(
     not QA_FEEDBACK.exists(), reason="needs ../shared/data/qa_feedback, which is not part of the project"
@@ -293,3 +295,33 @@ def test_all_human_feedback_is_read_and_each_error_is_one_span_of_its_prediction
     assert kinds["Irrelevant"] == 746
     assert kinds["Missing-Answer"] == 191
     assert kinds["No errors marked."] == 5
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "x.tsv", "x.jsonl.gz"])
+def test_a_byte_order_mark_is_passed_over_and_utf_16_is_refused(tmp_path: Path, name: str) -> None:
+    kind = name.split(".")[1]
+    text = {"csv": "prompt,response\na,b\n", "tsv": "prompt\tresponse\na\tb\n"}.get(
+        kind, '{"prompt": "a", "response": "b"}'
+    )
+    path = tmp_path / name
+    write = (lambda data: path.write_bytes(gzip.compress(data))) if name.endswith(".gz") else path.write_bytes
+    write(b"\xef\xbb\xbf" + text.encode())
+    (entry,) = read_entries(path)
+    assert json_object(entry.record, "here") == {"prompt": "a", "response": "b"}
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        write(text.encode(encoding))
+        with pytest.raises(DataError, match=r"is UTF-16, or binary; save it as UTF-8$"):
+            list(read_entries(path))
+
+
+@pytest.mark.parametrize("field", ["prompt", "response", "feedback"])
+def test_halves_of_surrogate_pairs_are_refused_where_a_tokenizer_reads_the_annotations(
+    tmp_path: Path, field: str
+) -> None:
+    record = {"prompt": "a", "response": "b", "feedback": "c", field: "\ud83d"}
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({**record, "feedback": "c"}) + "\n" + json.dumps(record))
+    assert len(read_annotations(path)) == 2
+    line = 2 if field == "feedback" else 1
+    with pytest.raises(DataError, match=rf"x.jsonl:{line}: \"{field}\" holds .*half of a surrogate pair"):
+        read_annotations(path, to_encode=True)

@@ -485,7 +485,9 @@ def test_stop_ids_beyond_the_embedding_are_left_out_and_refused_if_no_other_is_l
     model = model_with([5, 90])
     model.config.get_text_config().vocab_size = 61
     assert stop_ids(model, SimpleNamespace(eos_token_id=61)) == (5,)
-    with pytest.raises(ModelError, match="the end-of-sequence token 61 lies beyond the model's embedding of 61 rows"):
+    with pytest.raises(
+        ModelError, match="the end-of-sequence token 61 lies beyond the model's vocabulary of 61 tokens"
+    ):
         stop_ids(model, SimpleNamespace(eos_token_id=None), [61])
 
 

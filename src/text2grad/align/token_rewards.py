@@ -8,6 +8,7 @@ other character (one unknown to the tokenizer, or changed by its normalizer), th
 response gets no rewards.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +16,11 @@ from typing import Any
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards, span_tokens
 from text2grad.align.offsets import Range, token_offsets
+from text2grad.errors import AlignmentError
 from text2grad.feedback import Annotation, CritiqueRecord, critique_to_json
 from text2grad.types import Critique, Span
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,18 @@ def label_tokens(
         ids: the sampled ids [T]; without them, the response is encoded.
 
     Raises:
-        AlignmentError: if an id is not in the tokenizer's vocabulary, or a span ends after the response.
+        AlignmentError: if an id is not in the tokenizer's vocabulary, a span ends after the response, or a response
+            without ids holds half of a surrogate pair.
         ConfigError: if a setting has an unknown value.
     """
-    ids = encode(tokenizer, response) if ids is None else tuple(ids)
+    if ids is None:
+        if half := _SURROGATE.search(response):
+            raise AlignmentError(
+                f"the response holds {half[0]!r} at character {half.start()}, half of a surrogate pair, which no "
+                "tokenizer can encode"
+            )
+        ids = encode(tokenizer, response)
+    ids = tuple(ids)
     offsets = token_offsets(tokenizer, ids)
     text = tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
     spans = move_spans(() if critique.failed else critique.spans, response, text)
@@ -94,9 +106,10 @@ def label_tokens(
     )
 
 
-def encode(tokenizer: Any, response: str) -> tuple[int, ...]:
-    """Return the ids of a text; special tokens written in the text are encoded as text."""
-    encoded = tokenizer(response, add_special_tokens=False, split_special_tokens=True, verbose=False)
+def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the ids of a text; special tokens in it are encoded as text, halves of surrogate pairs as "?"."""
+    whole = text.encode("utf-8", "replace").decode()
+    encoded = tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
     return tuple(encoded["input_ids"])
 
 

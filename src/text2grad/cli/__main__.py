@@ -17,6 +17,7 @@ from rich.console import Console
 from text2grad.cli import (
     align,
     annotate,
+    compare,
     evaluate_reward,
     export,
     generate,
@@ -49,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, sft, train, generate, *feedback, *critics, recipe):
+    for module in (quickstart, sft, train, compare, generate, *feedback, *critics, recipe):
         module.add_parser(commands)
     return top
 

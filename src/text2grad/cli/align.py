@@ -1,7 +1,6 @@
 """`text2grad align`: critiques and a tokenizer → a pseudo-reward per token, and a report on the losses."""
 
 import argparse
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import IO, Any, get_args
 from rich.console import Console
 
 from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, add_force, at_least, finite, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
-from text2grad.experiments.reports import Gathered, Prices, print_report, write_reports
+from text2grad.experiments.reports import FILES, Gathered, Prices, print_report, write_reports
 from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
 from text2grad.files import open_atomically, to_json
 
@@ -60,10 +59,11 @@ def add_parser(commands: Any) -> None:
     add("input", metavar="INPUT", type=Path, nargs="+", help="responses with critiques; one file per task")
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
     add("--out", type=Path, metavar="DIR", help="directory for rewards and reports; without it, only print")
-    add("--limit", type=_at_least(1), metavar="N", help="read only the first N records of each INPUT")
+    add("--limit", type=at_least(1), metavar="N", help="read only the first N records of each INPUT")
     _choice(parser, "--format", Form, "jsonl", "form of INPUT")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
-    add("--show", type=_at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
+    add("--show", type=at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
+    add_force(add)
     settings = parser.add_argument_group("from critiques to rewards")
     _choice(settings, "--match", Match, "exact", "how quotes are located: exactly, or ignoring case, white space, ...")
     _choice(
@@ -84,7 +84,9 @@ def add_parser(commands: Any) -> None:
     )
     cost = parser.add_argument_group("cost of annotation, in US dollars per million tokens (default: GPT-4o's prices)")
     for name, default in (("read", Prices().read), ("written", Prices().written)):
-        cost.add_argument(f"--price-{name}", type=float, default=default, metavar="USD", help="(default: %(default)s)")
+        cost.add_argument(
+            f"--price-{name}", type=finite(0.0), default=default, metavar="USD", help="(default: %(default)s)"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     """
     console = Console()
     settings = AlignSettings(args.mode, args.weighting, args.overlap, args.span_mass)
+    if args.out is not None:
+        refuse_overwriting([args.out / name for name in FILES], force=args.force)
     tokenizer = load_tokenizer(args.tokenizer)
     gathered = Gathered()
     if args.out is None:
@@ -137,16 +141,13 @@ def _gather(
 ) -> None:
     """Label the tokens of every response; write the rewards if a file is given."""
     settings = replace(settings, weighting=resolve(settings.weighting))  # so that a tagger is loaded only once
-    on_bad = gathered.skip if args.skip_bad else None
+    on_bad = gathered.skip if args.skip_bad else refuse_bad
     read = partial(read_critique_records, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
     for task, record in ((path.stem, record) for path in args.input for record in read(path)):
         try:
             rewards = label_tokens(tokenizer, record.response, record.critique, settings, ids=record.ids)
         except AlignmentError as error:
-            bad = DataError(f"{record.where}: {str(error).rstrip('.')}. {WAY_OUT}")
-            if on_bad is None:
-                raise bad from error
-            on_bad(bad)
+            on_bad(DataError(f"{record.where}: {str(error).rstrip('.')}. {WAY_OUT}"))
             continue
         gathered.add(task, tokenizer, record, rewards)
         if file and rewards:
@@ -156,14 +157,3 @@ def _gather(
 def _choice(parser: Any, name: str, values: Any, default: str, words: str) -> None:
     """Add an option with the values of a Literal."""
     parser.add_argument(name, choices=get_args(values), default=default, help=f"{words} (default: %(default)s)")
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    """Return an argparse type for whole numbers of at least `least`."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
-        return int(text)
-
-    return read

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from text2grad.cli.options import add_command, add_set, shorthands
+from text2grad.cli.options import add_command, add_force, add_set, refuse_full_directory, shorthands
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
@@ -72,6 +73,7 @@ def add_parser(commands: Any) -> None:
     add("--max-requests", metavar="N", help="stop after N requests")
     add("--limit", type=int, metavar="N", help="annotate only the first N responses")
     add("--out", metavar="DIR", help="shorthand for --set annotate.out=DIR")
+    add_force(add)
     add_set(add)
 
 
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
     from text2grad.config import load_recipe
     from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template
-    from text2grad.experiments import endpoint_values, items_of
+    from text2grad.experiments import annotated_examples, endpoint_values, items_of
 
     limits = {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"annotate.out": args.out}, limits)])
@@ -88,14 +90,42 @@ def run(args: argparse.Namespace) -> int:
     check_limit(args.limit)
     out, console = Path(settings.out), Console()
     annotator = Annotator(Template(settings.template, settings.reasoning), settings.reask, recipe.critic.match)
+    refuse_full_directory(out, "answers.sqlite", force=args.force)
+    examples = annotated_examples(recipe, args.limit)
     lock_directory(out)
     with Store(out / "answers.sqlite") as store:
-        items = items_of(recipe, out, store, limit=args.limit)
+        items = items_of(recipe, out, store, examples)
+        if not args.force:
+            _refuse_other_annotations(out, recipe, items)
         session = AnnotationSession(endpoint, store, annotator.annotate, spending)
         results, usage, budget = run_session(console, session, items)
     _write(out, recipe, items, results)
     _print_summary(console, out, items, results, _figures(recipe, results, usage, budget))
     return SOME_REMAIN if any(result.failure for result in results) else 0
+
+
+def _refuse_other_annotations(out: Path, recipe: "Recipe", items: Sequence["Item"]) -> None:
+    """Refuse to overwrite annotations that this run will not write again.
+
+    Raises:
+        ConfigError: if annotations.jsonl has a response that is not among the items, or another model's annotations.
+    """
+    path, settings = out / "annotations.jsonl", recipe.annotate
+    now = {"model": settings.model, "template": settings.template, "reasoning": settings.reasoning}
+    wanted = {(item.id, item.response) for item in items}
+    lost = 0
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            record = json.loads(line)
+            same = {key: record["annotator"][key] for key in now} == now
+            lost += not same or (record["id"], record["response"]) not in wanted
+        except (ValueError, LookupError, TypeError):
+            lost += 1
+    if lost:
+        raise ConfigError(
+            f"{path} holds {lost:,} annotations of other responses, or of another model or template, that would be "
+            "overwritten; choose another --out, or add --force (answers.sqlite keeps all answers that were paid for)"
+        )
 
 
 def check_limit(limit: int | None) -> None:

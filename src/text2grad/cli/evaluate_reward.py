@@ -1,13 +1,14 @@
 """`text2grad evaluate-reward`: measure a critic against annotations: precision, recall, spans, quotes and words."""
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_match, add_set
+from text2grad.cli.options import add_command, add_force, add_match, add_set, at_least, finite, refuse_full_directory
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def add_parser(commands: Any) -> None:
     add("--limit", type=int, metavar="N", help="use only the first N annotations")
     add_match(add)
     add("--batch-size", type=int, default=16, metavar="N", help="responses per call of the critic (default: 16)")
-    add("--seed", type=int, default=0, help="of the bootstrap resamples")
+    add("--seed", type=at_least(0), default=0, help="of the bootstrap resamples")
     add("--draws", type=int, default=2000, metavar="N", help="number of bootstrap resamples (default: 2000)")
     model = parser.add_argument_group("for --model")
     model.add_argument("--no-constrain", action="store_true", help="decode without constraints (docs/constrained.md)")
@@ -74,10 +75,11 @@ def add_parser(commands: Any) -> None:
     model.add_argument(
         "--vote-threshold",
         "--agreement",  # its name in version 0.1
-        type=float,
+        type=finite(0.0),
         metavar="A",
         help="share of the votes that marks a character (default: as saved)",
     )
+    add_force(add)
     words = parser.add_argument_group("words of critiques")
     words.add_argument("--no-words", action="store_true", help="leave out ROUGE and BLEU")
     words.add_argument(
@@ -110,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.bertscore is None and args.bertscore_layer is not None:
         raise ConfigError("--bertscore-layer needs --bertscore. Name its model, or leave the layer out")
+    refuse_full_directory(args.out, "critic.json", force=args.force)
+    _refuse_other_annotations(args)
     console = Console()
     truth = read_truth(args.annotations, limit=args.limit)
     measures = _measures(args)
@@ -141,6 +145,25 @@ def _complete(args: argparse.Namespace) -> None:
         raise ConfigError("nothing to measure: name a critic with --model, --critic or --predictions")
     if args.out is None:
         raise ConfigError("name the directory of the results with --out DIR")
+
+
+def _refuse_other_annotations(args: argparse.Namespace) -> None:
+    """Refuse to overwrite the measurements on other annotations.
+
+    Raises:
+        ConfigError: if evaluation.json is of another file of annotations, and `--force` is not given.
+    """
+    path = args.out / "evaluation.json"
+    if args.force or not path.exists():
+        return
+    try:
+        before = json.loads(path.read_bytes()).get("annotations")
+    except (OSError, ValueError, AttributeError):
+        before = "unknown annotations"
+    if before != str(args.annotations):
+        raise ConfigError(
+            f"{path} holds measurements on {before}, and would be overwritten; choose another --out, or add --force"
+        )
 
 
 def _measures(args: argparse.Namespace) -> "Measures":
@@ -217,15 +240,14 @@ def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"
     from text2grad.feedback import Annotation, annotation_to_json
     from text2grad.files import json_lines, to_json, write_files
 
-    picture = evaluation_png(found)
     record = {"annotations": str(args.annotations), **whose}
-    page = evaluation_page(found, whose["critic"], args.annotations.name, picture)
+    page = evaluation_page(found, whose["critic"], args.annotations.name)
     predictions = [annotation_to_json(Annotation(one.prompt, one.response, one.predicted)) for one in pairs]
     files = {
         "predictions.jsonl": json_lines(predictions),
         "evaluation.json": to_json({**record, **found.as_json()}, indent=2) + b"\n",
         "tables.txt": as_text(tables(found)).encode("utf-8", "backslashreplace"),
-        "evaluation.png": picture,
+        "evaluation.png": evaluation_png(found),
         "evaluation.html": page.encode(),
     }
     write_files(args.out, files)

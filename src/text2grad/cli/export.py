@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, add_force, refuse_full_directory
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
@@ -30,6 +30,7 @@ def add_parser(commands: Any) -> None:
     add("--license", default="unknown", help="license identifier of the hub (default: %(default)s)")
     add("--push", action="store_true", help="upload the folder to the hub")
     add("--private", action="store_true", help="create the repository as private")
+    add_force(add)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.push and args.name.startswith("me/"):
         raise ConfigError("--push needs --name OWNER/NAME, the repository on the hub")
+    refuse_full_directory(args.out, "", force=args.force)
     annotations = [one for path in args.input for one in read_annotations(path)]
     write_folder(args.out, annotations, repository=args.name, license=args.license)
     console = Console()

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_match
+from text2grad.cli.options import add_command, add_force, add_match, at_least, finite, refuse_bad, refuse_overwriting
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments.reports import plain, print_critique
 from text2grad.feedback import WAY_OUT, Annotation
@@ -46,10 +46,11 @@ def add_parser(commands: Any) -> None:
     add_match(add)
     ground = "mark the changes of a refinement, or keep words only (default: %(default)s)"
     add("--ground", choices=("diff", "words"), default="diff", help=ground)
-    add("--missing-outcome", type=float, metavar="X", help="outcome of each error without a span (a missing fact)")
-    add("--limit", type=int, metavar="N", help="read only the first N records")
+    add("--missing-outcome", type=finite(), metavar="X", help="outcome of each error without a span (a missing fact)")
+    add("--limit", type=at_least(1), metavar="N", help="read only the first N records")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
-    add("--show", type=int, default=0, metavar="N", help="print the first N annotations with coloured spans")
+    add("--show", type=at_least(0), default=0, metavar="N", help="print the first N annotations with coloured spans")
+    add_force(add)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
+    beside = args.out.with_suffix(".examples.jsonl")
+    refuse_overwriting([args.out, beside], force=args.force)
     columns, labels = _pairs("--column", args.column), _meanings(args.label)
     options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
     console, account = Console(), Account()
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     def skip(error: DataError) -> None:
         account.lose("records that cannot be used", str(error).removesuffix(f". {WAY_OUT}"))
 
-    on_bad = skip if args.skip_bad else None
+    on_bad = skip if args.skip_bad else refuse_bad
     for found in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
         account.add(found)
         made = found.item.made
@@ -88,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
         write_dataset(args.out, annotations)
         written.append(args.out)
     if examples:
-        beside = args.out.with_suffix(".examples.jsonl") if annotations or args.out.suffix != ".jsonl" else args.out
-        write_examples(beside, examples)
-        written.append(beside)
+        path = beside if annotations or args.out.suffix != ".jsonl" else args.out
+        write_examples(path, examples)
+        written.append(path)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
     _print_account(console, account)

@@ -2,8 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from text2grad.errors import ConfigError, DataError
 
 
 def add_command(
@@ -36,6 +40,71 @@ def add_match(add: Callable[..., Any]) -> None:
     """Add `--match`, by a parser's `add_argument`."""
     words = "how quotes are located (default: %(default)s)"
     add("--match", choices=("exact", "normalized"), default="exact", help=words)
+
+
+def add_force(add: Callable[..., Any]) -> None:
+    """Add `--force`, by a parser's `add_argument`."""
+    add("--force", action="store_true", help="overwrite files that exist")
+
+
+def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse to overwrite files, unless `--force` is given.
+
+    Raises:
+        ConfigError: if one exists.
+    """
+    there = [str(path) for path in paths if path.exists()]
+    if there and not force:
+        more = f" and {len(there) - 1} more files of this command" if len(there) > 1 else ""
+        raise ConfigError(f"{there[0]}{more} would be overwritten; choose another --out, or add --force")
+
+
+def refuse_full_directory(directory: Path, mark: str, *, force: bool) -> None:
+    """Refuse a directory with files that holds no file `mark`, by which a command knows its own, unless `--force`.
+
+    Raises:
+        ConfigError: if it is such a directory, or a file.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory} is a file; choose another --out, a directory")
+    others = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    if others and mark not in others and set(others) != {".lock"} and not force:
+        raise ConfigError(
+            f"{directory} holds other files ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}); choose "
+            "another --out, or add --force to write into it"
+        )
+
+
+def refuse_bad(error: DataError) -> None:
+    """Raise the error of a bad record again, with the option that leaves such records out."""
+    raise DataError(f"{error}; --skip-bad leaves out all such records") from error
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return an argparse type for whole numbers of at least `least`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def finite(least: float = -math.inf) -> Callable[[str], float]:
+    """Return an argparse type for finite numbers of at least `least`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < least:
+            bound = "" if least == -math.inf else f" of at least {least:g}"
+            raise argparse.ArgumentTypeError(f"expected a finite number{bound}, got {text!r}")
+        return number
+
+    return read
 
 
 def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] | None = None) -> list[str]:

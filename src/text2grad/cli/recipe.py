@@ -10,19 +10,29 @@ from text2grad.cli.options import add_command
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    add_command(
+    add = add_command(
         commands,
         "recipe",
         run,
-        "print a recipe with every setting, its default and its documentation",
-        "Print a recipe with every setting at its default, each with its documentation. The output is a valid recipe.",
-        "example:\n  text2grad recipe > my.toml",
-    )
+        "print a recipe with every setting, its default, its documentation and its values",
+        "Print a recipe with every setting at its default, each with its documentation and, in brackets, the values "
+        "that it may have. The output is a valid recipe.",
+        "examples:\n  text2grad recipe > my.toml\n  text2grad recipe ppo",
+    ).add_argument
+    add("section", nargs="?", metavar="SECTION", help="print this section only")
+    add("--json-schema", action="store_true", help="print the JSON schema of recipes instead, for editors")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the recipe."""
-    from text2grad.config import describe
+    """Print the recipe.
 
-    Console(soft_wrap=True).print(describe(), markup=False, highlight=False, end="")
+    Raises:
+        ConfigError: if there is no such section.
+    """
+    import json
+
+    from text2grad.config import Recipe, describe
+
+    schema = json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False) + "\n" if args.json_schema else None
+    Console(soft_wrap=True).print(schema or describe(args.section), markup=False, highlight=False, end="")
     return 0

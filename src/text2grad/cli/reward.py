@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.reward_models.training import RewardRun
 
     reward = RewardRun(recipe, resume=args.resume)
+    args.directory = reward.directory  # for the command that continues after Ctrl-C
     counts = reward.counts
     if reward.is_main:
         note(

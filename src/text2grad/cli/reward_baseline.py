@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, at_least, finite
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
@@ -40,10 +40,10 @@ def add_parser(commands: Any) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
     add("--steps", type=int, default=1_000, help="optimizer steps (default: %(default)s)")
     add("--batch-size", type=int, default=32, help="pairs or responses per step (default: %(default)s)")
-    add("--lr", type=float, default=1e-5, help="peak learning rate (default: %(default)s)")
-    add("--max-tokens", type=int, default=1_024, help="longest prompt with its response (default: %(default)s)")
-    add("--held-out", type=float, default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
-    add("--seed", type=int, default=0)
+    add("--lr", type=finite(), default=1e-5, help="peak learning rate (default: %(default)s)")
+    add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
+    add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
+    add("--seed", type=at_least(0), default=0)
     add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
     add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
 
@@ -104,7 +104,7 @@ def _process(args: argparse.Namespace, settings: Any, on_step: Callable[[int], N
     from text2grad.models import load_tokenizer
     from text2grad.reward_models import train_process_reward_model
 
-    train, held_out = split_by_prompt(read_annotations(args.file), args.held_out, args.seed)
+    train, held_out = split_by_prompt(read_annotations(args.file, to_encode=True), args.held_out, args.seed)
     model, report = train_process_reward_model(
         args.model,
         load_tokenizer(args.model),

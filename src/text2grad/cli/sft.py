@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.progress import duration, note
 
     sft = SFTRun(recipe, resume=args.resume)
+    args.directory = sft.directory  # for the command that continues after Ctrl-C
     counts = sft.counts
     if sft.is_main:
         note(

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_verbosity
+from text2grad.cli.options import add_command, add_force, add_verbosity, at_least, refuse_overwriting
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
     export.add_argument(
         "--items", type=int, default=100, metavar="N", help="number of critiques (default: %(default)s)"
     )
-    export.add_argument("--seed", type=int, default=0, help="of the draw")
+    export.add_argument("--seed", type=at_least(0), default=0, help="of the draw")
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the sheet")
     export.set_defaults(run=run_export)
     read = verbs.add_parser("import", help="read filled sheets and measure the agreement")
@@ -42,6 +42,7 @@ def add_parser(commands: Any) -> None:
     read.add_argument("--out", type=Path, metavar="FILE", help="JSON file to write (default: print only)")
     read.set_defaults(run=run_import)
     for verb in (export, read):
+        add_force(verb.add_argument)
         add_verbosity(verb)
 
 
@@ -64,6 +65,8 @@ def run_export(args: argparse.Namespace) -> int:
         raise DataError(f"{args.critiques} has no readable critique to rate. Give a file with critiques")
     if (args.out / "sheet.csv").exists():
         raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
+    if not (args.out / "study.json").exists():  # a sheet of text2grad is drawn again
+        refuse_overwriting([args.out / "sheet.html"], force=args.force)
     study = {"critiques": str(args.critiques), "seed": args.seed, "of": len(judged)}
     named = {"items": {item.id: item.judged.number for item in items}}
     files = {
@@ -87,6 +90,8 @@ def run_import(args: argparse.Namespace) -> int:
     from text2grad.experiments.reports import as_text, plain
     from text2grad.files import to_json, write_files
 
+    if args.out is not None:
+        refuse_overwriting([args.out], force=args.force)
     sheets = read_sheets(args.sheets)
     order = list(sheets[0].answers)
     found = {

@@ -31,7 +31,7 @@ FIGURES = {
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
 MOST_STEPS = 10  # of which a run without held-out examples shows the mean, at the beginning and at the end
 
-NOTHING_LABELLED = 3
+NOTHING_LABELLED = 1
 """Exit status if every step has finished, but the critic labelled nothing in any of them."""
 
 NOTHING_SAID = (
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
         "exit status:\n"
         "  0         the run is finished\n"
         "  2         an error, with an explanation\n"
-        "  3         the run is finished, but the critic labelled nothing in any step\n"
+        "  1         the run is finished, but the critic labelled nothing in any step\n"
         "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")

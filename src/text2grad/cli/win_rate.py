@@ -1,6 +1,7 @@
 """`text2grad win-rate`: compare two sets of critiques or responses by a language model, in both orders (appendix E)."""
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_set
-from text2grad.errors import DataError
+from text2grad.cli.options import add_command, add_force, add_set, at_least, refuse_full_directory
+from text2grad.errors import ConfigError, DataError
 from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def add_parser(commands: Any) -> None:
     add("--limit", type=int, metavar="N", help="compare only the first N pairs")
     add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
     add("--max-requests", metavar="N", help="stop after N requests")
-    add("--seed", type=int, default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
+    add("--seed", type=at_least(0), default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
+    add_force(add)
     add_set(add)
 
 
@@ -75,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     endpoint, spending = endpoint_values(recipe.annotate)
     check_limit(args.limit)
     comparisons = _comparisons(args)
+    refuse_full_directory(args.out, "answers.sqlite", force=args.force)
+    _refuse_other_texts(args)
     console = Console()
     lock_directory(args.out)
     with Store(args.out / "answers.sqlite") as store:
@@ -88,6 +92,27 @@ def run(args: argparse.Namespace) -> int:
     _write(args.out, result, comparisons, preferences)
     _print(console, args, result, preferences)
     return SOME_REMAIN if result["failed"] else 0
+
+
+def _refuse_other_texts(args: argparse.Namespace) -> None:
+    """Refuse to overwrite a comparison of other files.
+
+    Raises:
+        ConfigError: if win_rate.json is about other files, and `--force` is not given.
+    """
+    path = args.out / "win_rate.json"
+    if args.force or not path.exists():
+        return
+    try:
+        before = json.loads(path.read_bytes())
+        compared = [before[key] for key in ("first", "second", "what")]
+    except (OSError, ValueError, LookupError, TypeError):
+        compared = ["unknown files"]
+    if compared != [str(args.first), str(args.second), args.what]:
+        raise ConfigError(
+            f"{path} compares {' and '.join(map(str, compared[:2]))}, and would be overwritten; choose another --out, "
+            "or add --force"
+        )
 
 
 def _comparisons(args: argparse.Namespace) -> list["Comparison"]:

@@ -7,6 +7,7 @@ from .reward_model import (
     RewardModelConfig as RewardModelConfig,
 )
 from .run_directory import (
+    changed_settings as changed_settings,
     check_directory as check_directory,
     check_world_size as check_world_size,
     open_run as open_run,

@@ -9,9 +9,11 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
 from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
@@ -79,7 +81,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         data = tomllib.loads(read_text(Path(path)))
     except DataError as error:
-        raise ConfigError(str(error).replace("cannot read", "cannot read recipe", 1)) from error
+        reason = str(error).replace("cannot read", "cannot read recipe", 1)
+        raise ConfigError(reason if "cannot read" in reason else f"{path} is not valid TOML: {reason}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
@@ -146,12 +149,69 @@ def _apply(data: dict[str, Any], override: str) -> None:
         settings[key.strip()] = value
 
 
-def describe() -> str:
-    """Return a recipe of all sections, keys, defaults and documentation; settings without default are comments."""
+def describe(section: str | None = None) -> str:
+    """Return a recipe with documentation: every key, its default, its meaning, and its values in brackets.
+
+    Settings without default are comments. The text is valid TOML.
+
+    Args:
+        section: only this section; None for all.
+
+    Raises:
+        ConfigError: if there is no such section.
+    """
+    if section is not None and section not in Recipe.model_fields:
+        raise ConfigError(_unknown("section", section, list(Recipe.model_fields)))
     lines = []
-    for section, field in Recipe.model_fields.items():
-        lines += ["", f"[{section}]  # {type(field.default).__doc__}"]
+    for name, field in Recipe.model_fields.items():
+        if section not in (None, name):
+            continue
+        lines += ["", f"[{name}]  # {type(field.default).__doc__}"]
         for key, setting in type(field.default).model_fields.items():
             line = f"# {key} =" if setting.default is None else f"{key} = {json.dumps(setting.default)}"
-            lines.append(f"{line}  # {(setting.description or '').strip()}")
+            lines.append(f"{line}  # {(setting.description or '').strip()} [{_values(setting)}]")
     return "\n".join(lines[1:]) + "\n"
+
+
+def _values(setting: FieldInfo) -> str:
+    """Return the values that a setting may have, in words.
+
+    Example:
+        >>> [_values(PPOConfig.model_fields[name]) for name in ("kl", "gamma", "epochs", "target_kl")]
+        ['"k1" | "full"', 'number, 0.0 to 1.0', 'integer ≥ 1', 'number > 0.0']
+    """
+    options, bounds = list[str](), list(setting.metadata)
+    for kind in _alternatives(setting.annotation, bounds):
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin is Literal:
+            options += [json.dumps(value) for value in inner]
+        elif kind is bool:
+            options += ["true", "false"]
+        elif origin is tuple:
+            options.append(f"list of {_NAMES[inner[0]]}s")
+        else:
+            options.append(_NAMES[kind] + _range(bounds))
+    return " | ".join(options)
+
+
+_NAMES: Mapping[Any, str] = {int: "integer", float: "number", str: "text"}
+
+
+def _alternatives(annotation: Any, bounds: list[Any]) -> list[Any]:
+    """Return the types of a union without None; adds their constraints to `bounds`."""
+    if get_origin(annotation) is Annotated:
+        kind, *more = get_args(annotation)
+        bounds += [one for field in more for one in getattr(field, "metadata", ())]
+        return _alternatives(kind, bounds)
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for one in get_args(annotation) for kind in _alternatives(one, bounds)]
+    return [] if annotation is type(None) else [annotation]
+
+
+def _range(bounds: Sequence[Any]) -> str:
+    """Return the limits of a number, such as " ≥ 1"."""
+    found = {name: getattr(one, name) for one in bounds for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    if {"ge", "le"} <= found.keys():
+        return f", {found['ge']} to {found['le']}"
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    return "".join(f" {sign} {found[name]}" for name, sign in signs.items() if name in found).replace(" <", ", <")

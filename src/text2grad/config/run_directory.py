@@ -35,8 +35,9 @@ STEPS = ("run", "steps")
 # Settings that name a file or the directory of a model, whose contents are compared.
 INPUTS = (
     *(("data", "train"), ("data", "held_out_file"), ("refresh", "replay_from")),
-    *(("model", "path"), ("critic", "model")),
+    *(("model", "path"), ("critic", "model"), ("sft", "model"), ("reward_model", "model")),
 )
+OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")
 READ_WHOLE_BYTES = 64 * 2**20  # of larger files blocks are read
 BLOCK_BYTES, BLOCKS = 2**16, 256
 
@@ -57,14 +58,19 @@ def check_directory(directory: Path, *, resume: bool) -> None:
         raise ConfigError(f"{directory} holds no run to resume; start it without --resume, or name its directory")
     if exists and not resume:
         raise ConfigError(
-            f"{directory} already holds a run. Go on with it by --resume, or choose another directory with "
-            "--set run.out=DIR."
+            f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
+        )
+    odd = next((name for name in OWN_FILES if (directory / name).exists() and not exists), None)
+    if odd:
+        raise ConfigError(
+            f"{directory} holds {odd}, which a run would overwrite, but no run.json; choose another directory with "
+            "--set run.out=DIR, or remove the file"
         )
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not place.is_dir():
-        raise ConfigError(f"run.out = {str(directory)!r}: {place} is a file, not a directory; choose another")
+        raise ConfigError(f"{directory}: {place} is a file, not a directory; choose another with --out DIR")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"run.out = {str(directory)!r}: no permission to write to {place}; choose another directory")
+        raise ConfigError(f"{directory}: no permission to write to {place}; choose another with --out DIR")
 
 
 def open_run(
@@ -131,8 +137,7 @@ def read_run_file(directory: Path) -> dict[str, Any]:
             raise ValueError("no recipe in it")
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"cannot read {path}: {error}. Restore it from a backup, or begin again in another directory with "
-            "--set run.out=DIR"
+            f"cannot read {path}: {error}. Restore it from a backup, or begin again in another directory with --out DIR"
         ) from error
     return found
 
@@ -191,15 +196,25 @@ def _inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict
     }
 
 
-def _refuse_other_recipe(
-    before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
-) -> None:
-    changed = [
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return each setting that decides a result and differs between two recipes, as "section.key: old → new".
+
+    Args:
+        before: settings by section, as `Recipe.model_dump(mode="json")` returns them.
+        now: the same, of the sections to compare.
+    """
+    return [
         f"{section}.{key}: {before[section][key]!r} → {value!r}"
         for section, values in now.items()
         for key, value in values.items()
         if (section, key) not in FREE | {STEPS} and before[section][key] != value
     ]
+
+
+def _refuse_other_recipe(
+    before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
+) -> None:
+    changed = changed_settings(before, now)
     if changed:
         raise CheckpointError(
             f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "
@@ -224,7 +239,7 @@ def _refuse_other_inputs(before: Mapping[str, str], now: Mapping[str, str], dire
     if changed:
         raise CheckpointError(
             f"{directory} holds a run on other inputs; their contents changed: {'; '.join(changed)}. Restore them, or "
-            "choose another directory with --set run.out=DIR."
+            "choose another directory with --out DIR."
         )
 
 

@@ -1,4 +1,8 @@
-from .annotation_items import endpoint_values as endpoint_values, items_of as items_of
+from .annotation_items import (
+    annotated_examples as annotated_examples,
+    endpoint_values as endpoint_values,
+    items_of as items_of,
+)
 from .answers import (
     Answer as Answer,
     judge_answers as judge_answers,
@@ -24,5 +28,10 @@ from .recipe_run import (
     critic_of_run as critic_of_run,
     held_out_examples as held_out_examples,
     run_recipe as run_recipe,
+)
+from .run_comparison import (
+    compare_runs as compare_runs,
+    print_compared as print_compared,
+    write_compared as write_compared,
 )
 from .sft_run import SFTRun as SFTRun

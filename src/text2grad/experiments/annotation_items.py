@@ -40,27 +40,39 @@ def endpoint_values(settings: AnnotateConfig) -> tuple[Endpoint, Spending]:
     return endpoint, Spending(**{field.name: values[field.name] for field in fields(Spending)})
 
 
-def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = None) -> list[Item]:
+def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example]:
+    """Return the examples of [data], at most `limit` of them.
+
+    Raises:
+        ConfigError: if the recipe names no data.
+        DataError: if the data cannot be used.
+    """
+    data = recipe.data
+    if not data.task and not data.train:
+        raise ConfigError("[data] names neither a task nor a train file; set one of them")
+    if data.task:
+        return built_in(data.task).train(data.examples, recipe.run.seed)[:limit]
+    examples = read_examples(str(data.train))[:limit]
+    for example in examples:
+        for key in ("response", "feedback"):
+            _text(example, key, str(data.train))
+    return examples
+
+
+def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example]) -> list[Item]:
     """Return the items of a recipe, in the order of its data.
 
     Args:
         recipe: the settings.
         out: directory for the policy's responses.
         store: for the outcomes of unit tests.
-        limit: maximum number of examples.
+        examples: of `annotated_examples`.
 
     Raises:
-        ConfigError: if the recipe names no data, or no policy to generate missing responses.
-        DataError: if the data cannot be used, or two examples have the same id.
+        ConfigError: if the recipe names no policy to generate missing responses.
+        DataError: if the data cannot be used.
     """
     data = recipe.data
-    if not data.task and not data.train:
-        raise ConfigError("[data] names neither a task nor a train file; set one of them")
-    if data.task:
-        examples = built_in(data.task).train(data.examples, recipe.run.seed)[:limit]
-    else:
-        examples = read_examples(str(data.train))[:limit]
-        _refuse_same_ids(examples, str(data.train))
     responses = [_text(example, "response") for example in examples]
     if all(response is None for response in responses):
         examples, sampled = _responses(recipe, examples, out / RESPONSES)
@@ -78,16 +90,6 @@ def items_of(recipe: Recipe, out: Path, store: Store, *, limit: int | None = Non
     return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
 
 
-def _refuse_same_ids(examples: Sequence[Example], path: str) -> None:
-    seen: dict[str, int] = {}
-    for row, example in enumerate(examples, start=1):
-        if "id" in example.meta and (before := seen.setdefault(_id(example, row), row)) != row:
-            raise DataError(
-                f"{path}: examples {before} and {row} have the same id {_id(example, row)!r}, so their critiques could "
-                'not be told apart; change one of them, or leave "id" out everywhere: examples are numbered then'
-            )
-
-
 def _id(example: Example, row: int) -> str:
     """Return the id of an example, or its row if it has none."""
     name = example.meta.get("id")
@@ -102,11 +104,14 @@ def _feedback(example: Example) -> str | None:
     return str(critique.get("feedback") or "") or None
 
 
-def _text(example: Example, key: str) -> str | None:
+def _text(example: Example, key: str, where: str = "") -> str | None:
     """Return a text in the metadata of an example, or None."""
     value = example.meta.get(key)
     if value is not None and not isinstance(value, str):
-        raise DataError(f'"{key}" of the example {example.prompt_text[:60]!r} must be a text, got {str(value)[:60]!r}')
+        place = f"{where}: " if where else ""
+        raise DataError(
+            f'{place}"{key}" of the example {example.prompt_text[:60]!r} must be a text, got {str(value)[:60]!r}'
+        )
     return value
 
 

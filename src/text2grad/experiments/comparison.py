@@ -24,7 +24,7 @@ from rich.table import Table
 
 from text2grad.experiments.methods import METHODS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import comparison_png, mean_curve
+from text2grad.experiments.reports.plots import TASK_PANEL, comparison_png, mean_curve, pictures, task_panels
 from text2grad.experiments.reports.run_report import groups, read_run
 from text2grad.files import to_json, write_files
 
@@ -67,6 +67,7 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
 def write_comparison(results: Mapping[str, Any], out: Path) -> None:
     """Write results.json, curves.png and report.html."""
     picture = comparison_png(results["tasks"], METHODS)
+    panels = pictures(task_panels(results["tasks"], METHODS), size=TASK_PANEL)
     rollouts = [
         (f"{task}: {name}", records)
         for task, result in results["tasks"].items()
@@ -76,7 +77,7 @@ def write_comparison(results: Mapping[str, Any], out: Path) -> None:
         "Text2Grad quickstart",
         intro="\n\n".join(in_words(task, result) for task, result in results["tasks"].items()),
         groups=rollouts,
-        images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", picture)],
+        images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", panels)],
         tables=[
             ("Methods", *method_rows(results)),
             (

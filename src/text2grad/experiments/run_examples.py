@@ -53,6 +53,17 @@ def run_examples(recipe: Recipe) -> RunExamples:
     return RunExamples(train, _first(held_out, data.eval_examples, data.eval_seed))
 
 
+def held_out_prompts(recipe: Recipe) -> set[str]:
+    """Return all prompts that [data] holds out, also those beyond `data.eval_examples`; none for a built-in task."""
+    data = recipe.data
+    if data.held_out_file:
+        return {example.prompt_text for example in read_examples(data.held_out_file)}
+    if not data.held_out:
+        return set()
+    held_out = split_by_prompt(read_examples(str(data.train)), data.held_out, data.eval_seed, key=_prompt)[1]
+    return {example.prompt_text for example in held_out}
+
+
 def _first(examples: Sequence[Example], limit: int, seed: int) -> list[Example]:
     """Return at most `limit` examples, whose prompts a hash chooses, in the order of the file."""
     prompts = len({example.prompt_text for example in examples})

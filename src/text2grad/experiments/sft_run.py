@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from text2grad.config import Recipe, check_world_size, open_run
+from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
+from text2grad.experiments.run_examples import held_out_prompts
 from text2grad.feedback import Demonstration, read_demonstrations, split_by_prompt
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
@@ -27,6 +28,7 @@ from text2grad.models import (
     FineTuning,
     OnMeasured,
     Row,
+    check_batch_size,
     check_ids,
     check_same_data,
     checkpoint_path,
@@ -38,6 +40,7 @@ from text2grad.models import (
     load_trainable,
     load_trained,
     measured_at,
+    policy_config,
     train_measured,
 )
 from text2grad.progress import Progress
@@ -89,25 +92,25 @@ class SFTRun:
         if recipe.sft.merge and not recipe.model.lora_r:
             raise ConfigError("sft.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out")
         self.recipe, self.directory = recipe, Path(recipe.sft.out)
+        check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=not torch.accelerator.is_available())
         check_world_size(self.state.num_processes)
+        check_batch_size("sft", recipe.sft.batch_size, recipe.sft.accumulate)
         self.is_main = bool(self.state.is_main_process)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         learned, held_out, shared = read_demonstration_split(recipe)
+        config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
         _refuse_chats([*learned, *held_out], self.prompt_format, recipe, self.path)
         learn = self._encode(learned, "demonstrations")
         test = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
-        limit = recipe.sft.max_tokens
-        for part in (learn, test):
-            _fitting(part, limit)  # refuses before the model is loaded
-        self.model = self._model()
-        limit = int(min(limit, context_of(self.model)))
+        limit = int(min(recipe.sft.max_tokens, context_of(config)))
         groups, held_out_groups = _fitting(learn, limit), _fitting(test, limit)
         self.rows = [row for rows in groups for row in rows]
         self.held_out = [row for rows in held_out_groups for row in rows]
+        self.model = self._model()
         check_ids(self.model, [*self.rows, *self.held_out])
         self.counts = {
             "learned": len(groups),
@@ -230,6 +233,9 @@ class SFTRun:
 def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[Demonstration], int]:
     """Return demonstrations to train on, held-out demonstrations, and the number removed for a held-out prompt.
 
+    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without `sft.held_out_file`, they
+    are the held-out demonstrations; if there are none, `sft.held_out` is the share.
+
     Raises:
         ConfigError: if the recipe names no demonstrations.
         DataError: if a file cannot be used, or a part has no demonstration.
@@ -241,14 +247,17 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
             "neither [sft] data nor [data] train is set: name a JSONL file of demonstrations with --data FILE"
         )
     demonstrations = read_demonstrations(files)
+    evaluated = held_out_prompts(recipe)
+    learned = [one for one in demonstrations if one.prompt not in evaluated]
+    held_out = [one for one in demonstrations if one.prompt in evaluated]
+    shared = 0
     if settings.held_out_file:
         held_out = read_demonstrations([settings.held_out_file])
         prompts = {one.prompt for one in held_out}
-        learned = [one for one in demonstrations if one.prompt not in prompts]
+        learned = [one for one in learned if one.prompt not in prompts]
         shared = len(demonstrations) - len(learned)
-    else:
-        learned, held_out = split_by_prompt(demonstrations, settings.held_out, recipe.run.seed)
-        shared = 0
+    elif not held_out:
+        learned, held_out = split_by_prompt(learned, settings.held_out, recipe.run.seed)
     if not learned or not held_out:
         raise DataError(
             f"the {len(demonstrations)} demonstrations of {', '.join(files)} leave {len(learned)} to train on and "

@@ -147,7 +147,7 @@ def load_callable(path: str, kind: str) -> Any:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
             raise ConfigError(
-                f"{kind} {path!r} cannot be loaded: there is no module {error.name!r} in {Path.cwd()}, and none is "
+                f"{kind} {path!r} cannot be loaded: No module named {error.name!r} in {Path.cwd()}, and none is "
                 "installed"
             ) from error
         raise ConfigError(

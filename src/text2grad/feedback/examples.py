@@ -5,20 +5,18 @@ the prompt.
 """
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
+from text2grad.feedback.record_files import refuse_half_pairs
 from text2grad.files import read_text
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
 ENCODED = ("reference", "tests", "response", "feedback")
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_examples(path: str | Path) -> list[Example]:
@@ -32,9 +30,21 @@ def read_examples(path: str | Path) -> list[Example]:
     """
     lines = read_text(Path(path)).split("\n")
     examples = [read_example(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    _refuse_same_ids(examples, [n for n, line in enumerate(lines, start=1) if line.strip()], str(path))
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
     return examples
+
+
+def _refuse_same_ids(examples: Sequence[Example], numbers: Sequence[int], path: str) -> None:
+    seen: dict[object, int] = {}
+    for example, number in zip(examples, numbers, strict=True):
+        name = example.meta.get("id")
+        if isinstance(name, str | int) and (before := seen.setdefault(name, number)) != number:
+            raise DataError(
+                f"{path}:{number}: the id {name!r} belongs to line {before} already, so the two could not be told "
+                'apart; change one of them, or leave "id" out'
+            )
 
 
 def digest_of_examples(examples: Iterable[Example]) -> str:
@@ -107,13 +117,8 @@ def read_example(line: str, where: str) -> Example:
         tests=record.get("tests"),
         meta={**extra, **(record.get("meta") or {})},
     )
-    texts = {"prompt": example.prompt_text, **{key: record.get(key) for key in ENCODED}}
-    for key, text in texts.items():
-        if isinstance(text, str) and (half := _SURROGATE.search(text)):
-            raise DataError(
-                f'{where}: "{key}" holds {half[0]!r}, half of a surrogate pair, which no tokenizer and no server can '
-                "encode. Remove it"
-            )
+    texts = {key: text for key in ENCODED if isinstance(text := record.get(key), str)}
+    refuse_half_pairs(where, prompt=example.prompt_text, **texts)
     return example
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, annotation_to_json
-from text2grad.files import json_lines, write_atomically, write_files
+from text2grad.files import json_lines, write_files
 from text2grad.types import LABELS, Example
 
 SCHEMA = (
@@ -124,7 +124,7 @@ def write_folder(
         DataError: if it cannot be written.
     """
     write_dataset(directory / DATA_FILE, annotations)
-    write_atomically(directory / "README.md", data_card(annotations, repository, license).encode())
+    write_files(directory, {"README.md": data_card(annotations, repository, license).encode()})
 
 
 def push_folder(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from text2grad.errors import DataError
-from text2grad.feedback.record_files import json_object, read_entries
+from text2grad.feedback.record_files import json_object, read_entries, refuse_half_pairs
 from text2grad.feedback.sources.base import Options, Row
 from text2grad.feedback.sources.published import read_pair
 
@@ -44,6 +44,7 @@ def read_preferences(path: str | Path, *, split: str = "train") -> list[Preferen
         if record.get("chosen") is None and isinstance(meta, dict):
             record = {**record, "chosen": record.get("reference"), "rejected": meta.get("rejected")}
         found.append(Preference(*read_pair(Row(number, where, record, Options()))))
+        refuse_half_pairs(where, **found[-1]._asdict())
     if not found:
         raise DataError(f"{path} has no records")
     return found

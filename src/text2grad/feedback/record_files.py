@@ -26,9 +26,10 @@ from text2grad.files import refuse_utf16
 
 Object = dict[str, Any]
 
-WAY_OUT = "Mend the record, or leave such records out with --skip-bad"
+WAY_OUT = "Mend or remove the record"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -126,6 +127,17 @@ def required_text(record: Object, key: str, where: str) -> str:
 def bad_record(where: str, what: str) -> DataError:
     """Return the error for a record that cannot be used."""
     return DataError(f"{where}: {what}. {WAY_OUT}")
+
+
+def refuse_half_pairs(where: str, **texts: str) -> None:
+    """Refuse texts that hold half of a surrogate pair, which JSON can escape but no tokenizer and no server can encode.
+
+    Raises:
+        DataError: if one does.
+    """
+    for key, text in texts.items():
+        if half := _SURROGATE.search(text):
+            raise bad_record(where, f'"{key}" holds {half[0]!r}, half of a surrogate pair, which nothing can encode')
 
 
 def shown(value: Any) -> str:

@@ -37,6 +37,7 @@ from text2grad.feedback.record_files import (
     keys_of,
     read_lines,
     read_list,
+    refuse_half_pairs,
     required_text,
     shown,
 )
@@ -132,13 +133,23 @@ def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
     return {**annotation._asdict(), "critique": critique_to_json(annotation.critique)}
 
 
-def read_annotations(path: str | Path) -> list[Annotation]:
+def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annotation]:
     """Return the annotations of a file.
+
+    Args:
+        path: the file.
+        to_encode: the texts are for a tokenizer; halves of surrogate pairs are refused.
 
     Raises:
         DataError: if the file cannot be read or has no records, or a line is no annotation.
     """
-    return [Annotation(record.prompt, record.response, record.critique) for record in read_critique_records(path)]
+    found = []
+    for record in read_critique_records(path):
+        if to_encode:
+            texts = {"prompt": record.prompt, "response": record.response, "feedback": record.critique.feedback}
+            refuse_half_pairs(record.where, **texts)
+        found.append(Annotation(record.prompt, record.response, record.critique))
+    return found
 
 
 def read_critique_records(

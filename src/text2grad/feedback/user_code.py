@@ -36,19 +36,19 @@ class Responses(list[str]):
 
 
 def place_of(error: BaseException) -> str:
-    """Return "file:line" of an error: the innermost line outside of text2grad and of libraries, or a syntax error's.
+    """Return "file, line number" of an error: the innermost line that is not of text2grad or of a library.
 
     Returns:
         The place; empty if no line of a user had a part in it.
     """
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).exists():
-        return f"{_short(error.filename)}:{error.lineno}"
+        return f"{_short(error.filename)}, line {error.lineno}"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(OWN_AND_LIBRARIES) and not frame.filename.startswith("<")
     ]
-    return f"{_short(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""
 
 
 def described(error: BaseException) -> str:

@@ -27,6 +27,7 @@ from .fine_tuning import (
 from .measured_training import (
     Evaluation as Evaluation,
     OnMeasured as OnMeasured,
+    check_batch_size as check_batch_size,
     check_ids as check_ids,
     check_same_data as check_same_data,
     checkpoint_path as checkpoint_path,

@@ -122,6 +122,24 @@ def load_trained(
     return model.merge_and_unload() if merged else model
 
 
+def check_batch_size(section: str, batch_size: int, accumulate: int) -> int:
+    """Return the number of parts of a batch: processes × micro-batches.
+
+    Raises:
+        ConfigError: if they do not divide the batch; `section` of the recipe holds the settings.
+    """
+    from accelerate import PartialState
+
+    processes = PartialState().num_processes
+    parts = int(processes * accumulate)
+    if batch_size % parts:
+        raise ConfigError(
+            f"{section}.batch_size = {batch_size} is not divisible by {processes} processes × {section}.accumulate = "
+            f"{accumulate}; choose a multiple of {parts}"
+        )
+    return parts
+
+
 def check_ids(model: Any, rows: Sequence[Row]) -> None:
     """Refuse rows whose ids the model's embedding does not have.
 
@@ -226,15 +244,8 @@ def measured_trainer(
     random state, and a resumed training would not repeat it.
     """
     import torch
-    from accelerate import PartialState
 
-    processes = PartialState().num_processes
-    parts = processes * settings.accumulate
-    if settings.batch_size % parts:
-        raise ConfigError(
-            f"{evaluation.section}.batch_size = {settings.batch_size} is not divisible by {processes} processes × "
-            f"{evaluation.section}.accumulate = {settings.accumulate}; choose a multiple of {parts}"
-        )
+    parts = check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
     trainer = supervised_trainer(
         model,
         tokenizer,

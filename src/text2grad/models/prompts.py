@@ -158,8 +158,8 @@ def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[
     known = [token for token in found if token < vocabulary]
     if found and not known:
         raise ModelError(
-            f"the end-of-sequence token {found[0]} lies beyond the model's embedding of {vocabulary} rows, so no "
-            "response could ever end. Set rollout.eos_token_ids to ids that the model knows."
+            f"the end-of-sequence token {found[0]} lies beyond the model's vocabulary of {vocabulary} tokens, so "
+            "no response could ever end. Set rollout.eos_token_ids to ids that the model knows."
         )
     if not found:
         raise ModelError(

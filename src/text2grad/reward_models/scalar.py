@@ -103,7 +103,10 @@ class ScalarRewardModel:
         path = Path(directory) / SETTINGS_FILE
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         own = {"prompt_format": format_of(tokenizer)}
-        return cls(model, tokenizer, **(json.loads(path.read_bytes()) if path.exists() else own))
+        try:
+            return cls(model, tokenizer, **(json.loads(path.read_bytes()) if path.exists() else own))
+        except (ModelError, OSError, ValueError, TypeError) as error:
+            raise ModelError(f"cannot load {what} from {str(directory)!r}: {error}") from error
 
 
 def format_of(tokenizer: Any) -> PromptFormat:

@@ -90,12 +90,13 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
-        weights = load_file(path / "trainable.safetensors")
-        moments = load_file(path / "optimizer.safetensors")
-        state = _read_state(path)
-    except (OSError, SafetensorError) as error:
-        raise _damaged(path, error) from error
+    state, loaded = _read_state(path), {}
+    for name in ("trainable.safetensors", "optimizer.safetensors"):
+        try:
+            loaded[name] = load_file(path / name)
+        except (OSError, SafetensorError) as error:
+            raise _damaged(path, f"{name}: {error}") from error
+    weights, moments = loaded.values()
     shapes = {name: p.shape for name, p in trainable.items()}
     if {name: w.shape for name, w in weights.items()} != shapes:
         odd = sorted(set(weights).symmetric_difference(shapes)) or [n for n in shapes if weights[n].shape != shapes[n]]
@@ -131,7 +132,7 @@ def _read_state(path: Path) -> dict[str, Any]:
         state = json.loads((path / "state.json").read_bytes())
         missing = [key for key in STATE if key not in state]
     except (OSError, ValueError, TypeError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged(path, f"state.json: {error}") from error
     if missing:
         raise _damaged(path, f"state.json holds no {missing[0]!r}")
     return state  # type: ignore[no-any-return]

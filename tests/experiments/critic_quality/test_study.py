@@ -120,6 +120,9 @@ def test_three_raters_come_to_what_is_made_by_hand(tmp_path: Path, capsys: pytes
         filled(tmp_path, "cleo", [("TRUE", "1"), ("yes", "1"), ("no", "0"), ("no", "1")], delimiter="\t"),
     ]
     assert main(["study", "import", *sheets, "--out", str(tmp_path / "agreement.json")]) == 0
+    assert main(["study", "import", *sheets, "--out", str(tmp_path / "agreement.json")]) == 2
+    assert "agreement.json would be overwritten; choose another --out, or add --force" in capsys.readouterr().err
+    assert main(["study", "import", *sheets, "--out", str(tmp_path / "agreement.json"), "--force"]) == 0
     found = json.loads((tmp_path / "agreement.json").read_text())["questions"]
     words, spans = found["critique_correct"], found["spans_correct"]
     # words: yes 3 2 2 0 of 3: 7/12; a majority of 3 items of 4; pairs alike 1, 1/3, 1/3, 1: 2/3

@@ -15,12 +15,13 @@ from hypothesis import given, settings, strategies as st
 
 from text2grad.align.offsets import token_offsets
 from text2grad.experiments.reports.html import COLUMNS, GLOSSARY, Table, response_html, rollouts_page, strength
+from text2grad.experiments.reports.plots import Picture
 from text2grad.rl.metrics import response_records
-from text2grad.types import Critique, Example, Rollout, Span
+from text2grad.types import Critique, Example, Rollout, Span, visible
 from tokenizers_made_here import made
 
 EVIL = "</style><script>alert(1)</script>\"'><img src=x onerror=alert(2)> javascript:alert(3) & &amp; {0}"
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "source", "img", "br"}
 
 
 @dataclass
@@ -99,7 +100,7 @@ def test_the_text_of_the_page_is_the_response_each_character_once_whatever_the_r
 ) -> None:
     text, ranges = case
     page = Page("<div class='text'>" + response_html(record(text, ranges), ["delta"]) + "</div>")
-    assert page.one("div", "text").content == re.sub("[\0\ud800-\udfff]", "\ufffd", text)
+    assert page.one("div", "text").content == visible(text)
     assert len(tokens(page)) == len(ranges)
 
 
@@ -187,7 +188,7 @@ def evil_page() -> str:
         intro=EVIL,
         summary=[(EVIL, f"{EVIL} ({EVIL})")],
         groups=[(EVIL, [long]), (EVIL, [])],
-        images=[(EVIL, b"\x89PNG")],
+        images=[(EVIL, [Picture(EVIL, b"\x89PNG", b"\x89PNG")])],
         tables=[(EVIL, [EVIL], [[EVIL]])],
     )
 
@@ -197,7 +198,8 @@ def test_nothing_that_anybody_wrote_becomes_a_tag_or_an_attribute() -> None:
     assert len(page.all("script")) == len(page.all("style")) == 1
     assert [image.attributes["src"][:22] for image in page.all("img")] == ["data:image/png;base64,"]
     for element in page.elements:
-        assert not [name for name in element.attributes if name.startswith("on") or name in ("style", "srcset")]
+        assert not [name for name in element.attributes if name.startswith("on") or name == "style"]
+        assert element.attributes.get("srcset", "data:image/png;base64,").startswith("data:image/png;base64,")
         assert element.attributes.get("href", "#group-").startswith("#group-")
     for place in ("title", "h1", "h2", "figcaption", "caption", "th", "td", "blockquote", "li", "dt", "dd"):
         assert EVIL in page.all(place)[0].content, place
@@ -223,7 +225,7 @@ def test_the_policy_lets_only_this_style_and_this_script_run() -> None:
 
 
 def test_the_page_needs_no_other_file_and_no_network() -> None:
-    html = rollouts_page("x", [record()], images=[("curve", b"png")])
+    html = rollouts_page("x", [record()], images=[("curve", [Picture("a", b"png", b"dark")])])
     assert not re.search(r"(?i)https?:|//[a-z]|@import|url\(|javascript:|innerhtml|<link|\bstyle=", html)
 
 
@@ -245,11 +247,39 @@ def test_groups_have_headings_and_links_and_keep_their_order() -> None:
 
 def test_pictures_and_tables_are_inside_the_page() -> None:
     table = Table("Held out", ["", "before", "after"], [["invented", "1.2 %", "0.4 %"]])
-    page = Page(rollouts_page("x", images=[("Loss by step", b"\x89PNG\r\n\x1a\n123")], tables=[table]))
+    picture = Picture("Loss by step", b"\x89PNG\r\n\x1a\n123", b"\x89PNG\r\n\x1a\n456")
+    page = Page(rollouts_page("x", images=[("Both", [picture])], tables=[table]))
     assert b64decode(page.one("img").attributes["src"].partition(",")[2]) == b"\x89PNG\r\n\x1a\n123"
-    assert page.one("figcaption").content == page.one("img").attributes["alt"] == "Loss by step"
+    dark = page.one("source").attributes
+    assert dark["media"] == "(prefers-color-scheme: dark)"
+    assert b64decode(dark["srcset"].partition(",")[2]) == b"\x89PNG\r\n\x1a\n456"
+    assert page.one("img").attributes["alt"] == "Loss by step"
+    assert page.one("figcaption").content == "Both"
     assert [cell.content for cell in page.all("td")] == ["invented", "1.2 %", "0.4 %"]
     assert page.one("caption").content == "Held out"
+
+
+def test_words_of_tables_and_pictures_are_explained_and_no_others() -> None:
+    picture = Picture("KL from the reference", b"", b"")
+    page = Page(
+        rollouts_page("x", images=[("", [picture])], tables=[("Agreement", ["", "gap"], [["mean_tokens", "1"]])])
+    )
+    assert page.one("details", "words").parent is not None
+    assert [word.content for word in page.all("dt")] == ["gap", "KL", "mean tokens"]
+    assert not Page(rollouts_page("x", [record()])).all("details", "words")
+
+
+def test_the_numbers_of_every_token_are_a_table_too() -> None:
+    page = Page(rollouts_page("x", [record("a b", [(0, 1), (1, 3)], delta=[0.0, -1.0], kl=[0.125, 0.25])]))
+    assert page.one("details", "numbers").content.startswith("Numbers of every token")
+    assert [cell.content for cell in page.all("th")] == ["token", "δ", "KL", "a", " b"]
+    assert [cell.content for cell in page.all("td")] == ["0", "0.125", "−1", "0.25"]
+
+
+def test_responses_to_one_prompt_stand_side_by_side() -> None:
+    others = [{**record(text, [(0, 3)]), "by": text} for text in ("two", "six")]
+    page = Page(rollouts_page("x", [{**record("one", [(0, 3)]), "beside": others}]))
+    assert [text.content for text in page.all("div", "text")] == ["one", "two", "six"]
 
 
 def test_the_critique_says_its_words_how_it_was_read_and_what_it_misquoted() -> None:

@@ -3,16 +3,30 @@
 import io
 import json
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 
 from text2grad.errors import DataError
-from text2grad.experiments.reports.plots import COLOURS, PANELS, RunCurves, curves_png, smoothed
+from text2grad.experiments.reports.plots import (
+    COLOURS,
+    IN_THE_DARK,
+    PANELS,
+    PAPER,
+    Line,
+    RunCurves,
+    curve_panel,
+    curves_png,
+    new_figure,
+    pictures,
+    run_panels,
+    smoothed,
+)
 from text2grad.experiments.reports.run_report import read_run, table, write_report
 
 STEPS = 4
@@ -54,7 +68,10 @@ def run_in(directory: Path, *, evaluations: dict[int, dict[str, float]] | None =
         (directory / "rollouts" / f"{number:05d}.jsonl").write_text("\n".join(rows) + "\n")
     for step, found in (evaluations or {}).items():
         (directory / "evaluations").mkdir(exist_ok=True)
-        held_out = [record(f"{directory.name} held out {row} at {step}", step) for row in "ab"]
+        held_out = [
+            {**record(f"{directory.name} held out {row} at {step}", step), "prompt": f"held-out prompt {row}"}
+            for row in "ab"
+        ]
         content = {"step": step, "metrics": found, "records": held_out}
         (directory / "evaluations" / f"{step:06d}.json").write_text(json.dumps(content))
     return directory
@@ -204,11 +221,12 @@ def test_the_page_shows_the_same_held_out_prompts_before_and_after(tmp_path: Pat
     runs = [read_run(run_in(tmp_path / name, evaluations=found)) for name, found in (("a", EVALUATIONS), ("b", LESS))]
     write_report(runs, tmp_path / "out", metric="fact_f1", title="A & B", intro="What happened.")
     page = shown(tmp_path / "out")
-    for text in ("A & B", "What happened.", "Before training", "After 4 steps", "0.7500", "0.5000"):
+    for text in ("A & B", "What happened.", "Before training", "after 4 steps", "After 4 steps", "0.7500", "0.5000"):
         assert text in page, text
     for step in (0, 4):
         for row in "ab":
-            assert page.count(f"a held out {row} at {step}") >= 3, "prompt, response and critique"
+            assert page.count(f"a held out {row} at {step}") >= 2, "response and critique"
+    assert page.count("held-out prompt a") == 1, "both responses stand below one prompt"
     assert "a held out a at 2" not in page
     assert "b held out" not in page, "the responses are those of the first run"
 
@@ -240,8 +258,27 @@ def test_the_curve_of_the_metric_goes_through_every_evaluation_that_has_it(tmp_p
     assert (tmp_path / "out" / "curves.png").read_bytes() == expected
 
 
-def test_the_picture_is_inside_the_page(tmp_path: Path) -> None:
-    from base64 import b64encode
-
+def test_every_panel_is_inside_the_page_for_light_and_for_dark_mode(tmp_path: Path) -> None:
     write_report([read_run(run_in(tmp_path / "a"))], tmp_path / "out", title="One run")
-    assert b64encode((tmp_path / "out" / "curves.png").read_bytes()).decode() in shown(tmp_path / "out")
+    page = shown(tmp_path / "out")
+    assert page.count("<img alt=") == page.count('media="(prefers-color-scheme: dark)"') == len(PANELS)
+
+
+def test_a_panel_in_the_dark_has_the_same_lines_in_other_colours() -> None:
+    light, dark = (pixels(png) for png in pictures(run_panels([curves("a")]))[0][1:])
+    assert light.shape == dark.shape
+    assert (light[0, 0] == 1).all()
+    assert to_hex(dark[0, 0]) == IN_THE_DARK[PAPER]
+    assert drawn_in(dark, IN_THE_DARK[COLOURS[0]]).tolist() == drawn_in(light, COLOURS[0]).tolist()
+    assert drawn_in(dark, COLOURS[0]).size == 0
+
+
+def test_names_at_the_ends_of_equal_lines_do_not_overlap() -> None:
+    figure = new_figure(4, 3)
+    axis = figure.subplots()
+    lines = [Line(name, [(0, 0.0), (1, 0.5)], look=n) for n, name in enumerate("abcdefg")]
+    curve_panel("t", "step", lines)(axis)
+    heights = sorted(text.xy[1] for text in axis.texts)
+    assert len(heights) == 7
+    assert all(high - low >= 0.06 for low, high in pairwise(heights))
+    assert heights[-1] <= 1.0

@@ -62,13 +62,19 @@ def test_markup_and_emoji_codes_are_only_text() -> None:
     assert out.count(evil) == 5
 
 
-def test_control_characters_are_shown_one_for_one_and_never_sent() -> None:
+def test_control_characters_are_shown_and_never_sent() -> None:
     evil = "a\x1b[2Jb\x9b31mc\x07\rd\x7fe\u202ef\ud800g\n\th"
     safe = plain(evil).plain
-    assert safe == "a␛[2Jb�31mc␇␍d␡e�f�g\n\th"
-    assert len(safe) == len(evil)
+    assert safe == "a␛[2Jb⟨U+009B⟩31mc␇␍d␡e⟨U+202E⟩f⟨U+D800⟩g\n\th"
     out = printed(evil, Critique(evil, (Span(0, 3, "negative"),), unmatched=(evil,)), title=evil)
     assert not set(out) & set("\x1b\x9b\x07\r\x7f\u202e\ud800")
+
+
+def test_spans_stay_on_their_characters_beside_control_characters() -> None:
+    text = coloured("\u202eab\x9bcd", Critique("", (Span(4, 6, "negative"), Span(0, 2, "positive"))))
+    assert text.plain == "⟨U+202E⟩ab⟨U+009B⟩cd"
+    marked = {style: text.plain[start:end] for start, end, style in text.spans}
+    assert marked == {"green underline": "⟨U+202E⟩a", "red reverse": "cd"}
 
 
 def test_long_quotes_are_cut_in_the_list_only() -> None:

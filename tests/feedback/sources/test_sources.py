@@ -21,7 +21,7 @@ from text2grad.types import Critique, Example, Span
 SHARED_DATA = SHARED / "data"
 LYON = "I live in Lyon."
 NO = Span(10, 14, "negative")
-WAY_OUT = ". Mend the record, or leave such records out with --skip-bad"
+WAY_OUT = ". Mend or remove the record"
 ADDED = "text that the better response adds: it has no place in this one"
 
 

@@ -78,3 +78,26 @@ def estimate(
     low[known], high[known] = np.nanquantile(drawn[:, known], [tail, 1 - tail], axis=0)
     found = zip(ratios, values, low, high, strict=True)
     return {name: Estimate(float(v), float(a), float(b)) for name, v, a, b in found if not np.isnan(v)}
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """Return the mean of independent values, such as of seeds, with Student's interval of 95 %.
+
+    A single value has no interval: both bounds are the value.
+
+    Example:
+        >>> [round(x, 3) for x in mean_interval([1.0, 2.0, 3.0])]  # 2 ± 4.303 · 1 / √3
+        [2.0, -0.484, 4.484]
+    """
+    found = np.array(values, dtype=float)
+    mean = float(found.mean())
+    if len(found) == 1:
+        return Estimate(mean, mean, mean)
+    # With t = √ν tan θ the density of θ is cos(θ)^(ν − 1), on a bounded range.
+    freedom = len(found) - 1
+    angles = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
+    density = np.cos(angles) ** (freedom - 1)
+    below = np.cumsum(density) - (density + density[0]) / 2  # trapezoids
+    angle = np.interp((1 + LEVEL) / 2, below / below[-1], angles)
+    reach = float(np.sqrt(freedom) * np.tan(angle) * found.std(ddof=1) / np.sqrt(len(found)))
+    return Estimate(mean, mean - reach, mean + reach)

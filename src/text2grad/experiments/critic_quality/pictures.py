@@ -1,6 +1,7 @@
-"""An evaluation → a PNG of bars with intervals, and a self-contained HTML page with prediction beside truth."""
+"""An evaluation → bars with intervals as a PNG file, and a self-contained HTML page with prediction beside truth."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from text2grad.experiments.critic_quality.counting import BUCKETS
@@ -8,7 +9,7 @@ from text2grad.experiments.critic_quality.evaluation import NONE, Evaluation, ta
 from text2grad.experiments.critic_quality.intervals import Estimate
 from text2grad.experiments.critic_quality.units import Marked, Marks
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import COLOURS, INK, new_figure, style, to_png
+from text2grad.experiments.reports.plots import COLOURS, HATCHES, INK, PAPER, Draw, panels_png, pictures, style
 from text2grad.feedback import critique_to_json
 from text2grad.types import LABELS, Critique
 
@@ -22,46 +23,49 @@ Bars = Sequence[tuple[str, Estimate | None]]
 
 def evaluation_png(found: Evaluation) -> bytes:
     """Return rates by label with their intervals as a PNG file; a rate with denominator zero has no bar."""
-    from matplotlib.patches import Patch
+    return panels_png(_panels(found))
 
+
+def _panels(found: Evaluation) -> list[Draw]:
     panels = {
         f"{found.unit.split()[0]}: precision and recall": ("precision", "recall", "f1"),
         "spans and quotes": ("exact", "partial", "oui", "quote_exact", "quote_overlap_90"),
         "accuracy by span length": tuple(f"accuracy/{{}}/{bucket}" for bucket in BUCKETS),
     }
     words = [name for name in ("rouge1", "rouge2", "rougeL", "bertscore") if name in found.metrics]
-    figure = new_figure(13 + 3 * bool(words), 3.8)
-    axes = figure.subplots(1, len(panels) + bool(words), squeeze=False)[0]
-    for axis, (title, names) in zip(axes, panels.items(), strict=False):
+    drawn = []
+    for title, names in panels.items():
         by_label: dict[str, Bars] = {
             label: [(name.rpartition("/")[2].replace("_", " "), found.metrics.get(_of(name, label))) for name in names]
             for label in LABELS
         }
-        _bars(axis, by_label, title)
+        drawn.append(partial(_bars, groups=by_label, title=title))
     if words:
-        _bars(axes[-1], {"critiques": [(name, found.metrics[name]) for name in words]}, "words")
-    keys = [Patch(color=colour, label=label) for label, colour in _COLOURS.items()]
-    axes[0].legend(
-        handles=keys, frameon=False, labelcolor=INK, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2
-    )
-    return to_png(figure)
+        drawn.append(
+            partial(_bars, groups={"critiques": [(name, found.metrics[name]) for name in words]}, title="words")
+        )
+    return drawn
 
 
 def _of(name: str, label: str) -> str:
     return name.format(label) if "{}" in name else f"{name}/{label}"
 
 
-def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
-    """Draw bars with intervals, one colour per group."""
-    width = 0.8 / len(groups)
+def _bars(axis: Any, *, groups: Mapping[str, Bars], title: str) -> None:
+    """Draw bars with intervals, one colour and one hatching per group."""
+    from matplotlib.patches import Patch
+
+    width, keys = 0.8 / len(groups), []
     for k, (label, bars) in enumerate(groups.items()):
+        look: dict[str, Any] = {"facecolor": _COLOURS.get(label, COLOURS[5]), "hatch": HATCHES[k], "edgecolor": PAPER}
+        keys.append(Patch(label=label, **look))
         for place, (_, one) in enumerate(bars):
             at = place + (k - (len(groups) - 1) / 2) * width
             if one is None:
                 axis.text(at, 0.01, NONE, ha="center", color=INK)
                 continue
             error = [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]]
-            axis.bar(at, one.value, width * 0.92, color=_COLOURS.get(label, COLOURS[5]))
+            axis.bar(at, one.value, width * 0.92, **look)
             axis.errorbar(at, one.value, yerr=error, color=INK, linewidth=1, capsize=2)
     names = [name for name, _ in next(iter(groups.values()))]
     tilted = {"rotation": 20, "ha": "right"} if len(names) > 3 else {}
@@ -70,10 +74,13 @@ def _bars(axis: Any, groups: Mapping[str, Bars], title: str) -> None:
     axis.set_ylim(0, 1)
     style(axis, title)
     axis.tick_params(colors=INK)
+    if len(groups) > 1:
+        options = {"loc": "upper right", "bbox_to_anchor": (1, -0.14), "ncols": 2}
+        axis.legend(handles=keys, frameon=False, labelcolor=INK, fontsize=9, **options)
 
 
-def evaluation_page(found: Evaluation, critic: str, annotations: str, picture: bytes) -> str:
-    """Return the HTML page, with the names of the critic and of the annotation file, and the PNG of the bars."""
+def evaluation_page(found: Evaluation, critic: str, annotations: str) -> str:
+    """Return the HTML page, with the names of the critic and of the annotation file."""
     order = sorted(found.marked, key=_disagreement, reverse=True)
     worst = [one for one in order[:WORST] if _disagreement(one)]
     rest = [one for one in found.marked if one not in worst][:FIRST]
@@ -88,7 +95,7 @@ def evaluation_page(found: Evaluation, critic: str, annotations: str, picture: b
         intro=intro,
         summary=_summary(found),
         groups=[(name, [_record(one, critic, noun) for one in some]) for name, some in groups.items() if some],
-        images=[("Rates by label, with 95 % intervals over responses", picture)],
+        images=[("Rates by label, with 95 % intervals over responses", pictures(_panels(found)))],
         tables=tables(found),
     )
 
@@ -114,7 +121,7 @@ def _record(one: Marked, critic: str, noun: str) -> dict[str, Any]:
     return {
         **{"prompt": one.pair.prompt, "record": one.pair.where},
         **_side(one, one.predicted, one.pair.predicted, critic, noun),
-        "beside": _side(one, one.true, one.pair.true, "Annotation", noun),
+        "beside": [_side(one, one.true, one.pair.true, "Annotation", noun)],
     }
 
 

@@ -1,4 +1,9 @@
-from .align_report import Gathered as Gathered, print_report as print_report, write_reports as write_reports
+from .align_report import (
+    FILES as FILES,
+    Gathered as Gathered,
+    print_report as print_report,
+    write_reports as write_reports,
+)
 from .annotation_tables import Prices as Prices, as_text as as_text
 from .html import Table as Table
 from .run_report import read_run as read_run, write_report as write_report

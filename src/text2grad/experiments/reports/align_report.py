@@ -10,7 +10,15 @@ from rich.console import Console
 from text2grad.align import AlignSettings, Tally, TokenRewards
 from text2grad.errors import DataError
 from text2grad.experiments.reports import html
-from text2grad.experiments.reports.annotation_tables import Counts, Prices, as_text, paper_tables, tables_png
+from text2grad.experiments.reports.annotation_tables import (
+    Counts,
+    Prices,
+    as_text,
+    panel_size,
+    paper_tables,
+    task_panels,
+)
+from text2grad.experiments.reports.plots import Picture, panels_png, pictures
 from text2grad.experiments.reports.terminal import plain, print_critique, print_figures
 from text2grad.feedback import WAY_OUT, CritiqueRecord
 from text2grad.files import write_files
@@ -65,12 +73,13 @@ def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: G
         "without_rewards": gathered.not_aligned,
         "skipped_records": gathered.skipped,
     }
-    tables, picture = paper_tables(gathered.tasks, prices), tables_png(gathered.tasks, prices)
+    tables, panels = paper_tables(gathered.tasks, prices), task_panels(gathered.tasks, prices)
+    size = panel_size(gathered.tasks)
     files = {
         "report.json": (json.dumps(report, indent=2) + "\n").encode(),
-        "report.html": _page(args, settings, gathered, tables, picture).encode(),
+        "report.html": _page(args, settings, gathered, tables, pictures(panels, size=size)).encode(),
         "tables.txt": as_text(tables).encode("utf-8", "backslashreplace"),
-        "tables.png": picture,
+        "tables.png": panels_png(panels, size=size),
     }
     write_files(args.out, files)
 
@@ -96,7 +105,11 @@ def _names(args: argparse.Namespace) -> str:
 
 
 def _page(
-    args: argparse.Namespace, settings: AlignSettings, gathered: Gathered, tables: list[html.Table], picture: bytes
+    args: argparse.Namespace,
+    settings: AlignSettings,
+    gathered: Gathered,
+    tables: list[html.Table],
+    panels: list[Picture],
 ) -> str:
     """Return report.html."""
     shown, fidelity = gathered.shown, gathered.tally.report()
@@ -111,7 +124,7 @@ def _page(
         intro=intro,
         summary=fidelity.rows(),
         groups=[(heading, [rewards.to_json(record) for record, rewards in shown])],
-        images=[("Tokens written, shares, and tokens per span, by task", picture)],
+        images=[("Tokens written, shares, and tokens per span, by task", panels)],
         tables=tables,
     )
 

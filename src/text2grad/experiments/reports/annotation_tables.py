@@ -11,11 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from text2grad.align import TokenRewards, encode, quartiles, share
 from text2grad.experiments.reports.html import Table
-from text2grad.experiments.reports.plots import COLOURS, INK, new_figure, style, to_png
+from text2grad.experiments.reports.plots import COLOURS, HATCHES, INK, PAPER, Draw, style
 from text2grad.feedback import CritiqueRecord, has_word_overlap
 from text2grad.reward_models import critique_target
 from text2grad.types import LABELS, Label
@@ -185,8 +186,8 @@ def as_text(tables: Sequence[Table]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def tables_png(tasks: Mapping[str, Counts], prices: Prices) -> bytes:
-    """Return tokens written, cost, shares and span lengths of each task as a PNG file."""
+def task_panels(tasks: Mapping[str, Counts], prices: Prices) -> list[Draw]:
+    """Return panels of tokens written, shares and span lengths of each task."""
     found = [counts.as_json(prices) for counts in tasks.values()]
     per = [max(one["responses"], 1) for one in found]
     tokens = {"a label per token": "written_dense", "words and spans": "written"}
@@ -203,18 +204,22 @@ def tables_png(tasks: Mapping[str, Counts], prices: Prices) -> bytes:
         "percent": {label: [100 * one[name] for one in found] for label, name in shares.items()},
         "tokens per span": lengths,
     }
-    figure = new_figure(13, 3.4 + 0.2 * len(tasks))
-    for axis, (title, series) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-        _bars(axis, list(tasks), series, title)
-    return to_png(figure)
+    return [partial(_bars, names=list(tasks), series=series, title=title) for title, series in panels.items()]
 
 
-def _bars(axis: Any, names: Sequence[str], series: Mapping[str, Sequence[float]], title: str) -> None:
+def panel_size(tasks: Mapping[str, Counts]) -> tuple[float, float]:
+    """Return width and height of a panel in inches."""
+    return 4.4, 3.4 + 0.2 * len(tasks)
+
+
+def _bars(axis: Any, *, names: Sequence[str], series: Mapping[str, Sequence[float]], title: str) -> None:
     """Draw horizontal bars, one group per task."""
     height = 0.8 / len(series)
     for k, (label, values) in enumerate(series.items()):
         places = [n + (k - (len(series) - 1) / 2) * height for n in range(len(names))]
-        bars = axis.barh(places, values, height * 0.92, color=COLOURS[k], label=label)
+        bars = axis.barh(
+            places, values, height * 0.92, facecolor=COLOURS[k], hatch=HATCHES[k], edgecolor=PAPER, label=label
+        )
         axis.bar_label(bars, fmt=lambda x: f"{x:,.0f}" if x >= 100 else f"{x:.3g}", padding=2, fontsize=8, color=INK)
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()

@@ -17,6 +17,9 @@ from html import escape as escape_html
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from text2grad.experiments.reports.plots import Picture
+from text2grad.types import visible
+
 Record = Mapping[str, Any]
 Groups = Sequence[tuple[str, Sequence[Record]]]
 
@@ -30,7 +33,29 @@ GLOSSARY = {
     "value": "value function: expected discounted reward from this token on",
     "advantage": "reward compared with the value function; the policy update follows it",
 }
-_NOT_IN_HTML = re.compile("[\0\ud800-\udfff]")
+WORDS = {
+    "F1": "harmonic mean of precision and recall: 1 if everything is right and nothing is missing",
+    "precision": "share of the marked tokens that are rightly marked",
+    "recall": "share of the tokens to mark that are marked",
+    "unreadable": "share of critiques that could not be parsed; their responses get no reward",
+    "failure rate": "share of critiques that could not be read; their responses get no reward",
+    "unmatched": "share of quotes that do not occur in the response",
+    "quotes not found": "share of quotes that do not occur in the response",
+    "gap": "mean over responses of Σ δ by the reward model minus Σ δ by the annotator; above 0 it is too generous",
+    "KL": "divergence of the policy from the policy before training, in nats: 0 is no change",
+    "reward": "mean over responses of the rewards of their tokens, before the KL penalty",
+    "negative spans": "parts of a response that the critique quotes as poor",
+    "tokens labelled": "share of tokens in a positive or negative span",
+    "mean tokens": "length of a response",
+    "truncated share": "share of responses that the length limit cut",
+    "distinct 2": "different pairs of neighbouring words / all pairs, over all responses: low if they repeat",
+    "pass@1": "share of programs that pass all their tests",
+    "held-out": "on prompts that training does not use",
+    "interval": "95 % bootstrap interval, unless the table says otherwise: contains the true value in 95 of 100 cases",
+    "step": "one batch of responses, their critiques, and the update of the policy by them",
+}
+"""Words of tables and pictures → their meaning; a page explains the words that it uses."""
+
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
@@ -49,7 +74,7 @@ def rollouts_page(
     intro: str = "",
     summary: Sequence[tuple[str, str]] = (),
     groups: Groups = (),
-    images: Sequence[tuple[str, bytes]] = (),
+    images: Sequence[tuple[str, Sequence[Picture]]] = (),
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (),
 ) -> str:
     """Return a page of responses with coloured tokens.
@@ -57,12 +82,12 @@ def rollouts_page(
     Args:
         title: of the page.
         records: responses shown without a heading. Only "response" is required. Optional are "prompt",
-            "critique", "offsets" and the numbers per token of `COLUMNS`; "beside", another record of the same
-            response for a second column; "by", the author of the marks; "unit", the name of a token.
+            "critique", "offsets" and the numbers per token of `COLUMNS`; "beside", a list of
+            further records for columns beside the first; "by", the heading of the column; "unit", the name of a token.
         intro: text under the title; a blank line starts a new paragraph.
         summary: figures of the whole page, as (name, value); brackets at the end of a value are shown small.
         groups: further responses, as (heading, records), such as before and after training.
-        images: PNG files, as (caption, bytes).
+        images: panels, as (caption, pictures).
         tables: as (caption, names of columns, rows); see `Table`.
 
     Example:
@@ -76,6 +101,7 @@ def rollouts_page(
     parts = [
         _header(title, intro, summary, named),
         _gallery(images, tables),
+        _words(images, tables),
         _legend(columns),
         *(_group("", records, columns, 0) if records else ()),
         *(part for n, (name, group) in enumerate(groups, start=1) for part in _group(name, group, columns, n)),
@@ -84,7 +110,7 @@ def rollouts_page(
 
 
 def response_html(record: Record, columns: Sequence[str]) -> str:
-    """Return the response as HTML with one element per token; the text content of the HTML equals the response.
+    """Return the response as HTML with one element per token; its text content is the response, made `visible`.
 
     A token without characters of its own (end-of-sequence, later bytes of an emoji) is an empty element.
 
@@ -126,9 +152,9 @@ def strength(delta: float) -> str:
 def escape(text: str) -> str:
     """Return text escaped for HTML, between tags and in attributes.
 
-    Carriage returns are kept. NUL and lone surrogates, which HTML cannot represent, become U+FFFD.
+    Carriage returns are kept; other control characters, and marks that reverse the direction of text, are `visible`.
     """
-    return escape_html(_NOT_IN_HTML.sub("\ufffd", text), quote=True).replace("\r", "&#13;")
+    return escape_html(visible(text), quote=True).replace("\r", "&#13;")
 
 
 def _document(title: str, body: str) -> str:
@@ -184,8 +210,8 @@ def _legend(columns: Sequence[str]) -> str:
     glossary = "".join(f"<div><dt>{COLUMNS[column]}</dt><dd>{GLOSSARY[column]}</dd></div>" for column in columns)
     return (
         f'<section class="legend" data-names="{names}" aria-label="Legend"><p class="key">'
-        '<span><span class="t n4">negative</span> <span class="t n2">weaker</span></span>'
-        '<span><span class="t p4">positive</span> <span class="t p2">weaker</span></span>'
+        '<span><span class="t n4">negative</span> <span class="t n2">weaker</span> (wavy line)</span>'
+        '<span><span class="t p4">positive</span> <span class="t p2">weaker</span> (straight line)</span>'
         '<span class="how">Point at a token, tap it, or use the arrow keys.</span></p>'
         f'<div class="by"{"" if len(columns) > 1 else " hidden"} role="group" aria-label="Colour tokens by">'
         f"<span>Colour by</span>{buttons}</div>"
@@ -199,14 +225,33 @@ def _links(named: Sequence[tuple[str, str]]) -> str:
     return f'<nav aria-label="Groups">{links}</nav>' if len(named) > 1 else ""
 
 
-def _gallery(images: Iterable[tuple[str, bytes]], tables: Iterable[tuple[str, Any, Any]]) -> str:
+def _gallery(images: Iterable[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
     shown = "".join(
-        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{b64encode(data).decode("ascii")}">'
+        f'<figure><div class="panels">{"".join(map(_picture, panels))}</div>'
         f"<figcaption>{escape(caption)}</figcaption></figure>\n"
-        for caption, data in images
+        for caption, panels in images
     )
     shown += "".join(_table(Table(*table)) for table in tables)
     return f'<section class="evidence">{shown}</section>\n' if shown else ""
+
+
+def _picture(picture: Picture) -> str:
+    light, dark = (f"data:image/png;base64,{b64encode(data).decode('ascii')}" for data in (picture.light, picture.dark))
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{escape(picture.title)}" src="{light}"></picture>'
+    )
+
+
+def _words(images: Iterable[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
+    """Return explanations of the words of `WORDS` that pictures and tables use."""
+    shown = [picture.title for _, panels in images for picture in panels]
+    for caption, columns, rows in tables:
+        shown += [caption, *columns, *(row[0] for row in rows if row)]
+    text = " ".join(shown).lower().replace("_", " ")
+    used = [(word, meaning) for word, meaning in WORDS.items() if re.search(rf"\b{re.escape(word.lower())}\b", text)]
+    items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(meaning)}</dd></div>" for word, meaning in used)
+    return f'<details class="words"><summary>Words on this page</summary><dl>{items}</dl></details>\n' if used else ""
 
 
 def _table(table: Table) -> str:
@@ -221,29 +266,54 @@ def _table(table: Table) -> str:
 def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
     yield f'<section class="group" id="group-{number}">'
     if heading:
-        yield f"<h2>{escape(heading)} <small>{_count(len(records), 'response')}</small></h2>\n"
+        yield f"<h2>{escape(heading)} <small>{count(len(records), 'response')}</small></h2>\n"
     for record in records:
         yield _card(record, columns)
     yield "</section>\n"
 
 
 def _card(record: Record, columns: Sequence[str]) -> str:
-    """Return one response with its prompt and critique; the record "beside" it goes into a second column."""
-    beside = record.get("beside")
-    if beside is None:
-        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div></article>\n'
-    both = "".join(f"<div>{_answer(one, columns)}</div>" for one in (record, beside))
-    return f'<article>{_prompt(record)}<div class="pair both">{both}</div></article>\n'
+    """Return one response with its prompt and critique; the records "beside" it go into further columns."""
+    beside = record.get("beside", ())
+    if not beside:
+        numbers = _numbers(record, columns)
+        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div>{numbers}</article>\n'
+    every = "".join(f"<div>{_answer(one, columns)}{_numbers(one, columns)}</div>" for one in (record, *beside))
+    return f'<article>{_prompt(record)}<div class="pair both">{every}</div></article>\n'
 
 
 def _answer(record: Record, columns: Sequence[str]) -> str:
-    parts = _count(len(record.get("offsets", ())), record.get("unit", "token"))
+    parts = count(len(record.get("offsets", ())), record.get("unit", "token"))
     label = f"Response, {parts}; arrow keys move between them"
     by = f'<p class="where as-is">{escape(record["by"])}</p>' if "by" in record else ""
     return (
         f'<div class="answer">{by}<div class="text" dir="auto" tabindex="0" role="group" aria-label="{label}">'
         f"{response_html(record, columns)}</div>{_facts(record)}</div>{_critique(record)}"
     )
+
+
+def _numbers(record: Record, columns: Sequence[str]) -> str:
+    """Return the numbers of every token as a table, folded; for pages without a pointer, and for printing."""
+    own = [column for column in columns if column in record]
+    if len(own) < 2:
+        return ""
+    head = "".join(f'<th scope="col">{COLUMNS[column]}</th>' for column in own)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(record["response"][start:end])}</th>'
+        + "".join(f"<td>{_short(record[column][t])}</td>" for column in own)
+        + "</tr>"
+        for t, (start, end) in enumerate(record.get("offsets", ()))
+    )
+    unit = escape(record.get("unit", "token"))
+    return (
+        f'<details class="numbers"><summary>Numbers of every {unit}</summary><div class="table" tabindex="0" '
+        f'role="region" aria-label="Numbers of every {unit}"><table><thead><tr><th scope="col">{unit}</th>{head}</tr>'
+        f"</thead><tbody>{rows}</tbody></table></div></details>"
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
 
 
 def _prompt(record: Record) -> str:
@@ -260,7 +330,7 @@ def _facts(record: Record) -> str:
     """Return counts and sums over the tokens of a response."""
     delta = record.get("delta", ())
     facts = [
-        _count(len(delta), record.get("unit", "token")),
+        count(len(delta), record.get("unit", "token")),
         f"{sum(x > 0 for x in delta)} positive",
         f"{sum(x < 0 for x in delta)} negative",
         *(f"Σ {COLUMNS[name]} {sum(record[name]):.2f}" for name in ("reward", "kl") if name in record),
@@ -283,6 +353,6 @@ def _critique(record: Record) -> str:
     return f"<aside><h3>Critique{''.join(notes)}</h3><blockquote>{lines}</blockquote>{missing}</aside>"
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
     """Return a number with its noun, in singular or plural."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,19 +1,39 @@
-"""Metrics of runs → PNG curves over the steps: held-out metric of the task, reward, negative tokens, KL."""
+"""Metrics of runs → curves over the steps: held-out metric of the task, reward, negative tokens, KL.
+
+A picture is made of panels. A file holds all panels side by side. A page shows each panel as a picture of its own,
+which fits a phone, in light and in dark mode. Lines differ by colour, dashes and markers, and are named at their ends.
+"""
 
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-COLOURS = ("#0b7a75", "#8a8d91", "#c8553d", "#6c5b9e", "#b08900", "#3d7ec8", "#2f3e46")
-INK, GRID = "#24292f", "#e3e6ea"
+COLOURS = ("#0b7a75", "#6f7378", "#c8553d", "#6c5b9e", "#b08900", "#3d7ec8", "#2f3e46")
+DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1)))
+MARKERS = "osD^vPX"
+HATCHES = ("", "///", "...")
+INK, GRID, PAPER = "#24292f", "#e3e6ea", "#ffffff"
+IN_THE_DARK = {
+    **{INK: "#e8e6e1", "#000000": "#e8e6e1", GRID: "#3a4148", PAPER: "#1b1f23"},
+    **{"#0b7a75": "#4fd1ae", "#6f7378": "#a7adb3", "#c8553d": "#ff8f6b", "#6c5b9e": "#b3a2ea"},
+    **{"#b08900": "#e3bd3f", "#3d7ec8": "#7db4f0", "#2f3e46": "#c9d4da"},
+}
+"""Colour in light mode → colour in dark mode."""
 
 PANELS = (
     ("reward/per_response", "reward per response"),
     ("delta/negative_share", "share of tokens in negative spans"),
     ("kl/per_token", "KL from the reference, nats per token"),
 )
+_PANEL, TASK_PANEL = (4.4, 3.5), (6.4, 3.8)  # inches
+_LABEL_GAP = 0.062  # least distance of two names at the ends of lines, as a share of the height
+
+Points = Sequence[tuple[float, float]]
+Draw = partial[None]
+"""Draws one panel on a matplotlib axis; has the keyword `title`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +42,53 @@ class RunCurves:
 
     name: str
     metrics: Sequence[Mapping[str, float]]
-    evaluations: Sequence[tuple[int, float]] = ()
+    evaluations: Points = ()
+
+
+class Line(NamedTuple):
+    """A line of a panel.
+
+    Attributes:
+        name: at the end of the line.
+        points: (x, y).
+        faint: further lines in the same colour, thin: single seeds, or values before smoothing.
+        marked: mark each point.
+        look: number of colour, dashes and marker; a line of the same thing looks the same in every panel.
+    """
+
+    name: str
+    points: Points
+    faint: Sequence[Points] = ()
+    marked: bool = False
+    look: int = 0
+
+
+class Picture(NamedTuple):
+    """A panel as two PNG files, for light and for dark mode."""
+
+    title: str
+    light: bytes
+    dark: bytes
 
 
 def curves_png(runs: Sequence[RunCurves], *, metric: str = "") -> bytes:
     """Return the curves of at most seven runs as a PNG file; the panel of the task's metric needs evaluations."""
-    with_metric = any(run.evaluations for run in runs)
-    figure = new_figure(4.4 * (len(PANELS) + with_metric), 3.5)
-    axes = figure.subplots(1, len(PANELS) + with_metric)
-    if with_metric:
-        for colour, run in zip(COLOURS, runs, strict=False):
-            points = [point[0] for point in run.evaluations], [point[1] for point in run.evaluations]
-            axes[0].plot(*points, color=colour, marker="o", markersize=3.5, linewidth=2, label=run.name)
-        _finish(axes[0], f"{metric}, held-out")
-    for axis, (key, label) in zip(axes[with_metric:], PANELS, strict=True):
-        for colour, run in zip(COLOURS, runs, strict=False):
-            steps, values = [line["step"] for line in run.metrics], [line[key] for line in run.metrics]
-            axis.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35)
-            axis.plot(steps, smoothed(values), color=colour, linewidth=2, label=run.name)
-        _finish(axis, label)
-    if len(runs) > 1:
-        axes[0].legend(frameon=False, labelcolor=INK)
-    return to_png(figure)
+    return panels_png(run_panels(runs, metric=metric))
+
+
+def run_panels(runs: Sequence[RunCurves], *, metric: str = "") -> list[Draw]:
+    """Return the panels of `curves_png`."""
+    panels = []
+    if any(run.evaluations for run in runs):
+        evaluated = [Line(run.name, run.evaluations, (), True, n) for n, run in enumerate(runs) if run.evaluations]
+        panels.append(curve_panel(f"{metric}, held-out", "step", evaluated))
+    for key, title in PANELS:
+        lines = []
+        for look, run in enumerate(runs):
+            points = [(line["step"], line[key]) for line in run.metrics]
+            lines.append(Line(run.name, smoothed_points(points), (points,), False, look))
+        panels.append(curve_panel(title, "step", lines))
+    return panels
 
 
 def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
@@ -53,21 +98,21 @@ def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
         tasks: as in results.json: for each task its metric, and for each method a curve per seed.
         names: method → label, for the methods to draw.
     """
-    figure = new_figure(5.2 * len(tasks) + 2.4, 3.6)
-    for axis, (task, result) in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks.items(), strict=True):
-        sft = result["methods"]["sft"]["final"]
-        axis.axhline(sum(sft) / len(sft), color=INK, linewidth=1, linestyle=":", label="fine-tuned")
-        for colour, (method, label) in zip(COLOURS, names.items(), strict=False):
+    return panels_png(task_panels(tasks, names), size=TASK_PANEL)
+
+
+def task_panels(tasks: Mapping[str, Any], names: Mapping[str, str]) -> list[Draw]:
+    """Return the panels of `comparison_png`."""
+    panels = []
+    for task, result in tasks.items():
+        lines = []
+        for look, (method, label) in enumerate(names.items()):
             curves = result["methods"].get(method, {"curve": []})["curve"]
-            for curve in curves:
-                axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.8, alpha=0.4)
             if curves:
-                means = zip(*mean_curve(curves), strict=True)
-                axis.plot(*means, color=colour, linewidth=2.2, marker="o", markersize=3.5, label=label)
-        _finish(axis, f"{task}: {result['metric']}, held-out")
-    lines, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside right upper", frameon=False, labelcolor=INK, fontsize=9)
-    return to_png(figure)
+                lines.append(Line(label, mean_curve(curves), curves, True, look))
+        start = ("fine-tuned", fmean(result["methods"]["sft"]["final"]))
+        panels.append(curve_panel(f"{task}: {result['metric']}, held-out", "step", lines, level=start))
+    return panels
 
 
 def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, float]]:
@@ -93,6 +138,119 @@ def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
     return result
 
 
+def smoothed_points(points: Points) -> Points:
+    """Return points whose y is smoothed."""
+    return list(zip([x for x, _ in points], smoothed([y for _, y in points]), strict=True))
+
+
+def curve_panel(title: str, x: str, lines: Sequence[Line], *, level: tuple[str, float] | None = None) -> Draw:
+    """Return a panel of lines; the names are drawn if there are several, or with a level, a named horizontal line."""
+    return partial(_draw_curves, title=title, x=x, lines=lines, level=level)
+
+
+def _draw_curves(
+    axis: Any, *, title: str, x: str, lines: Sequence[Line], level: tuple[str, float] | None = None
+) -> None:
+    ends = []
+    if level is not None:
+        axis.axhline(level[1], color=INK, linewidth=1, linestyle=(0, (1, 3)))
+        ends.append((level[0], level[1], INK))
+    for line in lines:
+        colour = COLOURS[line.look % len(COLOURS)]
+        for points in line.faint:
+            axis.plot(*zip(*points, strict=True), color=colour, linewidth=0.8, alpha=0.35)
+        marker, every = MARKERS[line.look % len(MARKERS)], max(1, len(line.points) // 6)
+        axis.plot(
+            *zip(*line.points, strict=True),
+            color=colour,
+            linestyle=DASHES[line.look % len(DASHES)],
+            linewidth=2,
+            marker=marker,
+            markersize=4,
+            markevery=1 if line.marked else (line.look % every, every),
+        )
+        ends.append((line.name, line.points[-1][1], colour))
+    style(axis, title)
+    axis.set_xlabel(x, color=INK, fontsize=9)
+    if x == "step":
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.tick_params(colors=INK, labelsize=9)
+    axis.spines["bottom"].set_color(GRID)
+    if len(ends) > 1:
+        _name_ends(axis, ends)
+
+
+def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
+    """Write the names of lines beside their ends, moved apart where they would overlap."""
+    low, high = axis.get_ylim()
+    places = sorted(((y - low) / ((high - low) or 1.0), name, colour) for name, y, colour in ends)
+    gap = min(_LABEL_GAP, 1.0 / len(places))
+    heights = [place for place, _, _ in places]
+    for n in range(1, len(heights)):  # upwards, then down from the top
+        heights[n] = max(heights[n], heights[n - 1] + gap)
+    top = 1.0
+    for n in reversed(range(len(heights))):
+        heights[n] = min(heights[n], top)
+        top = heights[n] - gap
+    for height, (_, name, colour) in zip(heights, places, strict=True):
+        axis.annotate(
+            name,
+            (1.0, height),
+            xycoords="axes fraction",
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+            color=colour,
+            annotation_clip=False,
+        )
+
+
+def panels_png(panels: Sequence[Draw], *, columns: int | None = None, size: tuple[float, float] = _PANEL) -> bytes:
+    """Return panels as one PNG file.
+
+    Args:
+        panels: in the order of rows.
+        columns: panels in a row; None puts all in one row.
+        size: width and height of a panel, in inches.
+    """
+    width = columns or len(panels)
+    height = -(-len(panels) // width)
+    figure = new_figure(size[0] * width, size[1] * height)
+    axes = figure.subplots(height, width, squeeze=False).ravel()
+    for axis, draw in zip(axes, panels, strict=False):
+        draw(axis)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    return to_png(figure)
+
+
+def pictures(panels: Sequence[Draw], *, size: tuple[float, float] = _PANEL) -> list[Picture]:
+    """Return each panel as a picture for light and for dark mode."""
+    made = []
+    for draw in panels:
+        figure = new_figure(*size)
+        draw(figure.subplots())
+        light = to_png(figure)
+        _darken(figure)
+        made.append(Picture(draw.keywords["title"], light, to_png(figure)))
+    return made
+
+
+def _darken(figure: Any) -> None:
+    """Exchange the colours of `IN_THE_DARK` in a figure."""
+    from matplotlib.colors import to_hex, to_rgba_array
+
+    for artist in figure.findobj():
+        for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, put = getattr(artist, f"get_{part}", None), getattr(artist, f"set_{part}", None)
+            if get is None or put is None:
+                continue
+            found = to_rgba_array(get())
+            if len(found) == 1 and found[0, 3] and to_hex(found[0]) in IN_THE_DARK:
+                put((IN_THE_DARK[to_hex(found[0])], float(found[0, 3])))
+
+
 def to_png(figure: Any) -> bytes:
     """Return a matplotlib figure as a PNG file."""
     buffer = io.BytesIO()
@@ -104,20 +262,14 @@ def new_figure(width: float, height: float) -> Any:
     """Return an empty matplotlib figure; width and height in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=110, layout="constrained", facecolor="white")
+    return Figure(figsize=(width, height), dpi=130, layout="constrained", facecolor=PAPER)
 
 
 def style(axis: Any, title: str, *, grid: str = "y") -> None:
     """Set title, grid and frame of a panel."""
+    axis.set_facecolor(PAPER)
     axis.set_title(title, loc="left", fontsize=10.5, color=INK)
     axis.grid(axis=grid, color=GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
-
-
-def _finish(axis: Any, title: str) -> None:
-    style(axis, title)
-    axis.set_xlabel("step", color=INK, fontsize=9)
-    axis.tick_params(colors=INK, labelsize=9)
-    axis.spines["bottom"].set_color(GRID)

@@ -6,13 +6,18 @@ report.html     responses to held-out prompts before and after training, with cr
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.table import Table
+
 from text2grad.errors import DataError
-from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.reports.plots import RunCurves, curves_png
+from text2grad.experiments.reports.html import count, rollouts_page
+from text2grad.experiments.reports.plots import RunCurves, panels_png, pictures, run_panels
+from text2grad.experiments.reports.terminal import plain
 from text2grad.files import to_json, write_files
 
 SHOWN_ROLLOUTS = 6  # of the first and of the last step
@@ -51,16 +56,16 @@ def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str
     The page shows responses of the first run; at least one run is needed.
     """
     results = {"runs": {run.name: _results(run) for run in runs}}
-    picture = curves_png([_curves(run, metric) for run in runs], metric=metric)
+    panels = run_panels([_curves(run, metric) for run in runs], metric=metric)
     columns, rows = table(results)
     page = rollouts_page(
         title,
         intro=intro,
         groups=groups(runs[0]),
-        images=[("Mean over the rollouts of each step; thick lines are smoothed.", picture)],
+        images=[("Mean over the rollouts of each step; thick lines are smoothed.", pictures(panels))],
         tables=[("Held-out examples, sampled at the training temperature", columns, rows)] if rows else [],
     )
-    write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
+    write_files(out, {"results.json": to_json(results), "curves.png": panels_png(panels), "report.html": page.encode()})
     return results
 
 
@@ -74,6 +79,18 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = [["start", *(_number(first["before"].get(name)) for name in names)]]
     rows += [[label, *(_number(run["after"].get(name)) for name in names)] for label, run in runs.items()]
     return ["", *(name.replace("_", " ") for name in names)], rows
+
+
+def print_rows(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: int | None = None
+) -> None:
+    """Print a table; `bold` is the number of a row."""
+    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim")
+    for number, column in enumerate(columns):
+        drawn.add_column(plain(column), justify="right" if number else "left")
+    for number, row in enumerate(rows):
+        drawn.add_row(*map(plain, row), style="bold" if number == bold else "")
+    console.print(drawn)
 
 
 def _results(run: Run) -> dict[str, Any]:
@@ -97,12 +114,34 @@ def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
     found = []
     if len(run.evaluations) > 1:
         first, last = run.evaluations[0], run.evaluations[-1]
-        found = [("Before training", first["records"]), (f"After {last['step']} steps", last["records"])]
+        heading = f"Held-out prompts before training and after {count(last['step'], 'step')}"
+        found = [(heading, before_and_after(first, last))]
     files = sorted((run.directory / "rollouts").glob("*.jsonl"))
     first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
     last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
     found += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
     return [*found, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
+
+
+def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of the first evaluation, each with the record of the last about the same prompt beside it."""
+    after = by_prompt(last["records"])
+    named = f"After {count(last['step'], 'step')}"
+    return [
+        {**record, "by": "Before training", "beside": [{**after[key], "by": named}]}
+        for key, record in by_prompt(first["records"]).items()
+        if key in after
+    ]
+
+
+def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """Return records by prompt, and by their number among those of the same prompt."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for record in records:
+        found[record["prompt"], seen[record["prompt"]]] = record
+        seen[record["prompt"]] += 1
+    return found
 
 
 def _number(value: Any) -> str:

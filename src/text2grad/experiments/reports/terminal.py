@@ -5,20 +5,18 @@ listed with a sign, for output without colour. Texts of models and critics are n
 control characters are replaced by visible signs.
 """
 
-import re
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from text2grad.types import Critique, Label
+from text2grad.types import Critique, Label, visible
 
 STYLES: dict[Label, str] = {"positive": "green underline", "negative": "red reverse"}
 BOTH = "magenta reverse underline"
 
 _SIGNS: dict[Label, str] = {"positive": "+", "negative": "−"}
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LISTED_CHARS = 100
 
 
@@ -61,28 +59,23 @@ def coloured(response: str, critique: Critique) -> Text:
     for span in critique.spans:
         for place in labels[span.start : span.end]:
             place.add(span.label)
-    text, begin = plain(response), 0
+    text, begin = Text(), 0
     for at in range(1, len(labels) + 1):
         if at == len(labels) or labels[at] != labels[begin]:
-            if labels[begin]:
-                text.stylize(BOTH if len(labels[begin]) > 1 else STYLES[next(iter(labels[begin]))], begin, at)
+            here = labels[begin]
+            text.append(plain(response[begin:at]).plain, BOTH if len(here) > 1 else STYLES[min(here)] if here else None)
             begin = at
     return text
 
 
 def plain(text: str, *, style: str = "") -> Text:
-    r"""Return text that is safe to print: each control character becomes one visible sign; \n and \t stay.
+    r"""Return text that is safe to print: control characters are `visible`; \n and \t stay.
 
     Example:
         >>> plain("[red]\x1b[2J").plain
         '[red]␛[2J'
     """
-    return Text(_CONTROL.sub(_sign, text), style=style)
-
-
-def _sign(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
+    return Text(visible(text).replace("\r", "␍"), style=style)
 
 
 def _print_item(console: Console, sign: str, quote: str, style: str) -> None:

@@ -55,11 +55,13 @@ def read_split(
             "there are no annotations to train on; name files that `text2grad import` or `text2grad annotate` wrote "
             "with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
         )
-    annotations = [annotation for path in files for annotation in read_annotations(path)]
+    annotations = [annotation for path in files for annotation in read_annotations(path, to_encode=True)]
     usable = [annotation for annotation in annotations if not annotation.critique.failed]
     shared, key = 0, KEYS[unseen]
     if isinstance(held_out, str):
-        test = [annotation for annotation in read_annotations(held_out) if not annotation.critique.failed]
+        test = [
+            annotation for annotation in read_annotations(held_out, to_encode=True) if not annotation.critique.failed
+        ]
         test_keys = set(map(key, test))
         train = [annotation for annotation in usable if key(annotation) not in test_keys]
         shared = len(usable) - len(train)

@@ -25,6 +25,7 @@ from text2grad.models import (
     Evaluation,
     FineTuning,
     OnMeasured,
+    check_batch_size,
     check_ids,
     check_same_data,
     checkpoint_path,
@@ -108,6 +109,7 @@ class RewardRun:
         check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=not torch.accelerator.is_available())
         check_world_size(self.state.num_processes)
+        check_batch_size("reward_model", recipe.reward_model.batch_size, recipe.reward_model.accumulate)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         data = recipe.reward_model

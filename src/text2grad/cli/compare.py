@@ -1,0 +1,51 @@
+"""`text2grad compare RUN RUN...`: runs side by side, in one table, one picture and one page."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from text2grad.cli.options import add_command
+
+DESCRIPTION = """\
+Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL by steps, tokens and seconds;
+the difference on the same held-out prompts, with an interval; the settings that differ; responses side by side.
+
+Runs that differ in the seed only are one method, shown as mean and interval over seeds. The first method is the
+baseline of the differences. The directory of a task of a quickstart stands for all its runs. Runs may be unfinished,
+or of different length."""
+
+EPILOG = """\
+examples:
+  text2grad compare runs/spans runs/summed
+  text2grad compare runs/lr-1e-5-seed-* runs/lr-3e-5-seed-* --step 100 --out runs/learning-rates
+  text2grad compare runs/quickstart/summarization
+
+written to --out: compare.json (all numbers), compare.png, compare.html. docs/compare.md explains them."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    about = "compare runs: curves, paired differences, settings, samples"
+    add = add_command(commands, "compare", run, about, DESCRIPTION, EPILOG).add_argument
+    add("runs", type=Path, nargs="+", metavar="RUN", help="directory that `text2grad train` wrote")
+    add("--out", type=Path, default=Path("runs/comparison"), metavar="DIR", help="(default: %(default)s)")
+    add("--step", type=int, metavar="N", help="compare at step N (default: the last evaluation of each run)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the runs, print the tables, and write the files.
+
+    Raises:
+        Text2GradError: if a run cannot be read, or the runs cannot be compared.
+    """
+    from text2grad.experiments import compare_runs, print_compared, write_compared
+    from text2grad.experiments.reports import plain
+
+    methods = compare_runs(args.runs, step=args.step)
+    console = Console()
+    print_compared(console, write_compared(methods, args.out, step=args.step))
+    for name, file in (("numbers", "compare.json"), ("curves", "compare.png"), ("page", "compare.html")):
+        console.print(plain(f"{name:<9}{args.out / file}"), soft_wrap=True)
+    return 0
