@@ -105,8 +105,9 @@ def test_the_end_of_a_run_shows_before_and_after_files_and_what_is_next(
         assert float(after) == pytest.approx(value, rel=0.01, abs=1e-4)
         assert float(change) == pytest.approx(value - first["metrics"][name], abs=1e-3)
     assert "4 steps of training, 32 responses, " in out
-    files = dict(line.split(maxsplit=1) for line in out.splitlines()[-5:])
+    files = dict(line.split(maxsplit=1) for line in out.splitlines()[-6:])
     assert files.pop("answers") == "text2grad generate run --examples 3"
+    assert files.pop("compare") == "text2grad compare run OTHER_RUN"
     assert list(files) == ["policy", "report", "curves", "numbers"]
     assert all(Path(path).exists() for path in files.values())
     assert json.loads((trained / "results.json").read_bytes())["runs"]["run"]["after"] == last["metrics"]

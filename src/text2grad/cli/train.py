@@ -114,6 +114,7 @@ def report(recipe: "Recipe", policy: Path) -> None:
         ("curves", out / "curves.png"),
         ("numbers", out / "results.json"),
         ("answers", f"text2grad generate {quoted} {examples}"),
+        ("compare", f"text2grad compare {quoted} OTHER_RUN"),
     ]
     if recipe.run.tracker == "tensorboard":
         lines.append(("tracker", f"tensorboard --logdir {quoted}"))
