@@ -18,6 +18,10 @@ from small_run import ColourCritic
 critic = ColourCritic()
 
 
+def interrupted(examples, responses):
+    raise KeyboardInterrupt
+
+
 def metric(example, response):
     return {"cats": float(response.split().count("cat"))}
 
@@ -142,6 +146,14 @@ def test_a_policy_that_repeats_itself_is_warned_of(monkeypatch: pytest.MonkeyPat
     assert told == []
     warn_of_repetition({"distinct_2": 0.8}, {"distinct_2": 0.39})
     assert told[0].startswith("distinct 2-grams fell from 0.80 to 0.39: ")
+
+
+def test_an_interrupted_first_evaluation_names_the_command_that_goes_on(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "mine.toml", "--out", "stopped", "--set", "critic.use=module_of_train:interrupted"]
+    _, err = call(capsys, *command, code=130)
+    assert err.splitlines()[-1] == f"interrupted. Continue with: text2grad {' '.join(command)} --resume"
 
 
 # generate

@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    args.directory = Path(recipe.run.out)  # where a run that Ctrl-C ends can be resumed
     if not recipe.model.path:
         raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
     if not recipe.data.task and not recipe.data.train:
