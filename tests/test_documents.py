@@ -84,7 +84,7 @@ TEXTS = {
     "train my.toml --resume ": "train my.toml --model meta-llama/Llama-3.1-8B-Instruct --critic my_module:critic "
     "--set model.lora_r=16 --resume ",  # README: the run above
 }
-ABSENT = {"VLLMRewardModel": ("vllm", 'pip install "text2grad[vllm]"')}
+ABSENT = {"VLLMRewardModel": ("vllm", 'pip install -e ".[train,vllm]"')}
 SHARED_RECORDS = 40  # of each file below ../shared
 STAND_INS = r"""
 set -euo pipefail

@@ -10,6 +10,7 @@ Text2GradError
 ├── RequestError      a server gave no answer; has the kind of failure, and whether a retry can help
 ├── ModelError        a model or tokenizer is unsuitable for its role
 ├── TrainingError     the run cannot continue (a loss that is not finite, for example)
+│   └── OutOfMemory   the machine or its accelerator has no memory left for a phase of the run
 ├── CheckpointError   a checkpoint could not be written or does not fit the run
 ├── Interrupted       a signal ended the run after a finished step, which is saved
 └── SandboxError      model-written code cannot be run safely on this machine
@@ -18,8 +19,10 @@ Each message names the error, the value, its place, and the way out. An unparsab
 result (`Critique.status`), counted and logged.
 """
 
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 
 class Text2GradError(Exception):
@@ -86,6 +89,25 @@ class TrainingError(Text2GradError):
     """The run cannot continue."""
 
 
+class OutOfMemory(TrainingError):
+    """The machine or its accelerator has no memory left."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of Python or torch says that memory ran out.
+
+    Example:
+        >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+        True
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, without importing it
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        words in text for words in ("can't allocate memory", "out of memory")
+    )
+
+
 class CheckpointError(Text2GradError):
     """A checkpoint could not be written, or does not fit the run that resumes from it."""
 
@@ -110,6 +132,40 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
     near = get_close_matches(str(value), known, n=1)
     hint = f' Did you mean "{near[0]}"?' if near else ""
     raise ConfigError(f"{setting} has no value {value!r}.{hint} Known values: {', '.join(known)}")
+
+
+INSTALL = 'pip install -e ".[{extra}]"'
+"""The line that installs an extra; it works in the repository of text2grad."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require(*modules: str, extra: str, purpose: str, otherwise: str = "") -> None:
+    """Check that optional modules are installed.
+
+    Args:
+        modules: their names.
+        extra: the extra of text2grad that installs them.
+        purpose: what needs them, for the message.
+        otherwise: a way out without them.
+
+    Raises:
+        ConfigError: if one is missing; the message names the modules and the line that installs the extra.
+    """
+    missing = [module for module in modules if not is_installed(module)]
+    if missing:
+        raise ConfigError(
+            f"{purpose} needs {', '.join(missing)}, not installed here: run {INSTALL.format(extra=extra)} in the "
+            f"repository of text2grad{f', or {otherwise}' if otherwise else ''}"
+        )
 
 
 class RenamedSetting(FutureWarning):

@@ -91,7 +91,7 @@ def test_a_tagger_that_loses_words_is_refused() -> None:
 
 
 WAY_OUT = (
-    'weighting "token_importance" needs nltk and its English tagger: `pip install "text2grad[importance]"` and '
+    'weighting "token_importance" needs nltk and its English tagger: `pip install -e ".[importance]"` and '
     "`python -m nltk.downloader averaged_perceptron_tagger_eng`, or a tagger of your own: "
     "weighting=token_importance(tagger)"
 )

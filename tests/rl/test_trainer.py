@@ -123,19 +123,27 @@ def test_unreadable_critiques_give_no_reward_and_keep_the_sample(tmp_path: Path)
     assert {m["critic/failure_rate"] for m in metrics(tmp_path / "run")} == {1.0}
 
 
-def test_a_critic_that_fails_too_often_stops_the_run(tmp_path: Path) -> None:
-    def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        return ["No."] * len(responses)
+@pytest.mark.parametrize(
+    ("readable", "shown", "steps"),
+    [
+        (0, "100% of the last 8", 1),
+        (2, "76% of the last 100", 13),
+    ],  # ⌈100 / 8⌉ batches; the last 100 of 104 lack 2 of 26 that can be read
+)
+def test_a_critic_that_fails_too_often_stops_the_run(readable: int, shown: str, steps: int, tmp_path: Path) -> None:
+    def mumble(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        good = '{"textual_feedback": "Yes.", "good_spans": [], "poor_spans": []}'
+        return [good] * readable + ["No."] * (len(responses) - readable)
 
-    run = small_run.trainer(tmp_path / "run", mute, run={"steps": 50, "save_every": 100})
+    run = small_run.trainer(tmp_path / "run", mumble, run={"steps": 50, "save_every": 100})
     with pytest.raises(CriticError) as caught:
         run.train()
     assert str(caught.value) == (
-        "100% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
+        f"{shown} critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
         f"with δ = 0. Look at critique.status in {tmp_path / 'run' / 'rollouts'}, mend the critic, and go on with "
         "--resume."
     )
-    assert (tmp_path / "run" / "checkpoints" / "step-000013").exists()  # ⌈100 / 8⌉ batches
+    assert (tmp_path / "run" / "checkpoints" / f"step-{steps:06d}").exists()
 
 
 def test_a_run_that_its_critic_stopped_goes_on_with_a_mended_one(tmp_path: Path) -> None:
@@ -153,14 +161,17 @@ def test_spans_beyond_the_response_count_as_unreadable(tmp_path: Path) -> None:
     def wild(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         return [Critique("Off the page.", (Span(0, 10_000, "negative"),)) for _ in responses]
 
-    small_run.trainer(tmp_path / "run", wild, run={"steps": 1}).train()
+    with pytest.raises(CriticError, match="could not be read"):
+        small_run.trainer(tmp_path / "run", wild, run={"steps": 1}).train()
     assert {r["critique"]["status"] for r in records(tmp_path / "run")} == {"unparsable"}
 
 
 def test_too_few_critiques_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(CriticError) as caught:
         small_run.trainer(tmp_path / "run", lambda examples, responses: []).train()
-    assert str(caught.value) == "critic <lambda> returned 0 critiques for 8 responses; one each is needed"
+    told = str(caught.value)
+    assert told.startswith("critic <lambda> returned 0 critiques for 8 responses; one each is needed. ")
+    assert told.endswith("; mend the critic and go on with --resume.")
 
 
 def test_weights_that_are_not_numbers_stop_the_run_with_the_way_out(tmp_path: Path) -> None:

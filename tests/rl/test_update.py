@@ -14,6 +14,7 @@ from text2grad.errors import TrainingError
 from text2grad.models.batch import collate
 from text2grad.models.policy import PolicyWithValue, Reference, Scores
 from text2grad.rl.optimizers import Optimizers
+from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.trainer import ppo_epochs
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.types import Rollout
@@ -70,10 +71,15 @@ class Bench:
         self.gradient = self.gradient_with(half_precision=False)
 
     def gradient_with(self, *, half_precision: bool) -> MinibatchGradient:
-        names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef", "micro_batch_tokens")
+        names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef")
         losses = {name: getattr(self.config, name) for name in names}
         return MinibatchGradient(
-            self.model, Accelerator(cpu=True), temperature=self.temperature, half_precision=half_precision, **losses
+            self.model,
+            Accelerator(cpu=True),
+            temperature=self.temperature,
+            sizes=PieceSizes(micro_batch_tokens=self.config.micro_batch_tokens),
+            half_precision=half_precision,
+            **losses,
         )
 
     def update(self, data: PPOBatch, *, seed: int) -> dict[str, float]:

@@ -111,7 +111,7 @@ def _nltk_tagger() -> Tagger:
         tag(["word"])
     except (ImportError, LookupError) as error:
         raise ConfigError(
-            'weighting "token_importance" needs nltk and its English tagger: `pip install "text2grad[importance]"` and '
+            'weighting "token_importance" needs nltk and its English tagger: `pip install -e ".[importance]"` and '
             "`python -m nltk.downloader averaged_perceptron_tagger_eng`, or a tagger of your own: "
             "weighting=token_importance(tagger)"
         ) from error

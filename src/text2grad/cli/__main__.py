@@ -18,10 +18,12 @@ from text2grad.cli import (
     align,
     annotate,
     compare,
+    doctor,
     evaluate_reward,
     export,
     generate,
     import_,
+    plan,
     quickstart,
     recipe,
     reward,
@@ -32,9 +34,10 @@ from text2grad.cli import (
     win_rate,
 )
 from text2grad.cli.log import configure_log
-from text2grad.errors import Interrupted, RenamedSetting, Text2GradError
+from text2grad.errors import Interrupted, OutOfMemory, RenamedSetting, Text2GradError, is_out_of_memory
 
 EXIT_ERROR = 2
+EXIT_OUT_OF_MEMORY = 1
 SHOW_WARNING = warnings.showwarning
 
 
@@ -50,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, sft, train, compare, generate, *feedback, *critics, recipe):
+    for module in (quickstart, plan, sft, train, compare, generate, *feedback, *critics, recipe, doctor):
         module.add_parser(commands)
     return top
 
@@ -58,8 +61,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: success; 2: an error with an explanation on stderr; 130, 143 and 129: stopped by Ctrl-C, SIGTERM and SIGHUP, with
-    the command that continues on stderr.
+    0: success; 1: out of memory; 2: another error; 130, 143 and 129: stopped by Ctrl-C, SIGTERM and SIGHUP. Standard
+    error has the explanation, or the command that continues.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
@@ -67,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(), _signals_interrupt():  # the first restores `showwarning`
             warnings.showwarning = _show_warning
+            doctor.check_extras(args.command)
             return int(args.run(args))
     except Interrupted as error:
         return _stopped(error.signal, f"{error}. ", argv, args, saved=True)
@@ -74,11 +78,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         number = error.args[0] if error.args else signal.SIGINT
         saved = hasattr(args, "directory") and (args.directory / "run.json").exists()
         return _stopped(number, "interrupted. ", argv, args, saved=saved)
+    except (MemoryError, RuntimeError) as error:  # while a model loads, say
+        if not is_out_of_memory(error):
+            raise
+        return _failed(f"out of memory; `text2grad plan` shows what a recipe needs. ({error})", EXIT_OUT_OF_MEMORY)
     except Text2GradError as error:
-        Console(stderr=True).print(
-            f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
-        return EXIT_ERROR
+        code = EXIT_OUT_OF_MEMORY if isinstance(error, OutOfMemory) else EXIT_ERROR
+        return _failed(f"{type(error).__name__}: {error}", code)
+
+
+def _failed(message: str, code: int) -> int:
+    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+    return code
 
 
 @contextmanager

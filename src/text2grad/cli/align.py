@@ -9,8 +9,8 @@ from typing import IO, Any, get_args
 from rich.console import Console
 
 from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
-from text2grad.cli.options import add_command, add_force, at_least, finite, refuse_bad, refuse_overwriting
-from text2grad.errors import AlignmentError, ConfigError, DataError, ModelError
+from text2grad.cli.options import add_command, add_force, at_least, finite, print_end, refuse_bad, refuse_overwriting
+from text2grad.errors import AlignmentError, DataError, ModelError, require
 from text2grad.experiments.reports import FILES, Gathered, Prices, print_report, write_reports
 from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
 from text2grad.files import open_atomically, to_json
@@ -113,6 +113,10 @@ def run(args: argparse.Namespace) -> int:
             raise DataError(f"cannot write {path}: {error.strerror}") from error
         write_reports(args, settings, gathered)
     print_report(console, args, gathered)
+    if args.out is None:
+        print_end(console, "", note="add --out DIR to write the rewards and the reports")
+    else:
+        print_end(console, f"{args.out}/{', '.join(FILES)}", note=f"open {args.out}/report.html in a browser")
     return NOT_ALL_ALIGNED if gathered.not_aligned else 0
 
 
@@ -123,10 +127,9 @@ def load_tokenizer(path: str) -> Any:
         ConfigError: if transformers is not installed.
         ModelError: if there is no tokenizer.
     """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise ConfigError('tokenizers need transformers: pip install "text2grad[train]"') from error
+    require("transformers", extra="train", purpose="a tokenizer")
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:

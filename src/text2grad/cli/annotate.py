@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from text2grad.cli.options import add_command, add_force, add_set, refuse_full_directory, shorthands
+from text2grad.cli.options import add_command, add_force, add_set, print_end, refuse_full_directory, shorthands
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         session = AnnotationSession(endpoint, store, annotator.annotate, spending)
         results, usage, budget = run_session(console, session, items)
     _write(out, recipe, items, results)
-    _print_summary(console, out, items, results, _figures(recipe, results, usage, budget))
+    _print_summary(console, out, items, results, _figures(recipe, results, usage, budget), str(args.recipe))
     return SOME_REMAIN if any(result.failure for result in results) else 0
 
 
@@ -230,6 +230,7 @@ def _print_summary(
     items: Sequence["Item"],
     results: Sequence["AnnotationResult"],
     figures: Sequence[tuple[str, str]],
+    recipe: str,
 ) -> None:
     """Print the figures, then the kinds of failures, each with its first ids."""
     from text2grad.experiments.reports import plain, print_figures
@@ -244,4 +245,7 @@ def _print_summary(
     for kind, failed in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
         named = ", ".join(name for name, _ in failed[:NAMED_IDS]) + (", …" if len(failed) > NAMED_IDS else "")
         console.print(plain(f"  {kind}: {len(failed):,} ({named}): {failed[0][1]}"), soft_wrap=True)
-    console.print(plain(f"\nwritten: {out}/annotations.jsonl, failures.jsonl"), soft_wrap=True)
+    reward = ("text2grad", "reward", recipe, "--annotations", f"{out}/annotations.jsonl")
+    missing = sum(result.failure is not None for result in results)
+    again = f"run the same command again: it requests the {missing:,} missing answers only" if missing else ""
+    print_end(console, f"{out}/annotations.jsonl, failures.jsonl", then=reward, note=again)

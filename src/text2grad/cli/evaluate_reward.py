@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_force, add_match, add_set, at_least, finite, refuse_full_directory
+from text2grad.cli.options import (
+    add_command,
+    add_force,
+    add_match,
+    add_set,
+    at_least,
+    finite,
+    print_end,
+    refuse_full_directory,
+)
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -264,4 +273,7 @@ def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> N
         named = ", ".join(found.left_out[:NAMED]) + (", …" if len(found.left_out) > NAMED else "")
         line = f"\nleft out, since their tokens decode to another text: {len(found.left_out):,} ({named})"
         console.print(plain(line, style="yellow"), soft_wrap=True)
-    console.print(plain(f"\nwritten: {args.out}/{', '.join(FILES)}"), soft_wrap=True)
+    train = ("text2grad", "train", "RECIPE.toml", "--set", f"critic.model={args.model}") if args.model else ()
+    use = ("text2grad", "train", "RECIPE.toml", "--critic", args.critic) if args.critic else ()
+    note = "" if train or use else f"open {args.out}/evaluation.html in a browser"
+    print_end(console, f"{args.out}/{', '.join(FILES)}", then=train or use, note=note)

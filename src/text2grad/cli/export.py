@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_force, refuse_full_directory
+from text2grad.cli.options import add_command, add_force, print_end, refuse_full_directory
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file cannot be read or written, or the hub refuses the upload.
     """
-    from text2grad.feedback import push_folder, read_annotations, write_folder
+    from text2grad.feedback import DATA_FILE, push_folder, read_annotations, write_folder
 
     if args.push and args.name.startswith("me/"):
         raise ConfigError("--push needs --name OWNER/NAME, the repository on the hub")
@@ -47,7 +47,20 @@ def run(args: argparse.Namespace) -> int:
     annotations = [one for path in args.input for one in read_annotations(path)]
     write_folder(args.out, annotations, repository=args.name, license=args.license)
     console = Console()
-    console.print(plain(f"written: {args.out}, {len(annotations):,} annotations"), soft_wrap=True)
+    spans = sum(len(one.critique.spans) for one in annotations)
+    console.print(plain(f"annotations   {len(annotations):,}\nspans         {spans:,}"))
+    push = (
+        "text2grad",
+        "export",
+        *map(str, args.input),
+        "--out",
+        str(args.out),
+        "--name",
+        args.name,
+        "--push",
+        "--force",
+    )
+    print_end(console, f"{args.out}/README.md, {DATA_FILE}", then=() if args.push else push)
     if args.push:
         console.print(plain(f"pushed: {push_folder(args.out, args.name, private=args.private)}"), soft_wrap=True)
     return 0

@@ -6,7 +6,16 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_force, add_match, at_least, finite, refuse_bad, refuse_overwriting
+from text2grad.cli.options import (
+    add_command,
+    add_force,
+    add_match,
+    at_least,
+    finite,
+    print_end,
+    refuse_bad,
+    refuse_overwriting,
+)
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments.reports import plain, print_critique
 from text2grad.feedback import WAY_OUT, Annotation
@@ -97,7 +106,9 @@ def run(args: argparse.Namespace) -> int:
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
     _print_account(console, account)
-    console.print(plain(f"\nwritten: {', '.join(map(str, written))}"), soft_wrap=True)
+    to_reward = ("text2grad", "reward", "RECIPE.toml", "--annotations", str(args.out))
+    to_annotate = ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={written[-1]}")
+    print_end(console, ", ".join(map(str, written)), then=to_reward if annotations else to_annotate)
     return 0
 
 

@@ -3,9 +3,12 @@
 import argparse
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from text2grad.errors import ConfigError, DataError
 
@@ -120,6 +123,16 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
     """
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
     return [f"{name}={text}" for name, text in {**texts, **(numbers or {})}.items() if text]
+
+
+def print_end(console: Console, written: str, *, then: Sequence[str] = (), note: str = "") -> None:
+    """Print where a command wrote, and the command, or the words of `note`, that come next."""
+    from text2grad.experiments.reports import plain
+
+    if written:
+        console.print(plain(f"\nwritten: {written}"), soft_wrap=True)
+    if then or note:
+        console.print(plain(f"next:    {note or shlex.join(then)}"), soft_wrap=True)
 
 
 def print_lines(figures: Sequence[tuple[str, str]]) -> None:

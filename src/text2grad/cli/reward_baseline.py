@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, at_least, finite
+from text2grad.cli.options import add_command, at_least, finite, print_end
 from text2grad.errors import ConfigError
 from text2grad.experiments.reports import plain
 
@@ -78,8 +78,18 @@ def run(args: argparse.Namespace) -> int:
     with published(args.out) as temporary:
         model.save(temporary)
         write_atomically(temporary / "report.json", to_json(report._asdict()))
-    for line in (*lines, f"written: {args.out}"):
+    for line in lines:
         console.print(plain(line), soft_wrap=True)
+    use = (
+        "text2grad",
+        "train",
+        "RECIPE.toml",
+        "--set",
+        f"critic.model={args.out}",
+        "--set",
+        f"critic.kind={args.kind}",
+    )
+    print_end(console, f"{args.out}, with report.json", then=use)
     return 0
 
 

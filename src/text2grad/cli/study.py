@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_force, add_verbosity, at_least, refuse_overwriting
+from text2grad.cli.options import add_command, add_force, add_verbosity, at_least, print_end, refuse_overwriting
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -75,8 +75,10 @@ def run_export(args: argparse.Namespace) -> int:
         "sheet.csv": sheet_csv(items),
     }
     write_files(args.out, files)
-    summary = f"{len(items):,} of {len(judged):,} critiques\n\nwritten: {args.out}/{', '.join(files)}"
-    Console().print(plain(summary), soft_wrap=True)
+    console = Console()
+    console.print(plain(f"{len(items):,} of {len(judged):,} critiques"), soft_wrap=True)
+    then = f"each rater fills a copy of {args.out}/sheet.csv; text2grad study import COPY1 COPY2 reads them"
+    print_end(console, f"{args.out}/{', '.join(files)}", note=then)
     return 0
 
 
@@ -105,7 +107,7 @@ def run_import(args: argparse.Namespace) -> int:
         record = {"sheets": [str(path) for path in args.sheets]}
         data = {**record, "questions": {question: one.as_json() for question, one in found.items()}}
         write_files(args.out.parent, {args.out.name: to_json(data, indent=2) + b"\n"})
-        Console().print(plain(f"\nwritten: {args.out}"), soft_wrap=True)
+        print_end(Console(), str(args.out))
     return 0
 
 

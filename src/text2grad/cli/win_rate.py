@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_force, add_set, at_least, refuse_full_directory
+from text2grad.cli.options import add_command, add_force, add_set, at_least, print_end, refuse_full_directory
 from text2grad.errors import ConfigError, DataError
 from text2grad.files import lock_directory
 
@@ -197,4 +197,7 @@ def _print(console: Console, args: argparse.Namespace, result: Any, preferences:
     for kind, count in kinds.most_common():
         detail = next(one.failure.detail for one in preferences if one.failure and one.failure.kind == kind)
         console.print(plain(f"  without a verdict: {kind}, {count:,} times: {detail}", style="yellow"), soft_wrap=True)
-    console.print(plain(f"\nwritten: {args.out}/win_rate.json, verdicts.jsonl"), soft_wrap=True)
+    failed = result["failed"]
+    note = f"run the same command again: it requests the missing verdicts of {failed:,} pairs only" if failed else ""
+    note = note or f"read the verdicts of single pairs in {args.out}/verdicts.jsonl"
+    print_end(console, f"{args.out}/win_rate.json, verdicts.jsonl", note=note)

@@ -14,6 +14,7 @@ from .critique_text import (
 from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
 from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
 from .export import (
+    DATA_FILE as DATA_FILE,
     push_folder as push_folder,
     write_dataset as write_dataset,
     write_examples as write_examples,

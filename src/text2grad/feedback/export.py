@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, require
 from text2grad.feedback.records import Annotation, annotation_to_json
 from text2grad.files import json_lines, write_files
 from text2grad.types import LABELS, Example
@@ -138,11 +138,10 @@ def push_folder(
         ConfigError: if huggingface_hub is missing.
         DataError: if the hub refuses the upload or cannot be reached.
     """
-    try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
-    except ImportError as error:
-        raise ConfigError('the hub needs huggingface_hub: pip install "text2grad[train]"') from error
+    require("huggingface_hub", extra="train", purpose="the hub")
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
     api = HfApi()
     # The bases of HfHubHTTPError are OSError and the base error of the HTTP library, which depends on the version.
     failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, ValueError)
@@ -179,11 +178,10 @@ def _card_row(row: tuple[str, str, str]) -> str:
 
 def _parquet(annotations: Sequence[Annotation]) -> bytes:
     """Return annotations as a Parquet file."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ConfigError('Parquet files need pyarrow: pip install "text2grad[train]"') from error
+    require("pyarrow", extra="train", purpose="a Parquet file")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     buffer = io.BytesIO()
     try:
         table = pa.Table.from_pylist([annotation_to_json(one) for one in annotations], schema=_schema(pa))

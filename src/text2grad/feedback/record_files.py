@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import DataError, require
 from text2grad.files import refuse_utf16
 
 Object = dict[str, Any]
@@ -236,11 +236,10 @@ def _columns(reader: "csv.DictReader[str]") -> str:
 
 def _parquet(path: Path) -> Iterator[Entry]:
     """Yield the rows of a Parquet file."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ConfigError('Parquet files need pyarrow: pip install "text2grad[train]"') from error
+    require("pyarrow", extra="train", purpose="a Parquet file")
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
     try:
         with path.open("rb") as opened, ParquetFile(opened) as file:
             rows = (row for batch in file.iter_batches(batch_size=1_000) for row in batch.to_pylist())
@@ -251,10 +250,9 @@ def _parquet(path: Path) -> Iterator[Entry]:
 
 def _dataset(path: str, split: str) -> Iterator[Entry]:
     """Yield the records of a data set, on this machine or on the hub."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError('data sets need datasets: pip install "text2grad[train]"') from error
+    require("datasets", extra="train", purpose="a data set")
+    import datasets
+
     name, _, config = (path, "", "") if Path(path).is_dir() else path.partition(":")
     try:
         if any((Path(path) / saved).exists() for saved in ("state.json", "dataset_dict.json")):

@@ -24,6 +24,7 @@ from .fine_tuning import (
     train_with as train_with,
     training_arguments as training_arguments,
 )
+from .logprobs import tiles_as_on as tiles_as_on
 from .measured_training import (
     Evaluation as Evaluation,
     OnMeasured as OnMeasured,

@@ -50,6 +50,20 @@ class TokenBatch(NamedTuple):
         """Position of each row's last token, int64 [B]: the state after a truncated response."""
         return self.prompt_lengths + self.response_lengths - 1
 
+    def at_predictors(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states that predict the response tokens, packed: [B, S, H] → [N, H]."""
+        rows, _ = self.response_mask.nonzero(as_tuple=True)
+        return hidden[rows, self.predictor_positions()[self.response_mask]]
+
+    def targets(self) -> Tensor:
+        """Return the ids of the response tokens, packed, int64 [N]."""
+        return self.response_ids[self.response_mask]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Return [N] as [B, T], zero outside the mask."""
+        full = torch.zeros(self.response_mask.shape, dtype=packed.dtype, device=packed.device)
+        return full.masked_scatter(self.response_mask, packed)
+
     def groups(self, tokens: int) -> list[Tensor]:
         """Return row indices in groups of similar length, at most `tokens` padded tokens (or one row) each."""
         lengths = self.prompt_lengths + self.response_lengths

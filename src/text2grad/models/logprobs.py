@@ -12,6 +12,7 @@ Shapes: N tokens (response tokens of a batch, packed), H hidden size, V vocabula
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -220,6 +221,17 @@ class _OnlineSoftmax:
         return (self.target_z - self.maximum) - self.sum_exp.log()
 
 
+@contextmanager
+def tiles_as_on(device_type: str) -> Iterator[None]:
+    """Give the tiles of CPU tensors the width that they have on another device, to plan for it."""
+    before = TILE_COLUMNS["cpu"]
+    TILE_COLUMNS["cpu"] = TILE_COLUMNS.get(device_type, TILE_COLUMNS_ELSEWHERE)
+    try:
+        yield
+    finally:
+        TILE_COLUMNS["cpu"] = before
+
+
 def _tiles(weight: Tensor) -> Iterator[tuple[int, int]]:
     width = TILE_COLUMNS.get(weight.device.type, TILE_COLUMNS_ELSEWHERE)
     for start in range(0, weight.shape[0], width):
@@ -289,8 +301,9 @@ def _logit_grad(
     grad = torch.zeros_like(p)
     if grad_logp is not None:
         grad -= grad_logp[:, None] * p
-        inside = ((local_targets >= 0) & (local_targets < p.shape[1])).nonzero()[:, 0]
-        grad[inside, local_targets[inside]] += grad_logp[inside]
+        inside = (local_targets >= 0) & (local_targets < p.shape[1])
+        at_target = grad_logp.masked_fill(~inside, 0.0)[:, None]
+        grad.scatter_add_(1, local_targets.clamp(0, p.shape[1] - 1)[:, None], at_target)
     if grad_entropy is not None:
         grad -= grad_entropy[:, None] * p * (log_p + entropy[:, None])
     return grad

@@ -106,22 +106,10 @@ def response_logprobs(
         logp [B, T] and entropy [B, T] in nats, zero outside the mask, and the hidden states [B, S, H].
     """
     hidden = last_hidden(model, batch.ids)
-    packed = _at_predictors(hidden, batch)  # [N, H]
-    targets = batch.response_ids[batch.response_mask]  # [N]
+    packed = batch.at_predictors(hidden)  # [N, H]
+    targets = batch.targets()  # [N]
     stats = token_logprobs(packed, head_of(model), targets, temperature=temperature, with_entropy=with_entropy)
-    return _unpack(stats.logp, batch), _unpack(stats.entropy, batch), hidden
-
-
-def _at_predictors(hidden: Tensor, batch: TokenBatch) -> Tensor:
-    """Return the hidden states that predict the response tokens, packed, [N, H]."""
-    rows, _ = batch.response_mask.nonzero(as_tuple=True)
-    return hidden[rows, batch.predictor_positions()[batch.response_mask]]
-
-
-def _unpack(packed: Tensor, batch: TokenBatch) -> Tensor:
-    """Return [N] as [B, T], zero outside the mask."""
-    full = torch.zeros(batch.response_mask.shape, dtype=packed.dtype, device=packed.device)
-    return full.masked_scatter(batch.response_mask, packed)
+    return batch.unpack(stats.logp), batch.unpack(stats.entropy), hidden
 
 
 class PolicyWithValue(nn.Module):
@@ -190,10 +178,10 @@ class PolicyWithValue(nn.Module):
             hidden = self.value_trunk(input_ids=batch.ids, use_cache=False).last_hidden_state
         elif self.detach_trunk:
             hidden = hidden.detach()
-        before = self.value_head(_at_predictors(hidden, batch).float())[:, 0]
+        before = self.value_head(batch.at_predictors(hidden).float())[:, 0]
         rows = torch.arange(len(batch.ids), device=batch.ids.device)
         after = self.value_head(hidden[rows, batch.last_positions()].float())[:, 0]
-        return _unpack(before, batch), after
+        return batch.unpack(before), after
 
     @torch.no_grad()
     def score(
@@ -209,17 +197,17 @@ class PolicyWithValue(nn.Module):
         """
         hidden = last_hidden(self.policy, batch.ids)
         values, after = self._values(batch, hidden)
-        targets = batch.response_ids[batch.response_mask]
-        mine, head = _at_predictors(hidden, batch), head_of(self.policy)
+        targets = batch.targets()
+        mine, head = batch.at_predictors(hidden), head_of(self.policy)
         del hidden
         with reference.active(self.policy) as reference_model:
-            other = _at_predictors(last_hidden(reference_model, batch.ids), batch)
+            other = batch.at_predictors(last_hidden(reference_model, batch.ids))
             other_head = head_of(reference_model)
         if kl == "full":
             pair = pair_logprobs(mine, head, other, other_head, targets, temperature=temperature)
         else:
             pair = sampled_pair(mine, head, other, other_head, targets, temperature=temperature)
-        logp, logp_ref, per_token, entropy = (_unpack(x, batch) for x in pair)
+        logp, logp_ref, per_token, entropy = (batch.unpack(x) for x in pair)
         return Scores(logp, logp_ref, per_token, entropy, values, after * batch.truncated)
 
 

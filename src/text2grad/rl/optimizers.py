@@ -35,7 +35,11 @@ def learning_rate_factor(schedule: Schedule, step: int, *, warmup_steps: int, to
 
 
 class Optimizers:
-    """The optimizers of policy and value function, stepped together."""
+    """The optimizers of policy and value function, stepped together.
+
+    Attributes:
+        stepped: optimizer steps begun on the current rollouts; with 0 the weights are those of the step before.
+    """
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class Optimizers:
             for name, (parameters, rate) in rates.items()
             if parameters
         }
-        self.at_step = 0
+        self.at_step = self.stepped = 0
 
     def begin(self, step: int) -> dict[str, float]:
         """Set the learning rates of a batch of rollouts and return them."""
@@ -105,6 +109,7 @@ class Optimizers:
                 f"a gradient is not finite ({norms}); the optimizer step was not made. Resume from the last checkpoint "
                 "with a lower optim.lr, or in a wider model.dtype."
             )
+        self.stepped += 1
         resting = self.at_step < self.value_warmup_steps and "value" in self.by_name
         for name, optimizer in self.by_name.items():
             if name == "value" or not resting:

@@ -14,7 +14,7 @@ bit for bit (same machine, same number of threads and processes). B: responses o
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,9 +56,11 @@ from text2grad.models import (
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Moments, gae, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
+from text2grad.rl.cpu_heap import return_freed_memory
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
+from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import KLController
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
@@ -177,6 +179,7 @@ class Text2GradTrainer:
     def _build(self, policy: Any) -> None:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
+        return_freed_memory(policy)
         check_model(policy)
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
@@ -194,6 +197,11 @@ class Text2GradTrainer:
         self.kl = KLController(ppo.beta, ppo.target_kl, ppo.kl_horizon)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
         self.silence = Silence()
+        self.sizes = PieceSizes(
+            micro_batch_tokens=ppo.micro_batch_tokens,
+            rows_at_once=recipe.rollout.rows_at_once,
+            may_halve=self.accelerator.num_processes == 1,
+        )
         self.step = 0
         self._restore()
         self.gradient = MinibatchGradient(
@@ -204,7 +212,7 @@ class Text2GradTrainer:
             vf_coef=ppo.vf_coef,
             entropy_coef=ppo.entropy_coef,
             temperature=recipe.rollout.temperature,
-            micro_batch_tokens=ppo.micro_batch_tokens,
+            sizes=self.sizes,
             half_precision=half_precision(policy),
         )
 
@@ -217,6 +225,7 @@ class Text2GradTrainer:
         Raises:
             CriticError: if the critic breaks its contract or fails too often; finished steps are saved first.
             TrainingError: if a loss is not finite.
+            OutOfMemory: if memory runs out where no smaller piece helps; finished steps are saved if possible.
             CheckpointError: if a checkpoint cannot be written.
             Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
         """
@@ -233,8 +242,8 @@ class Text2GradTrainer:
                     "loss": metrics["update/policy_loss"],
                 }
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
-                if self.step % self.recipe.run.save_every == 0 or self.step == total:
-                    self.save()
+                if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:
+                    self.save()  # also new sizes of pieces, which a resumed run takes
                 if after_step is not None:
                     after_step(self)
                 if self._interrupted(interruption) and self.step < total:
@@ -251,7 +260,7 @@ class Text2GradTrainer:
         """Make one step of Algorithm 4 and return its metrics."""
         ppo, clock = self.recipe.ppo, Clock()
 
-        with clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
+        with self._memory("rollout"), clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
             rollouts = self._sample()
             batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
             mask = batch.response_mask  # [B, T]
@@ -259,7 +268,7 @@ class Text2GradTrainer:
         with clock("critic"):  # line 12: critique c, spans A(y)
             critiques = self._criticize(rollouts)
 
-        with clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
+        with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
             scores = self.score(batch, kl=ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
             span_rewards = token_rewards(self.recipe, deltas, critiques, batch)
@@ -280,7 +289,7 @@ class Text2GradTrainer:
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
-        with clock("update"):  # lines 19-31: epochs of clipped PPO
+        with self._memory("update"), clock("update"):  # lines 19-31: epochs of clipped PPO
             metrics |= self.optimizers.begin(self.step)
             metrics |= ppo_epochs(
                 self.gradient,
@@ -317,11 +326,13 @@ class Text2GradTrainer:
                     "beta": self.kl.beta,
                     "statuses": list(self.failures.statuses),
                     "log": self.log.position(),
+                    "sizes": self.sizes.state(),
                     "critic": self.refresher.state(),
                     "random": random_states(),
                 },
                 keep=self.recipe.run.keep_checkpoints,
             )
+            self.sizes.changed = False
             self.log.forget_critiques(self.step)
             self.refresher.prune(checkpoint_critics(self.directory / "checkpoints"))
         self.accelerator.wait_for_everyone()
@@ -335,14 +346,17 @@ class Text2GradTrainer:
             seed=self.recipe.run.seed, step=self.step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
         )
         prompts = [self.prompt_ids[i] for i in chosen]
-        responses = sample(
-            self.model.policy,
-            prompts,
-            uniforms[mine],
-            eos_ids=self.eos_ids,
-            pad_id=self.pad_id,
-            temperature=rollout.temperature,
-            rows_at_once=rollout.rows_at_once,
+        responses = self.sizes.in_rows(
+            len(prompts),
+            lambda: sample(
+                self.model.policy,
+                prompts,
+                uniforms[mine],
+                eos_ids=self.eos_ids,
+                pad_id=self.pad_id,
+                temperature=rollout.temperature,
+                rows_at_once=self.sizes.rows_at_once,
+            ),
         )
         return make_rollouts(self.tokenizer, [self.examples[i] for i in chosen], prompts, responses, self.eos_ids)
 
@@ -376,8 +390,11 @@ class Text2GradTrainer:
 
     def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
         """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass."""
+        return self.sizes.in_micro_batches(batch, lambda: self._score_in_pieces(batch, kl))
+
+    def _score_in_pieces(self, batch: TokenBatch, kl: Literal["k1", "full"]) -> Scores:
         full = Scores.zeros(batch.response_mask.shape, batch.ids.device)
-        for index in batch.groups(self.recipe.ppo.micro_batch_tokens):
+        for index in batch.groups(self.sizes.micro_batch_tokens):
             part = self.model.score(
                 batch.rows(index),
                 self.reference,
@@ -403,7 +420,7 @@ class Text2GradTrainer:
         self.tracker.log(metrics, self.step)
         if self.step % max(self.recipe.run.table_every, 1) == 0:
             self.tracker.log_table("rollouts", records, self.step)
-        self.step += 1
+        self.step, self.optimizers.stepped = self.step + 1, 0
         self.silence.count(metrics)
         if self.accelerator.is_main_process and (warning := self.silence.warning()):
             note(f"step {self.step}: {warning}", warning=True)
@@ -413,6 +430,17 @@ class Text2GradTrainer:
             self.failures.statuses.clear()  # a mended critic starts anew
             self.save()
             raise error
+
+    def _memory(self, phase: str) -> AbstractContextManager[None]:
+        """Return the context of a phase in which a lack of memory ends the run with the settings that help."""
+        return self.sizes.explained(phase, self.step, saved=self._save_before_update)
+
+    def _save_before_update(self) -> str:
+        """Save the last finished step, unless this step has changed weights or other processes would have to join."""
+        if self.accelerator.num_processes == 1 and not self.optimizers.stepped:
+            self.save()
+        found = latest_checkpoint(self.directory / "checkpoints")
+        return f"{found} is kept: go on with --resume." if found else "No step was finished."
 
     def _interrupted(self, interruption: Interruption) -> bool:
         """Tell whether any process received a signal, so that all processes stop after the same step."""
@@ -427,6 +455,8 @@ class Text2GradTrainer:
             state = load_checkpoint(found, trainable=self.trainable, optimizers=self.optimizers)
             self.step, self.kl.beta, written = state["step"], state["beta"], state["log"]
             self.failures.count(state["statuses"])
+            if "sizes" in state:  # not in checkpoints of version 0.1
+                self.sizes.restore(state["sizes"])
             self.refresher.restore(state["critic"])
             restore_random_states(state["random"])
         if self.accelerator.is_main_process:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from text2grad.errors import TrainingError
 from text2grad.models import Scores, TokenBatch
+from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import masked_token_mean, policy_loss, value_loss
 
 RATIO_TOLERANCE = 1e-4  # before the first optimizer step π_θ = π_old, so the ratio is 1 up to fp32 noise
@@ -72,7 +73,7 @@ class MinibatchGradient:
         vf_coef: float,
         entropy_coef: float,
         temperature: float,
-        micro_batch_tokens: int,
+        sizes: PieceSizes,
         half_precision: bool,
     ) -> None:
         """Take the model and the constants of the losses.
@@ -85,13 +86,13 @@ class MinibatchGradient:
             vf_coef: c_v, weight of the value loss.
             entropy_coef: c_e, weight of the entropy bonus.
             temperature: divides the logits, as in the rollout.
-            micro_batch_tokens: most tokens of one forward pass, padding included.
+            sizes: the most tokens of one forward pass, padding included; halved where memory runs out.
             half_precision: True for weights of fewer than 32 bits, which widens the tolerance of the first ratio.
         """
         self.model, self.accelerator = model, accelerator
         self.clip_range, self.value_clip_range = clip_range, value_clip_range or None
         self.vf_coef, self.entropy_coef = vf_coef, entropy_coef
-        self.temperature, self.micro_batch_tokens = temperature, micro_batch_tokens
+        self.temperature, self.sizes = temperature, sizes
         self.tolerance = RATIO_TOLERANCE_HALF if half_precision else RATIO_TOLERANCE
 
     def __call__(self, minibatch: PPOBatch, *, first: bool) -> dict[str, float]:
@@ -104,10 +105,15 @@ class MinibatchGradient:
         Raises:
             TrainingError: if a loss is not finite, or a first ratio is not 1.
         """
+        return self.sizes.in_micro_batches(minibatch.batch, lambda: self._minibatch(minibatch, first))
+
+    def _minibatch(self, minibatch: PPOBatch, first: bool) -> dict[str, float]:
+        """Do the work of `__call__` in the micro-batches of now; an earlier attempt leaves no gradient."""
+        self.model.zero_grad(set_to_none=True)
         token_count = max(float(self._sum(minibatch.batch.response_mask.sum().double())), 1.0)
         sums = torch.zeros(7, dtype=torch.float64, device=minibatch.batch.ids.device)
         deviation = ratio_max = torch.zeros((), device=sums.device)
-        micro_batches = [minibatch.rows(index) for index in minibatch.batch.groups(self.micro_batch_tokens)]
+        micro_batches = [minibatch.rows(index) for index in minibatch.batch.groups(self.sizes.micro_batch_tokens)]
         for number, part in enumerate(micro_batches, start=1):
             last = number == len(micro_batches)
             with nullcontext() if last else self.accelerator.no_sync(self.model):

@@ -1,6 +1,5 @@
 """The story critic's spans and sentences, and the metrics, checked by hand and on a real model."""
 
-import builtins
 import itertools
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from text2grad import Critique, Example
 from text2grad.errors import ConfigError
 from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings, words as _story_words
 
-pytest.importorskip("spellchecker", reason="the story critic needs pyspellchecker: pip install 'text2grad[train]'")
+pytest.importorskip("spellchecker", reason="the story critic needs pyspellchecker")
 
 PROMPT = "One day, Lily went to the park. She"
 
@@ -178,19 +177,13 @@ def test_the_critic_judges_each_story_by_its_own_prompt_and_wants_one_each() -> 
 
 
 def test_a_missing_spelling_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    importer = builtins.__import__
-
-    def without_spelling(name: str, *args: object, **kwargs: object) -> object:
-        if name == "spellchecker":
-            raise ModuleNotFoundError("No module named 'spellchecker'")
-        return importer(name, *args, **kwargs)  # type: ignore[arg-type]
-
     _story_words.dictionary.cache_clear()
-    monkeypatch.setattr(builtins, "__import__", without_spelling)
+    monkeypatch.setitem(sys.modules, "spellchecker", None)
     with pytest.raises(ConfigError) as error:
         StoryCritic()
     assert str(error.value) == (
-        "the story critic needs pyspellchecker, which is not installed: pip install 'text2grad[train]'"
+        'the story critic needs spellchecker, not installed here: run pip install -e ".[train]" in the repository of '
+        "text2grad"
     )
 
 

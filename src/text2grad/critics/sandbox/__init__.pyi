@@ -1,1 +1,1 @@
-from .sandbox import Sandbox as Sandbox, run_tests as run_tests, with_names as with_names
+from .sandbox import STRONG as STRONG, Sandbox as Sandbox, run_tests as run_tests, with_names as with_names

@@ -17,7 +17,7 @@ from typing import Any
 
 from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Answer, Prompt
-from text2grad.errors import ConfigError, RequestError
+from text2grad.errors import RequestError, require
 from text2grad.feedback import MAX_CHARS
 
 MAX_REPLY_BYTES = 2 * 2**20
@@ -38,10 +38,9 @@ class ServerClient:
         Raises:
             ConfigError: if openai is not installed, or if the key, the model or the address is missing or wrong.
         """
-        try:
-            import openai
-        except ImportError as error:
-            raise ConfigError('annotation needs the openai client: pip install "text2grad[annotate]"') from error
+        require("openai", "aiohttp", extra="annotate", purpose="a critic on a server")
+        import openai
+
         endpoint.check()
         self.endpoint, self._key = endpoint, endpoint.api_key
         self._client = openai.AsyncOpenAI(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from text2grad.errors import ConfigError
+from text2grad.errors import require
 from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate
 
 Ratings = Sequence[Sequence[bool | None]]
@@ -88,10 +88,9 @@ def _pairs_alike(counts: Any) -> Any:
 
 
 def _alpha(ratings: Ratings) -> float | None:
-    try:
-        import krippendorff
-    except ImportError as error:
-        raise ConfigError('agreement needs the package krippendorff: pip install "text2grad[eval]"') from error
+    require("krippendorff", extra="eval", purpose="the agreement of raters")
+    import krippendorff
+
     data = np.array([[np.nan if one is None else float(one) for one in rater] for rater in ratings])
     if len(np.unique(data[~np.isnan(data)])) < 2:
         return None

@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.errors import ConfigError, ModelError
+from text2grad.errors import ModelError, require
 from text2grad.experiments.critic_quality.intervals import Ratio
 from text2grad.experiments.critic_quality.pairs import Pair
 from text2grad.models import context_of
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
-MISSING = 'ROUGE and BLEU need the packages rouge-score and sacrebleu: pip install "text2grad[eval]". Or add --no-words'
 
 
 class Encoder(NamedTuple):
@@ -44,11 +43,7 @@ def check_words() -> None:
     Raises:
         ConfigError: if a package is missing.
     """
-    try:
-        import rouge_score  # noqa: F401
-        import sacrebleu  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(MISSING) from error
+    require("rouge_score", "sacrebleu", extra="eval", purpose="ROUGE and BLEU", otherwise="add --no-words")
 
 
 def with_words(pairs: Sequence[Pair]) -> list[int]:

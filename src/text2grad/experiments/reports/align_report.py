@@ -96,8 +96,6 @@ def print_report(console: Console, args: argparse.Namespace, gathered: Gathered)
     _print_problems(console, "skipped:", gathered.skipped)
     flagged = [" ".join(span.split()) for counts in gathered.tasks.values() for span in counts.flagged]
     _print_problems(console, "first spans without word overlap with the feedback:", flagged[: args.show])
-    if args.out is not None:
-        console.print(plain(f"\nwritten: {args.out}/{', '.join(FILES)}"), soft_wrap=True)
 
 
 def _names(args: argparse.Namespace) -> str:

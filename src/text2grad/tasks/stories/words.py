@@ -3,7 +3,7 @@
 import re
 from functools import cache, lru_cache
 
-from text2grad.errors import ConfigError
+from text2grad.errors import require
 
 _DIGIT = re.compile(r"\d")
 _DRAWN_OUT = re.compile(r"(.)\1{2,}")
@@ -29,12 +29,9 @@ def dictionary() -> frozenset[str]:
     Raises:
         ConfigError: if pyspellchecker is not installed.
     """
-    try:
-        from spellchecker import SpellChecker
-    except ImportError as error:
-        raise ConfigError(
-            "the story critic needs pyspellchecker, which is not installed: pip install 'text2grad[train]'"
-        ) from error
+    require("spellchecker", extra="train", purpose="the story critic")
+    from spellchecker import SpellChecker
+
     return frozenset(SpellChecker(language="en")) | frozenset(_ALSO_ENGLISH.split())
 
 

@@ -1,0 +1,159 @@
+"""`text2grad doctor`: extras, devices, sandbox and versions of this installation, and the lines that add the rest."""
+
+import argparse
+import os
+import platform
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from text2grad.cli.options import add_command
+from text2grad.errors import INSTALL, Text2GradError, is_installed, require
+
+MODULES = {
+    "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
+    "annotate": ("openai", "aiohttp", "tenacity"),
+}
+"""Modules of an extra that its commands load."""
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "annotate": ("annotate",),
+    "win-rate": ("annotate",),
+    **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
+}
+"""Extras without which a command cannot begin, where they differ from [train]; others are named where they are used."""
+
+ABOUT = {
+    "train": "everything that loads a model",
+    "annotate": "critics on OpenAI-compatible servers",
+    "eval": "ROUGE, BLEU and the agreement of raters",
+    "importance": 'reward.weighting = "token_importance"',
+    "vllm": 'critic.kind = "vllm"; in an environment of its own, beside [train]',
+    "dev": "tests and checks of the project",
+}
+TRACKERS = ("tensorboard", "wandb", "trackio")
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*(?:>=\s*([\d.]+))?.*?extra\s*==\s*['\"]([\w-]+)['\"]")
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    add_command(
+        commands,
+        "doctor",
+        run,
+        "show which extras, devices, sandbox and versions there are",
+        "Show which optional packages are installed, in which versions, on which devices models can run, and how "
+        "strongly model-written code is isolated. Of each missing part the line that installs it is shown.",
+        "example:\n  text2grad doctor",
+    )
+
+
+def check_extras(command: str) -> None:
+    """Check that the extras that a command needs are installed, before its work starts.
+
+    Raises:
+        ConfigError: if a package is missing; the message names the extra and the line that installs it.
+    """
+    for extra in NEEDS.get(command, ("train",)):
+        require(*MODULES[extra], extra=extra, purpose=f"text2grad {command}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the state of the installation."""
+    console = Console(soft_wrap=True)
+    console.print(f"text2grad {version('text2grad')}, Python {platform.python_version()}, {platform.platform()}\n")
+    missing = _print_extras(console)
+    console.print("\ndevices")
+    for line in _devices():
+        console.print(Text(f"  {line}"))
+    console.print("\nisolation of model-written code (unit tests of code)")
+    for line in _isolation():
+        console.print(Text(f"  {line}"))
+    console.print("\ntrackers (run.tracker)")
+    for name in TRACKERS:
+        console.print(Text(f"  {name:13}{_version(name) or f'not installed: pip install {name}'}"))
+    if missing:
+        console.print("\nin the repository of text2grad:")
+        for extra in missing:
+            console.print(Text(f"  {INSTALL.format(extra=extra):28}# {ABOUT.get(extra, extra)}"))
+    return 0
+
+
+def wanted() -> dict[str, list[tuple[str, str]]]:
+    """Return (package, least version) of each extra, as the installed project declares them."""
+    extras: dict[str, list[tuple[str, str]]] = {}
+    for requirement in requires("text2grad") or ():
+        if found := _REQUIREMENT.match(requirement):
+            name, least, extra = found.groups()
+            extras.setdefault(extra, []).append((name, least or ""))
+    return dict(sorted(extras.items(), key=lambda pair: [*ABOUT, pair[0]].index(pair[0])))
+
+
+def _print_extras(console: Console) -> list[str]:
+    """Print a table of the extras and their packages; return the extras that are not complete."""
+    table, missing = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0)), []
+    for column in ("extra", "package", "wanted", "installed"):
+        table.add_column(column, no_wrap=True)
+    for extra, packages in wanted().items():
+        for row, (name, least) in enumerate(packages):
+            there = _version(name)
+            state = there or "–"
+            if there and least and _parts(there) < _parts(least):
+                state = f"{there}: too old"
+            if state != there and extra not in missing:
+                missing.append(extra)
+            table.add_row(Text("" if row else f"[{extra}]"), name, f">={least}" if least else "any", state)
+        table.add_row()
+    console.print(table)
+    return missing
+
+
+def _version(package: str) -> str:
+    """Return the version of a package, or "" if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _parts(text: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", text.partition("+")[0])]
+
+
+def _devices() -> Iterator[str]:
+    """Yield the processor, and each accelerator with its memory."""
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    yield f"cpu           {os.cpu_count()} cores, {pages:.0f} GiB of memory"
+    if not is_installed("torch"):
+        yield "accelerators  unknown without torch"
+        return
+    import torch
+
+    if not torch.accelerator.is_available():
+        yield "accelerators  none that torch sees"
+    elif torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(number)
+            yield f"cuda:{number}        {device.name}, {device.total_memory / 2**30:.0f} GiB"
+    else:
+        yield f"accelerator   {torch.accelerator.current_accelerator()}"
+
+
+def _isolation() -> Iterator[str]:
+    """Yield whether each level of the sandbox works, the strongest first."""
+    from text2grad.critics.sandbox import STRONG, Sandbox
+
+    for level in STRONG:
+        try:
+            with Sandbox(workers=1, isolation=level):
+                yield f"{level:13} works"
+        except Text2GradError as error:
+            reason = str(error).partition("Tried ")[2] or str(error)
+            yield f"{level:13} does not work: {' '.join(reason.split())[:160]}"
+    pytest = "installed" if is_installed("pytest") else "not installed: pip install pytest"
+    yield f"{'pytest':13} {pytest}"

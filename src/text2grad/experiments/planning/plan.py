@@ -1,0 +1,371 @@
+"""A recipe → memory by role and phase, time of a step, tokens and money, and settings that make it fit.
+
+Memory is traced (`trace`) for the longest prompt and the longest response, on one process of `processes`. The optimizer
+has its state from the second step on, so it counts in every phase. Beyond the tensors a process has
+
+    CPU     OVERHEAD["cpu"] for tokenizer and Python objects
+    GPU     OVERHEAD["cuda"] for CUDA's context and libraries, and 5 % that the caching allocator cannot use
+
+(the figures for a GPU are assumptions). Time: products at `mfu` of the device's rate; an operation takes at least
+`call_s`; a decoding step at least one reading of weights and KV cache. The critic's time is measured by
+`text2grad rehearse`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError, ModelError
+from text2grad.experiments.planning.devices import GB, Device
+from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
+from text2grad.feedback import read_examples
+from text2grad.models import context_of, encode_prompts, load_tokenizer
+from text2grad.reward_models import shares_base
+from text2grad.tasks import built_in
+from text2grad.types import Example
+
+OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
+FRAGMENTATION = {"cpu": 1.0, "cuda": 1.05}
+CRITIQUE_TOKENS = 512  # most tokens of a critique by a local reward model without a saved limit
+SMALLEST_LORA = 16
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of the prompts: number of prompts, mean and longest."""
+
+    prompts: int
+    mean: float
+    longest: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run needs, per process.
+
+    Attributes:
+        phases: bytes by phase and role.
+        lengths: of the prompts.
+        response_tokens: length limit of a response.
+        sampled_tokens: most response tokens of one step, all processes.
+        seconds: of one step by phase; empty if the device's rates are unknown.
+        parameters: of the policy, and the trained ones.
+    """
+
+    phases: dict[str, dict[str, int]]
+    lengths: Lengths
+    response_tokens: int
+    sampled_tokens: int
+    parameters: tuple[int, int]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the peak phase."""
+        return sum(self.phases[self.peak_phase].values())
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Settings that make a run fit, and its peak in bytes then."""
+
+    settings: dict[str, Any]
+    peak: int
+
+
+class Planner:
+    """Plans one recipe and its variants; traces are kept, so that variants share them."""
+
+    def __init__(self, recipe: Recipe, device: Device, *, processes: int = 1, prompt_tokens: int | None = None) -> None:
+        """Read the config of the policy and measure the prompts.
+
+        Args:
+            recipe: the settings.
+            device: the device of one process.
+            processes: number of processes, one GPU each.
+            prompt_tokens: length of all prompts; None measures the recipe's prompts with the policy's tokenizer.
+
+        Raises:
+            ConfigError: if the batch cannot be shared by the processes.
+            ModelError: if config or tokenizer cannot be read.
+            DataError: if the prompts cannot be used.
+        """
+        shares = processes * recipe.ppo.minibatches
+        if recipe.rollout.batch_size % shares:
+            raise ConfigError(
+                f"rollout.batch_size = {recipe.rollout.batch_size} cannot be shared evenly by {processes} processes × "
+                f"ppo.minibatches = {recipe.ppo.minibatches}; choose a multiple of {shares}"
+            )
+        self.recipe, self.device, self.processes = recipe, device, processes
+        self.config = read_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
+        self.lengths = (
+            Lengths(recipe.data.examples, prompt_tokens, prompt_tokens) if prompt_tokens else self._measured_lengths()
+        )
+        context = context_of(type("", (), {"config": self.config}))
+        if self.lengths.longest + recipe.rollout.max_new_tokens > context:
+            raise ConfigError(
+                f"prompts of {self.lengths.longest} tokens and rollout.max_new_tokens = "
+                f"{recipe.rollout.max_new_tokens} exceed the model's context of {context}; lower the latter, or set "
+                'data.too_long = "skip"'
+            )
+        self._models: dict[str, TracedModel] = {}
+        self._passes: dict[tuple[Any, ...], Any] = {}
+
+    def plan(self, recipe: Recipe | None = None) -> Plan:
+        """Return the plan of the recipe, or of a variant of it."""
+        recipe = recipe or self.recipe
+        model, prompt, response = self._model(recipe), self.lengths.longest, recipe.rollout.max_new_tokens
+        weights, cuda = model.weights, self.device.kind == "cuda"
+        share = recipe.rollout.batch_size // self.processes
+        sampled = min(recipe.rollout.rows_at_once, share)
+        prompts, decoding = self._traced(recipe, "rollout", sampled)
+        fitting = max(recipe.ppo.micro_batch_tokens // (prompt + response), 1)
+        minibatch = share // recipe.ppo.minibatches
+        scored, updated = min(fitting, share), min(fitting, minibatch)
+        score, update = self._traced(recipe, "score", scored), self._traced(recipe, "update", updated)
+        grads = weights.trainable
+        static = {
+            "policy": weights.policy,
+            "reference": weights.reference,
+            "value function": weights.value,
+            "optimizer states": 2 * weights.trainable,
+            **({"gradient buckets": grads} if self.processes > 1 else {}),
+        }
+        rollout = max((prompts, decoding), key=lambda one: one.peak)
+        phases = {
+            "rollout": {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept},
+            **self._critic(recipe),
+            "score": {"working": score.peak},
+            "update": _update_roles(update, grads, accumulated=minibatch > updated),
+            "optimizer": {"gradients": grads, "working": grads if cuda else 2 * weights.largest},
+        }
+        return Plan(
+            {name: self._with_overhead({**static, **own}) for name, own in phases.items()},
+            self.lengths,
+            response,
+            recipe.rollout.batch_size * response,
+            (weights.parameters, weights.trained_parameters),
+            self._seconds(recipe, prompts, decoding, score, update) if self.device.flops else {},
+        )
+
+    def advice(self, memory: int) -> list[Advice]:
+        """Return settings with which the peak fits into `memory` bytes: first those that change no result."""
+        found = []
+        for first in self._stronger():
+            settings = self._fitting(first, memory)
+            if settings is not None:
+                found.append(settings)
+            if len(found) == 2:
+                break
+        return found
+
+    def _stronger(self) -> Iterator[dict[str, Any]]:
+        """Yield sets of settings that save more and more memory."""
+        settings: dict[str, Any] = {}
+        yield dict(settings)
+        model = self.recipe.model
+        if not model.gradient_checkpointing:
+            settings["model.gradient_checkpointing"] = True
+            yield dict(settings)
+        if model.value == "model":
+            settings["model.value"] = "trunk"
+            yield dict(settings)
+        if not model.lora_r:
+            settings["model.lora_r"] = SMALLEST_LORA
+            yield dict(settings)
+        if model.dtype in ("auto", "float32"):
+            settings["model.dtype"] = "bfloat16"
+            yield dict(settings)
+
+    def _fitting(self, settings: dict[str, Any], memory: int) -> Advice | None:
+        """Halve the sizes of pieces of the phases that do not fit; None if single rows do not fit."""
+        settings = dict(settings)
+        while True:
+            recipe = with_settings(self.recipe, settings)
+            plan = self.plan(recipe)
+            if plan.peak <= memory:
+                return Advice(settings, plan.peak)
+            if plan.peak_phase == "rollout" and recipe.rollout.rows_at_once > 1:
+                share = recipe.rollout.batch_size // self.processes
+                settings["rollout.rows_at_once"] = min(recipe.rollout.rows_at_once, share) // 2 or 1
+                if share == 1:
+                    return None
+            elif plan.peak_phase in ("score", "update"):
+                row = self.lengths.longest + recipe.rollout.max_new_tokens
+                share = recipe.rollout.batch_size // self.processes
+                now = min(recipe.ppo.micro_batch_tokens, share * row)
+                if now // row <= 1:
+                    return None
+                settings["ppo.micro_batch_tokens"] = max(now // row // 2, 1) * row
+            else:
+                return None
+
+    def _measured_lengths(self) -> Lengths:
+        recipe = self.recipe
+        examples = recipe_examples(recipe)
+        try:
+            tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
+        except ModelError as error:
+            raise ModelError(
+                f"{error}. Give the length of prompts with --prompt-tokens N to plan without it"
+            ) from error
+        ids = encode_prompts(tokenizer, examples, prompt_format=recipe.rollout.prompt_format)
+        limit = context_of(type("", (), {"config": self.config})) - recipe.rollout.max_new_tokens
+        kept = [len(one) for one in ids if recipe.data.too_long == "refuse" or len(one) <= limit]
+        if not kept:
+            raise ConfigError(f"no prompt leaves room for rollout.max_new_tokens = {recipe.rollout.max_new_tokens}")
+        return Lengths(len(kept), sum(kept) / len(kept), max(kept))
+
+    def _model(self, recipe: Recipe) -> TracedModel:
+        key = recipe.model.model_dump_json()
+        if key not in self._models:
+            self._models = {key: TracedModel(self.config, recipe.model, device=self.device.kind)}
+        return self._models[key]
+
+    def _traced(self, recipe: Recipe, phase: str, rows: int) -> Any:
+        prompt, response = self.lengths.longest, recipe.rollout.max_new_tokens
+        entropy, kl = recipe.ppo.entropy_coef > 0, recipe.ppo.kl
+        key = (recipe.model.model_dump_json(), phase, rows, response, entropy, kl)
+        if key not in self._passes:
+            model = self._model(recipe)
+            work = {
+                "rollout": lambda: model.rollout(rows, prompt, response),
+                "score": lambda: model.score(rows, prompt, response, kl=kl),
+                "update": lambda: model.update(rows, prompt, response, entropy=entropy),
+            }
+            self._passes[key] = work[phase]()
+        return self._passes[key]
+
+    def _with_overhead(self, roles: Mapping[str, int]) -> dict[str, int]:
+        kind = self.device.kind
+        other = OVERHEAD[kind] + int(sum(roles.values()) * (FRAGMENTATION[kind] - 1))
+        return {name: size for name, size in {**roles, "other": other}.items() if size}
+
+    def _critic(self, recipe: Recipe) -> dict[str, dict[str, int]]:
+        """Return the memory of a reward model in this process; its weights stay in the other phases, too."""
+        critic = recipe.critic
+        if critic.use or not critic.model or critic.kind == "server":
+            return {}
+        if critic.kind == "vllm":
+            return {"critic": {"vLLM": int(recipe.vllm.gpu_memory_utilization * self.device.memory)}}
+        files = list(Path(critic.model).glob("*.safetensors"))
+        if not files:
+            raise ModelError(f"critic.model = {critic.model!r} holds no *.safetensors, whose size a plan needs")
+        own = {"reward model": sum(file.stat().st_size for file in files)}
+        if critic.kind == "generative" and shares_base(recipe):
+            rows = min(64, recipe.rollout.batch_size // self.processes)
+            prompt = self.lengths.longest + recipe.rollout.max_new_tokens
+            model, key = self._model(recipe), ("critic", recipe.model.model_dump_json(), rows, prompt)
+            if key not in self._passes:
+                self._passes[key] = model.rollout(rows, prompt, CRITIQUE_TOKENS)
+            longest = max(self._passes[key], key=lambda one: one.peak)
+            own |= {"KV cache": longest.kept, "working": longest.peak - longest.kept}
+        return {"critic": own}
+
+    def _seconds(self, recipe: Recipe, prompts: Pass, decoding: Pass, score: Pass, update: Pass) -> dict[str, float]:
+        """Return the seconds of one step by phase."""
+        device, weights, rollout = self.device, self._model(recipe).weights, recipe.rollout
+        scale = (self.lengths.mean + rollout.max_new_tokens) / (self.lengths.longest + rollout.max_new_tokens)
+        share = rollout.batch_size // self.processes
+
+        def products(one: Pass, rows: int, scale: float = 1.0) -> float:
+            times = math.ceil(rows / one.rows)
+            return max(one.flops * scale / (device.flops * device.mfu), one.calls * device.call_s) * times
+
+        read = (weights.policy + decoding.kept / 2) / device.bandwidth
+        calls = math.ceil(share / decoding.rows)
+        token = max(read, decoding.flops / (device.flops * device.mfu), decoding.calls * device.call_s)
+        minibatch = share // recipe.ppo.minibatches
+        return {
+            "rollout": products(prompts, share) + calls * rollout.max_new_tokens * token,
+            "score": products(score, share, scale),
+            "update": recipe.ppo.epochs * recipe.ppo.minibatches * products(update, minibatch, scale),
+        }
+
+
+def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with settings changed, named as for `--set`."""
+    for name, value in settings.items():
+        section, key = name.split(".")
+        changed = getattr(recipe, section).model_copy(update={key: value})
+        recipe = recipe.model_copy(update={section: changed})
+    return recipe
+
+
+def recipe_examples(recipe: Recipe) -> Sequence[Example]:
+    """Return the training prompts of a recipe.
+
+    Raises:
+        ConfigError: if it names none.
+        DataError: if they cannot be read.
+    """
+    if recipe.data.task:
+        return built_in(recipe.data.task).train(recipe.data.examples, recipe.run.seed)
+    if not recipe.data.train:
+        raise ConfigError("[data] names neither a task nor a train file; set one of them")
+    return read_examples(recipe.data.train)
+
+
+@dataclass(frozen=True)
+class Money:
+    """Estimated tokens and US dollars of annotation with the prices of [annotate].
+
+    Attributes:
+        responses: number of responses.
+        prompt_tokens: of all requests.
+        answer_tokens: of all answers.
+        cost: US dollars.
+    """
+
+    responses: int
+    prompt_tokens: int
+    answer_tokens: int
+    cost: float
+
+
+def annotation_cost(recipe: Recipe, lengths: Lengths, *, responses: int, answer_tokens: int) -> Money:
+    """Return the price of critiques of `responses` responses.
+
+    A request holds the template's instructions (4 characters per token), a prompt of mean length and a response of the
+    length limit.
+    """
+    from text2grad.critics.servers import Spending, Template
+
+    settings = recipe.annotate
+    empty = Template(settings.template, settings.reasoning).messages(Example("x"), "")[0]["content"]
+    request = len(empty) // 4 + round(lengths.mean) + recipe.rollout.max_new_tokens
+    prices = Spending(input_price=settings.input_price, output_price=settings.output_price)
+    total = responses * request, responses * answer_tokens
+    return Money(responses, *total, prices.cost(*total))
+
+
+def _update_roles(update: Pass, gradients: int, *, accumulated: bool) -> dict[str, int]:
+    """Split the peak of forward and backward; gradients grow while activations go, unless earlier ones exist."""
+    peak = update.accumulated_peak if accumulated else max(update.peak, gradients)
+    activations = min(max(update.kept, 0), peak)
+    share = gradients if accumulated else min(gradients, peak - activations)
+    return {"activations": activations, "gradients": share, "working": max(peak - activations - share, 0)}
+
+
+def gigabytes(size: float) -> str:
+    """Return bytes as text in GB (10⁹ bytes).
+
+    Example:
+        >>> gigabytes(21_300_000_000), gigabytes(4_200_000)
+        ('21.3 GB', '0.004 GB')
+    """
+    return (
+        f"{size / GB:.1f} GB"
+        if size >= 10 * GB
+        else f"{size / GB:.2f} GB"
+        if size >= GB / 10
+        else f"{size / GB:.3f} GB"
+    )

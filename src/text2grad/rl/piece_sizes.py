@@ -1,0 +1,134 @@
+"""Out of memory: the work is done again in smaller pieces where that changes no result; else the error names settings.
+
+Micro-batches only bound memory: gradients are sums over rows, so halved micro-batches give the same gradient up to the
+order of fp32 sums. Rows of one generate call do not depend on each other, since each row has its own uniform numbers.
+A minibatch, a scoring pass or a rollout that ran out of memory is dropped whole and begun anew; the smaller size stays
+for the rest of the run and is saved in its checkpoints, so that a resumed run computes in the same pieces.
+
+With several processes nothing is halved: one of them would leave a collective operation that the others wait in.
+"""
+
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from text2grad.errors import OutOfMemory, is_out_of_memory
+from text2grad.models import TokenBatch
+from text2grad.progress import note
+
+Result = TypeVar("Result")
+
+HELP = {
+    "rollout": "lower rollout.rows_at_once (now {rows_at_once}) or rollout.max_new_tokens",
+    "score": "lower ppo.micro_batch_tokens (now {micro_batch_tokens}), or train an adapter (model.lora_r), which needs "
+    "no copy of the weights as reference",
+    "update": "lower ppo.micro_batch_tokens (now {micro_batch_tokens}), or set model.gradient_checkpointing = true",
+}
+"""The settings that lower the memory of each phase."""
+
+
+class PieceSizes:
+    """The sizes of the pieces in which a run samples, scores and updates.
+
+    Attributes:
+        micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
+        rows_at_once: rows of one generate call.
+        changed: True after a size was halved, until it is set to False.
+    """
+
+    def __init__(self, *, micro_batch_tokens: int, rows_at_once: int = 64, may_halve: bool = True) -> None:
+        """Take the sizes of the recipe; `may_halve` is False where several processes must agree."""
+        self.micro_batch_tokens, self.rows_at_once, self.may_halve = micro_batch_tokens, rows_at_once, may_halve
+        self._asked = {"micro_batch_tokens": micro_batch_tokens, "rows_at_once": rows_at_once}
+        self.changed = False
+
+    def state(self) -> dict[str, dict[str, int]]:
+        """Return the sizes of the recipe and those in use, as JSON data."""
+        used = {"micro_batch_tokens": self.micro_batch_tokens, "rows_at_once": self.rows_at_once}
+        return {"asked": self._asked, "used": used}
+
+    def restore(self, state: dict[str, dict[str, int]]) -> None:
+        """Take the sizes of a checkpoint, except those that the recipe has changed since."""
+        for name, size in state["used"].items():
+            if state["asked"][name] == self._asked[name]:
+                setattr(self, name, size)
+
+    def in_rows(self, rows: int, work: Callable[[], Result]) -> Result:
+        """Sample `rows` rows by `work`, again with half of `rows_at_once` after each lack of memory."""
+
+        def smaller() -> bool:
+            at_once = min(self.rows_at_once, rows)
+            if at_once > 1:
+                self._use("rows_at_once", at_once // 2)
+            return at_once > 1
+
+        return self._again_while(smaller, work)
+
+    def in_micro_batches(self, batch: TokenBatch, work: Callable[[], Result]) -> Result:
+        """Run `work` on a batch, again with micro-batches of half the tokens after each lack of memory."""
+
+        def smaller() -> bool:
+            lengths = batch.prompt_lengths + batch.response_lengths
+            groups = batch.groups(self.micro_batch_tokens)
+            if all(len(group) == 1 for group in groups):
+                return False
+            largest = max(len(group) * int(lengths[group].max()) for group in groups)
+            self._use("micro_batch_tokens", max(largest // 2, 1))
+            return True
+
+        return self._again_while(smaller, work)
+
+    def _use(self, name: str, size: int) -> None:
+        section = {"rows_at_once": "rollout", "micro_batch_tokens": "ppo"}[name]
+        note(f"out of memory: the run goes on with {section}.{name} = {size}, was {getattr(self, name)}", warning=True)
+        setattr(self, name, size)
+        self.changed = True
+
+    def _again_while(self, smaller: Callable[[], bool], work: Callable[[], Result]) -> Result:
+        while True:
+            try:
+                return work()
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or not self.may_halve or not smaller():
+                    raise
+            free_memory()  # here the error is gone, and with it the tensors of its frames
+
+    @contextmanager
+    def explained(self, phase: str, step: int, *, saved: Callable[[], str]) -> Iterator[None]:
+        """Turn a lack of memory into an error that names the settings of the phase.
+
+        Args:
+            phase: "rollout", "score" or "update".
+            step: number of the step under way.
+            saved: saves what can be saved, and says it.
+
+        Raises:
+            OutOfMemory: in place of torch's and Python's errors.
+        """
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            traceback.clear_frames(error.__traceback__)  # which hold tensors
+            reason: Any = error
+            detail = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            alone = "" if self.may_halve else "; with several processes the sizes are not halved during the run"
+        else:
+            return
+        free_memory()
+        raise OutOfMemory(
+            f"out of memory in the {phase} of step {step}{alone}. {saved()} To fit, "
+            f"{HELP[phase].format(**self.state()['used'])}; `text2grad plan` shows the memory of each phase. ({detail})"
+        ) from reason
+
+
+def free_memory() -> None:
+    """Collect garbage and give cached device memory back."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
