@@ -210,7 +210,8 @@ def test_a_trained_policy_and_its_critic_say_what_they_said(
     home: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", name, "--prompt", "red cat", "--prompt", "two dog", "--seed", "1"]) == 0
-    assert capsys.readouterr().out == EXPECTED["talks"][name]
+    answers, _, _ = capsys.readouterr().out.partition("2 answers: ")
+    assert answers == EXPECTED["talks"][name]
 
 
 @on_a_processor

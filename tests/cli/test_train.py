@@ -18,6 +18,10 @@ from small_run import ColourCritic
 critic = ColourCritic()
 
 
+def interrupted(examples, responses):
+    raise KeyboardInterrupt
+
+
 def metric(example, response):
     return {"cats": float(response.split().count("cat"))}
 
@@ -105,8 +109,9 @@ def test_the_end_of_a_run_shows_before_and_after_files_and_what_is_next(
         assert float(after) == pytest.approx(value, rel=0.01, abs=1e-4)
         assert float(change) == pytest.approx(value - first["metrics"][name], abs=1e-3)
     assert "4 steps of training, 32 responses, " in out
-    files = dict(line.split(maxsplit=1) for line in out.splitlines()[-5:])
+    files = dict(line.split(maxsplit=1) for line in out.splitlines()[-6:])
     assert files.pop("answers") == "text2grad generate run --examples 3"
+    assert files.pop("compare") == "text2grad compare run OTHER_RUN"
     assert list(files) == ["policy", "report", "curves", "numbers"]
     assert all(Path(path).exists() for path in files.values())
     assert json.loads((trained / "results.json").read_bytes())["runs"]["run"]["after"] == last["metrics"]
@@ -141,6 +146,14 @@ def test_a_policy_that_repeats_itself_is_warned_of(monkeypatch: pytest.MonkeyPat
     assert told == []
     warn_of_repetition({"distinct_2": 0.8}, {"distinct_2": 0.39})
     assert told[0].startswith("distinct 2-grams fell from 0.80 to 0.39: ")
+
+
+def test_an_interrupted_first_evaluation_names_the_command_that_goes_on(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "mine.toml", "--out", "stopped", "--set", "critic.use=module_of_train:interrupted"]
+    _, err = call(capsys, *command, code=130)
+    assert err.splitlines()[-1] == f"interrupted. Continue with: text2grad {' '.join(command)} --resume"
 
 
 # generate

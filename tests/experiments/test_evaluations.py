@@ -50,7 +50,7 @@ def settings(place: Path, out: Path, **sections: dict[str, Any]) -> dict[str, An
         "data": {"train": str(place / "prompts.jsonl"), "held_out": 0.2, "eval_every": 2, "eval_examples": 20},
         "critic": {"use": "module_of_a_user:critic"},
         "rollout": {"batch_size": 8, "max_new_tokens": 6},
-        "ppo": {"epochs": 1, "gamma": 0.5},
+        "ppo": {"epochs": 1, "gamma": 0.5, "beta": 5.0},
         "reward": {"positive": 0.5, "negative": -2.0, "truncated": -0.25},
         "optim": {"lr": 3e-3},
         "run": {"steps": 3, "save_every": 2, "out": str(out), "threads": 1, "tracker": "none"},
@@ -131,6 +131,12 @@ def test_the_numbers_follow_from_the_responses(run: Path) -> None:
     assert abs(read(run)[-1]["metrics"]["kl_per_token"]) > 1e-4
 
 
+def test_a_policy_that_did_not_move_says_the_same_again(place: Path, tmp_path: Path) -> None:
+    out = train(place, tmp_path / "run", data={"eval_every": 1}, optim={"lr": 1e-30}, run={"steps": 2})
+    said = [[row["response"] for row in one["responses"]] for one in read(out)]
+    assert said[0] == said[1] == said[2]
+
+
 def test_records_have_all_numbers_per_token(run: Path) -> None:
     for one in read(run):
         assert len(one["records"]) == SHOWN
@@ -141,14 +147,22 @@ def test_records_have_all_numbers_per_token(run: Path) -> None:
             for name in ("ids", "offsets", "delta", "reward", "kl", "value", "advantage"):
                 assert len(record[name]) == row["tokens"], name
             assert record["critique"]["feedback"] == "Colours are welcome, numbers are not."
-    # λ = 0.95, γ = 0.5: the advantage of the last token is δ − β KL − V (+ γ V after a truncation), whitened.
-    record = next(r for r in read(run)[-1]["records"] if not r["truncated"])
-    same = [r for r in read(run)[-1]["records"] if not r["truncated"]]
-    raw = [r["reward"][-1] - 0.05 * r["kl"][-1] - r["value"][-1] for r in same]
-    white = [r["advantage"][-1] for r in same]
-    assert record in same
-    slope = (white[0] - white[1]) / (raw[0] - raw[1])
-    assert all(w == pytest.approx(white[0] + slope * (x - raw[0]), abs=2e-3) for w, x in zip(white, raw, strict=True))
+    # GAE by hand (γ = 0.5, λ = 0.95, β = 5) where the response ended; whitening is one line through all points.
+    raw, white = [], []
+    for record in read(run)[-1]["records"]:
+        after, value = 0.0, 0.0
+        if record["truncated"]:
+            continue
+        for t in reversed(range(len(record["ids"]))):
+            now = record["value"][t]
+            after = record["reward"][t] - 5.0 * record["kl"][t] + 0.5 * value - now + 0.5 * 0.95 * after
+            value = now
+            raw.append(after)
+            white.append(record["advantage"][t])
+    assert len(raw) > 3
+    low, high = raw.index(min(raw)), raw.index(max(raw))
+    slope = (white[high] - white[low]) / (raw[high] - raw[low])
+    assert white == pytest.approx([white[low] + slope * (x - raw[low]) for x in raw], abs=1e-3)
 
 
 def test_distinct_pairs_by_hand() -> None:

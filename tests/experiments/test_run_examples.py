@@ -59,6 +59,8 @@ def test_an_evaluation_takes_a_bounded_number_and_the_others_stay_held_out(tmp_p
     assert len(some.held_out) == 5
     assert all(example in everything.held_out for example in some.held_out)
     assert some.held_out != everything.held_out[:5], "a sorted file is not cut after its first topic"
+    more = split(path, held_out=0.4, eval_examples=10)
+    assert all(example in more.held_out for example in some.held_out), "a larger evaluation holds the smaller one"
     assert split(path, held_out=0.4, eval_examples=0).held_out == []
     doubles = split(write(tmp_path / "b.jsonl", ["a", "a", "a", "b", "b", "b"]), held_out=0.5, eval_examples=2)
     assert len(doubles.held_out) == 2

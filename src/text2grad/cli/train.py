@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    args.directory = Path(recipe.run.out)  # where a run that Ctrl-C ends can be resumed
     if not recipe.model.path:
         raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
     if not recipe.data.task and not recipe.data.train:
@@ -114,6 +115,7 @@ def report(recipe: "Recipe", policy: Path) -> None:
         ("curves", out / "curves.png"),
         ("numbers", out / "results.json"),
         ("answers", f"text2grad generate {quoted} {examples}"),
+        ("compare", f"text2grad compare {quoted} OTHER_RUN"),
     ]
     if recipe.run.tracker == "tensorboard":
         lines.append(("tracker", f"tensorboard --logdir {quoted}"))
