@@ -24,6 +24,7 @@ from text2grad.cli import (
     plan,
     quickstart,
     recipe,
+    rehearse,
     reward,
     reward_baseline,
     study,
@@ -50,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, plan, train, generate, *feedback, *critics, recipe):
+    for module in (quickstart, plan, rehearse, train, generate, *feedback, *critics, recipe):
         module.add_parser(commands)
     return top
 

@@ -15,3 +15,4 @@ from .methods import (
 )
 from .pipeline import Pipeline as Pipeline
 from .recipe_run import learned_critic as learned_critic, main_metric as main_metric, run_recipe as run_recipe
+from .rehearsal import SHOWN as SHOWN, rehearse as rehearse, summary as summary
