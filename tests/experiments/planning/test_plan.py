@@ -14,9 +14,9 @@ from text2grad.cli.__main__ import main
 from text2grad.cli.plan import parse_memory
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError, ModelError
-from text2grad.experiments.planning import DEVICES, Planner, annotation_cost, with_settings
+from text2grad.experiments.planning import DEVICES, Planner, annotation_cost
 from text2grad.experiments.planning.devices import Device, measured, this_machine
-from text2grad.experiments.planning.plan import Lengths
+from text2grad.experiments.planning.plan import Lengths, with_settings
 from text2grad.experiments.planning.trace import TracedModel, read_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
