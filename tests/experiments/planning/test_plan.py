@@ -120,6 +120,7 @@ def test_traced_activations_are_those_that_torch_saves(settings: dict[str, Any])
     assert passes.logp.requires_grad
 
 
+@pytest.mark.slow  # the test of the command takes one advice, too
 def test_the_advice_fits_when_it_is_taken(folder: Path) -> None:
     planner = Planner(recipe(folder, ppo={"micro_batch_tokens": 4096}), CPU, prompt_tokens=8)
     whole = planner.plan().peak
