@@ -34,6 +34,7 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/sandbox.py --json docs/results/sandbox.json
 	$(BIN)/python benchmarks/reward_decode.py --peer --json docs/results/reward_decode.json
 	$(BIN)/python benchmarks/annotate.py --json docs/results/annotate.json
+	$(BIN)/python benchmarks/plan.py --json docs/results/plan.json
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

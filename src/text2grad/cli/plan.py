@@ -149,8 +149,9 @@ def _print(console: Console, recipe: "Recipe", planner: "Planner", found: dict[s
         console.print("no setting makes it fit: take a smaller model, shorter responses, or more memory")
     everything, trained = found["parameters"]
     console.print(
-        f"parameters {everything:,}, trained {trained:,}; {lengths['prompts']:,} prompts of {lengths['mean']:.0f} tokens "
-        f"(longest {lengths['longest']}); at most {found['sampled_tokens']:,} sampled tokens per step",
+        f"parameters {everything:,}, trained {trained:,}; {lengths['prompts']:,} prompts of "
+        f"{lengths['mean']:.0f} tokens (longest {lengths['longest']}); at most {found['sampled_tokens']:,} sampled "
+        "tokens per step",
         highlight=False,
     )
     _print_time(console, recipe, planner, found["seconds"])
@@ -165,8 +166,8 @@ def _print_time(console: Console, recipe: "Recipe", planner: "Planner", seconds:
     total = sum(seconds.values())
     shares = ", ".join(f"{phase} {value / total:.0%}" for phase, value in seconds.items())
     console.print(
-        f"time: {total:.3g} s per step ({shares}), {total * recipe.run.steps / 3600:.3g} h for {recipe.run.steps} steps, "
-        f"without the critic; assumed: {device.mfu:.0%} of {device.flops / 1e12:.3g} TFLOP/s, "
+        f"time: {total:.3g} s per step ({shares}), {total * recipe.run.steps / 3600:.3g} h for {recipe.run.steps} "
+        f"steps, without the critic; assumed: {device.mfu:.0%} of {device.flops / 1e12:.3g} TFLOP/s, "
         f"{device.bandwidth / 1e9:.3g} GB/s, {device.call_s * 1e6:.2g} µs per operation",
         highlight=False,
     )

@@ -29,6 +29,7 @@ from .recipe_run import (
     held_out_examples as held_out_examples,
     run_recipe as run_recipe,
 )
+from .rehearsal import SHOWN as SHOWN, rehearse as rehearse, summary as summary
 from .run_comparison import (
     compare_runs as compare_runs,
     print_compared as print_compared,

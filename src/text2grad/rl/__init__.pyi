@@ -1,6 +1,6 @@
 from .advantages import gae as gae, whiten as whiten
 from .checkpoint import latest_checkpoint as latest_checkpoint
-from .metrics import response_records as response_records, said_nothing as said_nothing
+from .metrics import correlation as correlation, response_records as response_records, said_nothing as said_nothing
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import token_rewards as token_rewards

@@ -3,6 +3,4 @@ from .plan import (
     Planner as Planner,
     annotation_cost as annotation_cost,
     gigabytes as gigabytes,
-    recipe_examples as recipe_examples,
-    with_settings as with_settings,
 )

@@ -15,21 +15,22 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from text2grad.config import Recipe
+from text2grad.config import ModelConfig, Recipe
 from text2grad.errors import ConfigError, ModelError
 from text2grad.experiments.planning.devices import GB, Device
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
 from text2grad.feedback import read_examples
-from text2grad.models import context_of, encode_prompts, load_tokenizer
-from text2grad.reward_models import shares_base
+from text2grad.models import base_named_by, context_of, encode_prompts, load_tokenizer
+from text2grad.reward_models import saved_settings, shares_base
 from text2grad.tasks import built_in
 from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
 FRAGMENTATION = {"cpu": 1.0, "cuda": 1.05}
-CRITIQUE_TOKENS = 512  # most tokens of a critique by a local reward model without a saved limit
+CRITIQUE_TOKENS, CRITIQUE_ROWS = 512, 64  # of a reward model without saved settings
 SMALLEST_LORA = 16
 
 
@@ -109,7 +110,7 @@ class Planner:
         self.lengths = (
             Lengths(recipe.data.examples, prompt_tokens, prompt_tokens) if prompt_tokens else self._measured_lengths()
         )
-        context = context_of(type("", (), {"config": self.config}))
+        context = context_of(SimpleNamespace(config=self.config))
         if self.lengths.longest + recipe.rollout.max_new_tokens > context:
             raise ConfigError(
                 f"prompts of {self.lengths.longest} tokens and rollout.max_new_tokens = "
@@ -137,6 +138,7 @@ class Planner:
             "reference": weights.reference,
             "value function": weights.value,
             "optimizer states": 2 * weights.trainable,
+            **self._critic_weights(recipe),
             **({"gradient buckets": grads} if self.processes > 1 else {}),
         }
         rollout = max((prompts, decoding), key=lambda one: one.peak)
@@ -218,7 +220,7 @@ class Planner:
                 f"{error}. Give the length of prompts with --prompt-tokens N to plan without it"
             ) from error
         ids = encode_prompts(tokenizer, examples, prompt_format=recipe.rollout.prompt_format)
-        limit = context_of(type("", (), {"config": self.config})) - recipe.rollout.max_new_tokens
+        limit = context_of(SimpleNamespace(config=self.config)) - recipe.rollout.max_new_tokens
         kept = [len(one) for one in ids if recipe.data.too_long == "refuse" or len(one) <= limit]
         if not kept:
             raise ConfigError(f"no prompt leaves room for rollout.max_new_tokens = {recipe.rollout.max_new_tokens}")
@@ -231,17 +233,18 @@ class Planner:
         return self._models[key]
 
     def _traced(self, recipe: Recipe, phase: str, rows: int) -> Any:
+        """Return the pass of a phase, or for rollouts both; traced once."""
         prompt, response = self.lengths.longest, recipe.rollout.max_new_tokens
         entropy, kl = recipe.ppo.entropy_coef > 0, recipe.ppo.kl
         key = (recipe.model.model_dump_json(), phase, rows, response, entropy, kl)
         if key not in self._passes:
             model = self._model(recipe)
-            work = {
-                "rollout": lambda: model.rollout(rows, prompt, response),
-                "score": lambda: model.score(rows, prompt, response, kl=kl),
-                "update": lambda: model.update(rows, prompt, response, entropy=entropy),
-            }
-            self._passes[key] = work[phase]()
+            if phase == "rollout":
+                self._passes[key] = model.rollout(rows, prompt, response)
+            elif phase == "score":
+                self._passes[key] = model.score(rows, prompt, response, kl=kl)
+            else:
+                self._passes[key] = model.update(rows, prompt, response, entropy=entropy)
         return self._passes[key]
 
     def _with_overhead(self, roles: Mapping[str, int]) -> dict[str, int]:
@@ -249,26 +252,42 @@ class Planner:
         other = OVERHEAD[kind] + int(sum(roles.values()) * (FRAGMENTATION[kind] - 1))
         return {name: size for name, size in {**roles, "other": other}.items() if size}
 
-    def _critic(self, recipe: Recipe) -> dict[str, dict[str, int]]:
-        """Return the memory of a reward model in this process; its weights stay in the other phases, too."""
+    def _critic_weights(self, recipe: Recipe) -> dict[str, int]:
+        """Return what a reward model in this process occupies in every phase."""
         critic = recipe.critic
         if critic.use or not critic.model or critic.kind == "server":
             return {}
         if critic.kind == "vllm":
-            return {"critic": {"vLLM": int(recipe.vllm.gpu_memory_utilization * self.device.memory)}}
+            return {"vLLM": int(recipe.vllm.gpu_memory_utilization * self.device.memory)}
         files = list(Path(critic.model).glob("*.safetensors"))
         if not files:
             raise ModelError(f"critic.model = {critic.model!r} holds no *.safetensors, whose size a plan needs")
-        own = {"reward model": sum(file.stat().st_size for file in files)}
-        if critic.kind == "generative" and shares_base(recipe):
-            rows = min(64, recipe.rollout.batch_size // self.processes)
-            prompt = self.lengths.longest + recipe.rollout.max_new_tokens
-            model, key = self._model(recipe), ("critic", recipe.model.model_dump_json(), rows, prompt)
-            if key not in self._passes:
-                self._passes[key] = model.rollout(rows, prompt, CRITIQUE_TOKENS)
-            longest = max(self._passes[key], key=lambda one: one.peak)
-            own |= {"KV cache": longest.kept, "working": longest.peak - longest.kept}
-        return {"critic": own}
+        base = base_named_by(critic.model)
+        if base is not None and not shares_base(recipe):
+            files += Path(base).glob("*.safetensors")
+        return {"reward model": sum(file.stat().st_size for file in files)}
+
+    def _critic(self, recipe: Recipe) -> dict[str, dict[str, int]]:
+        """Return the memory of decoding by a generative reward model in this process."""
+        critic = recipe.critic
+        if critic.use or not critic.model or critic.kind != "generative":
+            return {}
+        saved = saved_settings(critic.model)
+        rows = min(saved.get("rows_at_once", CRITIQUE_ROWS), recipe.rollout.batch_size // self.processes)
+        prompt, tokens = (
+            self.lengths.longest + recipe.rollout.max_new_tokens,
+            saved.get("max_new_tokens", CRITIQUE_TOKENS),
+        )
+        key = ("critic", recipe.model.model_dump_json() if shares_base(recipe) else critic.model, rows, prompt, tokens)
+        if key not in self._passes:
+            model = self._model(recipe)
+            if not shares_base(recipe):
+                path, code = base_named_by(critic.model) or critic.model, recipe.model.trust_remote_code
+                config = read_config(path, trust_remote_code=code)
+                model = TracedModel(config, ModelConfig(value="none"), device=self.device.kind)
+            self._passes[key] = max(model.rollout(rows, prompt, tokens), key=lambda one: one.peak)
+        longest = self._passes[key]
+        return {"critic": {"KV cache": longest.kept, "working": longest.peak - longest.kept}}
 
     def _seconds(self, recipe: Recipe, prompts: Pass, decoding: Pass, score: Pass, update: Pass) -> dict[str, float]:
         """Return the seconds of one step by phase."""

@@ -33,7 +33,7 @@ from text2grad.models import (
 from text2grad.rl import prepare_policy
 
 CALLS_PER_COLLECTION = 100
-"""Tensors without data stay in circles of Python objects, which Python's own collection would find too late."""
+"""Recomputed tensors without data stay in circles of Python objects, which are collected too late otherwise."""
 
 
 class Pass(NamedTuple):
@@ -93,17 +93,18 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         calls: operations so far.
     """
 
-    def __init__(self, known: Mapping[int, Tensor]) -> None:
-        """Take the tensors that exist already, by the address of their storage."""
+    def __init__(self, known: Mapping[int, Tensor], *, collect: bool = False) -> None:
+        """Take the tensors that exist already, by the address of their storage; `collect` garbage now and then."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = self.calls = 0
         self._known: dict[int, Any] = dict(known)
+        self._collect = collect
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count what it allocates."""
         out = func(*args, **(kwargs or {}))
         self.calls += 1
-        if self.calls % CALLS_PER_COLLECTION == 0:
+        if self._collect and self.calls % CALLS_PER_COLLECTION == 0:
             gc.collect()
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
@@ -217,7 +218,7 @@ class TracedModel:
                 tiles_as_on(self.device),
                 self.mode,
                 FlopCounterMode(display=False) as flops,
-                Allocations(known) as counted,
+                Allocations(known, collect=self.settings.gradient_checkpointing) as counted,
             ):
                 yield counted, flops
         except (RuntimeError, NotImplementedError, TypeError) as error:
@@ -324,7 +325,8 @@ def read_config(path: str, *, trust_remote_code: bool = False) -> Any:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"cannot read the config of {path!r}: {error}. Without a network, name a directory that holds its "
+            f"cannot read the config of {path!r}: {str(error).splitlines()[0]}. Without a network, "
+            "name a directory that holds its "
             "config.json (--model DIR); a plan needs no weights"
         ) from error
 

@@ -1,0 +1,236 @@
+"""A plan: figures by arithmetic, advice that fits when it is taken, and a measured run beside it (slow)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from places import ROOT
+from text2grad.cli.__main__ import main
+from text2grad.cli.plan import parse_memory
+from text2grad.config.recipe import Recipe, make_recipe
+from text2grad.errors import ConfigError, ModelError
+from text2grad.experiments.planning import DEVICES, Planner, annotation_cost
+from text2grad.experiments.planning.devices import Device, measured, this_machine
+from text2grad.experiments.planning.plan import Lengths, with_settings
+from text2grad.experiments.planning.trace import TracedModel, read_config
+from text2grad.models.adapters import enable_checkpointing
+from text2grad.models.policy import PolicyWithValue
+from text2grad.rl.trainer import prepare_policy
+from tiny_models import batch_of, tiny
+
+CPU = Device("a CPU", "cpu", 8 * 10**9)
+CONFIG = {
+    **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000, "hidden_size": 64},
+    **{"intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"max_position_embeddings": 512, "tie_word_embeddings": False, "dtype": "float32"},
+}
+# embeddings and head 2 · 1000 · 64; the layer: q, o 64², k, v 64 · 32, MLP 3 · 64 · 128, norms 2 · 64; last norm 64
+PARAMETERS = 2 * 64_000 + (2 * 64**2 + 2 * 64 * 32 + 3 * 64 * 128 + 128) + 64
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory that holds a config and no weights."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return tmp_path
+
+
+def recipe(folder: Path, **sections: dict[str, Any]) -> Recipe:
+    base: dict[str, dict[str, Any]] = {
+        "model": {"path": str(folder)},
+        "rollout": {"batch_size": 8, "max_new_tokens": 24},
+        "ppo": {"micro_batch_tokens": 128},
+        "data": {"train": "none.jsonl"},
+    }
+    return make_recipe({name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}})
+
+
+def test_weights_states_and_cache_are_what_arithmetic_says(folder: Path) -> None:
+    plan = Planner(recipe(folder), CPU, prompt_tokens=8).plan()
+    assert plan.parameters == (PARAMETERS, PARAMETERS + 65)
+    update = plan.phases["update"]
+    assert update["policy"] == update["reference"] == 4 * PARAMETERS
+    assert update["optimizer states"] == 2 * 4 * (PARAMETERS + 65)
+    assert update["gradients"] == 4 * (PARAMETERS + 65)  # 4 rows of 32 tokens at once: the second follows the first
+    # 8 rows · 32 tokens · keys and values of 2 heads of 16, fp32; the prompt's pass holds 8 of 32 tokens
+    assert plan.phases["rollout"]["KV cache"] in (8 * 32 * 2 * 32 * 4, 8 * 8 * 2 * 32 * 4)
+    assert plan.sampled_tokens == 8 * 24
+    assert plan.peak == sum(plan.phases[plan.peak_phase].values())
+
+
+def test_lora_bfloat16_and_a_value_model_change_the_roles_they_should(folder: Path) -> None:
+    settings = recipe(folder, model={"path": str(folder), "lora_r": 4, "dtype": "bfloat16", "value": "adapter"})
+    plan = Planner(settings, CPU, prompt_tokens=8).plan()
+    # r (in + out) for q, o 64 + 64; k, v 64 + 32; gate, up, down 64 + 128; fp32, as peft keeps adapters
+    adapter = 4 * (2 * 128 + 2 * 96 + 3 * 192)
+    assert plan.phases["score"]["policy"] == 2 * PARAMETERS + 4 * adapter
+    assert plan.phases["score"]["value function"] == 4 * (adapter + 65)
+    assert "reference" not in plan.phases["score"]
+    assert plan.phases["score"]["optimizer states"] == 2 * 4 * (2 * adapter + 65)
+    own = Planner(recipe(folder, model={"path": str(folder), "value": "model"}), CPU, prompt_tokens=8).plan()
+    assert own.phases["score"]["value function"] == 4 * (PARAMETERS - 64_000 + 65)  # without the output layer
+
+
+def test_less_memory_by_smaller_micro_batches_checkpointing_and_processes(folder: Path) -> None:
+    def activations(**changes: Any) -> int:
+        settings = with_settings(recipe(folder), {name.replace("__", "."): value for name, value in changes.items()})
+        return Planner(settings, CPU, prompt_tokens=8).plan().phases["update"]["activations"]
+
+    whole = activations(ppo__micro_batch_tokens=256)
+    assert activations(ppo__micro_batch_tokens=128) == pytest.approx(whole / 2, rel=0.02)
+    assert activations(ppo__micro_batch_tokens=256, model__gradient_checkpointing=True) < whole / 2
+    eight = Planner(recipe(folder), CPU, processes=8, prompt_tokens=8).plan()
+    assert eight.phases["update"]["gradient buckets"] == 4 * (PARAMETERS + 65)
+    one = Planner(recipe(folder), CPU, prompt_tokens=8).plan()
+    assert eight.phases["update"]["activations"] == pytest.approx(one.phases["update"]["activations"] / 4, rel=0.02)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_r": 2, "value": "adapter"}])
+def test_traced_activations_are_those_that_torch_saves(settings: dict[str, Any]) -> None:
+    """The oracle runs the same pass with data and counts the storages that autograd keeps."""
+    model = tiny("llama")
+    traced = TracedModel(model.config, make_recipe({"model": settings}).model)
+    found = traced.update(3, 5, 7, entropy=False)
+    policy = PolicyWithValue(
+        prepare_policy(model, make_recipe({"model": settings}).model), value=settings.get("value", "trunk")
+    )
+    if "gradient_checkpointing" in settings:
+        enable_checkpointing(policy.policy)
+    policy.train()
+    weights = {parameter.untyped_storage().data_ptr() for parameter in policy.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        passes = policy(batch_of([(5, 7)] * 3))
+    if "gradient_checkpointing" in settings:  # its own hooks hide what it keeps: at least the input of each layer
+        assert found.kept >= sum(kept.values())
+    else:
+        assert found.kept == pytest.approx(sum(kept.values()), rel=0.1)
+    assert passes.logp.requires_grad
+
+
+@pytest.mark.slow  # the test of the command takes one advice, too
+def test_the_advice_fits_when_it_is_taken(folder: Path) -> None:
+    planner = Planner(recipe(folder, ppo={"micro_batch_tokens": 4096}), CPU, prompt_tokens=8)
+    whole = planner.plan().peak
+    small = planner.plan(with_settings(planner.recipe, {"ppo.micro_batch_tokens": 32, "rollout.rows_at_once": 1})).peak
+    memory = (whole + small) // 2
+    advice = planner.advice(memory)
+    assert list(advice[0].settings) == ["ppo.micro_batch_tokens"]
+    assert len(advice) == 2
+    for one in advice:
+        taken = Planner(with_settings(planner.recipe, one.settings), CPU, prompt_tokens=8).plan()
+        assert taken.peak == one.peak <= memory
+    assert planner.advice(10**6) == []
+
+
+def test_the_rollout_is_lowered_where_it_is_the_peak(folder: Path) -> None:
+    settings = recipe(
+        folder, model={"path": str(folder), "lora_r": 2}, rollout={"batch_size": 64, "max_new_tokens": 400}
+    )
+    settings = with_settings(settings, {"ppo.micro_batch_tokens": 408})
+    planner = Planner(settings, CPU, prompt_tokens=100)
+    assert planner.plan().peak_phase == "rollout"
+    advice = planner.advice(planner.plan().peak - 5_000_000)
+    assert advice[0].settings == {"rollout.rows_at_once": 32}
+
+
+def test_time_follows_the_device(folder: Path) -> None:
+    slow = Device("slow", "cuda", 10**12, flops=1e9, bandwidth=1e9, call_s=0.0, mfu=0.5)
+    fast = Device("fast", "cuda", 10**12, flops=2e9, bandwidth=2e9, call_s=0.0, mfu=0.5)
+    found = [Planner(recipe(folder), device, prompt_tokens=8).plan().seconds for device in (slow, fast)]
+    for phase in ("rollout", "score", "update"):
+        assert found[0][phase] == pytest.approx(2 * found[1][phase])
+    # 4 epochs; forward and backward of a full update cost three times a forward pass, and scoring makes two of them
+    assert found[0]["update"] / found[0]["score"] == pytest.approx(4 * 3 / 2, rel=0.25)
+    assert Planner(recipe(folder), CPU, prompt_tokens=8).plan().seconds == {}
+    called = Device("called", "cuda", 10**12, flops=1e18, bandwidth=1e18, call_s=1e-3)
+    assert Planner(recipe(folder), called, prompt_tokens=8).plan().seconds["rollout"] > 24 * 0.05
+
+
+def test_money_is_tokens_times_prices(folder: Path) -> None:
+    settings = recipe(folder, annotate={"input_price": 2.0, "output_price": 10.0})
+    money = annotation_cost(settings, Lengths(5, 100.0, 120), responses=10, answer_tokens=50)
+    assert money.answer_tokens == 500
+    assert money.prompt_tokens % 10 == 0
+    assert money.prompt_tokens > 10 * (100 + 24)
+    assert money.cost == pytest.approx((2.0 * money.prompt_tokens + 10.0 * 500) / 1e6)
+
+
+def test_a_batch_that_cannot_be_shared_and_prompts_without_room_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="choose a multiple of 3"):
+        Planner(recipe(folder), CPU, processes=3, prompt_tokens=8)
+    with pytest.raises(ConfigError, match="exceed the model's context of 512"):
+        Planner(recipe(folder), CPU, prompt_tokens=500)
+
+
+def test_a_model_that_cannot_be_reached_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"cannot read the config of 'no/such-model'.*--model DIR"):
+        read_config("no/such-model")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n')
+    settings = recipe(tmp_path, data={"train": str(tmp_path / "p.jsonl")})
+    with pytest.raises(ModelError, match="--prompt-tokens N"):
+        Planner(settings, CPU)
+
+
+def test_the_command_prints_a_plan_and_its_exit_code_says_whether_it_fits(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "my.toml"
+    path.write_text(
+        f'[model]\npath = "{folder}"\n[data]\ntrain = "x"\n[rollout]\nbatch_size = 8\nmax_new_tokens = 24\n'
+    )
+    asked = ["plan", str(path), "--prompt-tokens", "8"]
+    assert main([*asked, "--device", "h100", "--set", "annotate.input_price=1"]) == 0
+    said = capsys.readouterr().out
+    assert "fits into 80.0 GB" in said
+    assert "TFLOP/s" in said
+    assert "money: text2grad annotate" in said
+    assert main([*asked, "--memory", "44MB", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is False
+    assert found["advice"]
+    settings = found["advice"][0]["settings"]
+    changes = [part for name, value in settings.items() for part in ("--set", f"{name}={json.dumps(value)}")]
+    assert main([*asked, "--memory", "44MB", *changes]) == 0
+    for wrong in (["--memory", "much"], ["--processes", "0"], ["--device", "h100", "--measure"]):
+        assert main([*asked, *wrong]) == 2
+
+
+def test_sizes_are_read() -> None:
+    assert parse_memory("80GiB") == 80 * 2**30
+    for text in ("0GB", "GB", "-1GB", "nan"):
+        with pytest.raises(ConfigError, match="a size such as 24GB"):
+            parse_memory(text)
+
+
+def test_this_machine_is_measured() -> None:
+    found = measured(this_machine(), half=False, threads=1)
+    assert found.memory > 10**9
+    assert 1e8 < found.flops < 1e15
+    assert 1e7 < found.bandwidth < 1e13
+    assert 0 < found.call_s < 1e-2
+    assert DEVICES["h100"].flops == 989e12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", ["15m-full", "15m-lora", "15m-value-model", "15m-checkpointing", "60m-lora"])
+def test_the_plan_is_within_15_percent_of_a_measured_run(case: str) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "plan.py"), "--cases", case]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["ratio"] == pytest.approx(1.0, abs=0.15)
