@@ -72,18 +72,25 @@ class Step:
         from text2grad.config.policy import OptimConfig, PPOConfig
         from text2grad.models.policy import PolicyWithValue, Reference
         from text2grad.rl.optimizers import Optimizers
-        from text2grad.rl.update import Updater
+        from text2grad.rl.update import MinibatchGradient
 
         self.policy, self.vocab, self.kl = policy, vocab, kl
         self.model, self.reference = PolicyWithValue(policy, value="trunk"), Reference(policy)
         optimizers = Optimizers(
-            self.model.policy_parameters(), self.model.value_parameters(), OptimConfig(lr=1e-5), total_steps=9
+            self.model.policy_parameters(),
+            self.model.value_parameters(),
+            total_steps=9,
+            **OptimConfig(lr=1e-5).model_dump(),
         )
         optimizers.begin(0)
-        config = PPOConfig(epochs=EPOCHS, micro_batch_tokens=4096)
-        accelerator = Accelerator(cpu=True)
-        self.update = Updater(
-            self.model, accelerator, config, temperature=1.0, optimizers=optimizers, half_precision=False
+        self.optimizers, self.config = optimizers, PPOConfig(epochs=EPOCHS, micro_batch_tokens=4096)
+        names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef", "micro_batch_tokens")
+        self.gradient = MinibatchGradient(
+            self.model,
+            Accelerator(cpu=True),
+            temperature=1.0,
+            half_precision=False,
+            **self.config.model_dump(include=set(names)),
         )
         generator = random.Random(1)
         self.prompts = [[generator.randrange(vocab) for _ in range(PROMPT)] for _ in range(BATCH)]
@@ -108,13 +115,20 @@ class Step:
         """Return the inputs of PPO: log-probs, KL, values, rewards, advantages."""
         from text2grad.rl.advantages import gae, whiten
         from text2grad.rl.nl_gradient import total_rewards
-        from text2grad.rl.update import Learning
+        from text2grad.rl.update import PPOBatch
 
         mask = batch.response_mask
         scores = self.model.score(batch, self.reference, temperature=1.0, kl=self.kl)
         rewards = total_rewards((batch.response_ids % 3 - 1).float(), scores.kl, mask, beta=0.05)
         advantages, returns = gae(rewards, scores.values, mask, gamma=1.0, lam=0.95)
-        return Learning(batch, scores, whiten(advantages, mask), returns)
+        return PPOBatch(batch, scores, whiten(advantages, mask), returns)
+
+    def update(self, data: Any, *, seed: int) -> None:
+        """Run the epochs of PPO."""
+        from text2grad.rl.trainer import ppo_epochs
+
+        names = {"epochs", "minibatches", "max_ratio", "stop_kl"}
+        ppo_epochs(self.gradient, self.optimizers, data, seed=seed, **self.config.model_dump(include=names))
 
 
 def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:

@@ -24,6 +24,12 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is not on this machine is refused at once: a hub that cannot be reached is asked for 20 seconds."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that fails is asked again at once, with a key that nobody may see."""
     monkeypatch.setattr(cached_client, "FIRST_WAIT_S", 0.001)

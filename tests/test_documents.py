@@ -103,11 +103,11 @@ shorter() {
     reward-baseline) echo --steps 2 --batch-size 4 ;;
   esac
 }
-text2grad() {  # a reward model of random weights labels no token, which ends `train` with status 1
+text2grad() {  # a reward model of random weights labels no token, which ends `train` with status 3
   local status=0
   warm text2grad "$@" $(shorter "$@") 2> ../said || status=$?
   cat ../said >&2
-  [ $status = 0 ] || { [ "$1 $status" = "train 1" ] && grep -q "labelled no token" ../said; }
+  [ $status = 0 ] || { [ "$1 $status" = "train 3" ] && grep -q "labelled no token" ../said; }
 }
 torchrun() { warm torchrun "$@" $(launched "$@"); }    # its own parser reads the options; then one process
 accelerate() { warm accelerate "$@" $(launched "$@"); }

@@ -141,6 +141,16 @@ def test_every_folder_of_tests_is_a_package() -> None:
     }
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_benchmarks_import_names_that_exist(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("text2grad"):
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                found = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
+                assert found, f"{path.name}:{node.lineno}: {node.module} has no {alias.name}"
+
+
 def test_every_exported_name_loads() -> None:
     for package in STUBS:
         module = importlib.import_module(f"text2grad.{package}".rstrip("."))

@@ -190,6 +190,7 @@ def test_of_a_response_annotated_twice_each_annotation_meets_a_prediction(here: 
     assert (found["precision/positive"]["value"], found["recall/negative"]["value"]) == (1 / 2, 0.0)
 
 
+@pytest.mark.usefixtures("no_hub")
 def test_bad_input_is_refused_before_the_critic_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     never = command(here, critic="never")
     assert "cannot load a tokenizer from nowhere: no such directory" in refused(

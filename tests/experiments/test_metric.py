@@ -61,7 +61,7 @@ def test_an_error_names_file_line_and_response(module: Path) -> None:
     with pytest.raises(MetricError) as caught:
         measure(load_metric("metric_of_a_user:fails"), EXAMPLES, RESPONSES, first=10, total=20)
     assert str(caught.value) == (
-        "the metric failed on held-out response 12 of 20: ZeroDivisionError at metric_of_a_user.py, line 10: "
+        "the metric failed on held-out response 12 of 20: ZeroDivisionError at metric_of_a_user.py:10: "
         "division by zero. Mend the metric; a run goes on with --resume"
     )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

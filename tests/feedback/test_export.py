@@ -123,7 +123,7 @@ def test_the_export_command_writes_the_folder_and_pushes_nothing_without_a_name(
     assert not (tmp_path / "ds").exists()
     assert main(arguments) == 0
     assert read_source(tmp_path / "ds" / DATA_FILE) == ANNOTATIONS * 2
-    assert "4 annotations" in capsys.readouterr().out
+    assert "annotations   4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from constrained_writing import begin, written
 from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
+from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.decoding.constrained import ConstrainedProcessor
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
@@ -218,9 +219,10 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
     model = GenerativeRewardModel.load(home / "voting" / "model")
     assert model.votes == 5
     by_threshold = {}
+    held_out = HeldOutSet(run.tokenizer, read_annotations(home / "voting" / "held_out.jsonl"))
     for number in range(1, 6):  # an oracle: each vote_threshold measured as a critic of its own
         model.vote_threshold = number / 5
-        by_threshold[number / 5] = run.evaluation.held_out.measure(model)
+        by_threshold[number / 5] = held_out.measure(model)
     f1s = {vote_threshold: span_f1(quality)["f1"] for vote_threshold, quality in by_threshold.items()}
     assert len(set(f1s.values())) > 1
     measured = json.loads((home / "voting" / "results.json").read_bytes())["measured"]

@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import small_reward
 from small_run import EXAMPLES, tokenizer_and_model
@@ -126,7 +127,8 @@ class Ended:
 def attempt(directory: Path, words: list[str]) -> Ended:
     """Run a command in this process, in a directory; whatever a terminal would show is the text."""
     shown, modules = io.StringIO(), set(sys.modules)
-    with in_directory(directory), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+    no_hub = mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it is asked for 20 seconds
+    with no_hub, in_directory(directory), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")

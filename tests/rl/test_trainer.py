@@ -185,6 +185,7 @@ def test_weights_that_are_not_numbers_stop_the_run_with_the_way_out(tmp_path: Pa
     assert (tmp_path / "run" / "checkpoints" / "step-000001").exists()
 
 
+@pytest.mark.usefixtures("no_hub")
 def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     tokenizer, model = small_run.tokenizer_and_model()
     critic, recipe = small_run.ColourCritic(), small_run.recipe(tmp_path / "run")

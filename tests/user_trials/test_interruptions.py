@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trial_world import attempt, make_world
+from trial_world import make_world
 
 SLOW_CRITIC = "import time\nimport colours\ndef critic(e, r):\n    time.sleep(0.4)\n    return colours.critic(e, r)\n"
 TRAIN = "train my.toml --critic slow:critic --set run.steps=40 --set run.save_every=100"
@@ -100,8 +100,6 @@ def test_train_finishes_its_step_and_goes_on(number: int, code: int, world: Path
     assert "Traceback" not in ended.err
     assert steps(run) == int(found[1])
     assert (run / "checkpoints" / f"step-{int(found[1]):06d}").is_dir()
-    more = attempt(folder, found[2].replace("run.steps=40", f"run.steps={int(found[1]) + 1}").split())
-    assert more.code in (0, 2), more.text  # 2: the length of a schedule may not change
     again = stop(folder, found[2], lambda: steps(run) >= int(found[1]) + 1, signal.SIGKILL)
     assert again.code == -signal.SIGKILL
 

@@ -227,7 +227,7 @@ MODELS = [
 ]  # fmt: skip
 
 RUNS = [
-    Trial("the directory holds a run", DONE, (r"runs/done already holds a run.*--resume.*run\.out",)),
+    Trial("the directory holds a run", DONE, (r"runs/done already holds a run.*--resume.*--out",)),
     Trial("resume without a run", "train my.toml --resume", (r"runs/mine holds no run to resume",)),
     Trial("resume a finished run", f"{DONE} --resume", (), 0, writes=True),
     Trial("resume with another learning rate", f"{DONE} --resume --set optim.lr=0.5", (r"optim\.lr.*0\.5",)),
@@ -364,7 +364,63 @@ EVALUATE = [
     Trial("quickstart into a file", "quickstart --out my.toml", (r"my\.toml.*choose another",)),
 ]  # fmt: skip
 
-TRIALS = [*RECIPES, *PROMPTS, *CRITICS, *MODELS, *RUNS, *REWARD, *ANNOTATE, *FEEDBACK, *EVALUATE]
+SFT = "sft my.toml --model policy --out runs/sft --set sft.steps=1 --set sft.batch_size=2 --set sft.max_tokens=32"
+CHAT = '{"messages": [{"role": "user", "content": "red"}, {"role": "assistant", "content": "one"}]}\n'
+
+NEW = [
+    Trial("sft", SFT, ("next",), 0, writes=True),
+    Trial("sft on a missing file", f"{SFT} --data missing.jsonl", (r"missing\.jsonl",)),
+    Trial("sft on nothing", f"{SFT} --data empty.jsonl", (r"empty\.jsonl",), files={"empty.jsonl": ""}),
+    Trial("sft without references", f"{SFT} --data p.jsonl", (r"p\.jsonl.*reference",), files={"p.jsonl": PROMPT * 4}),
+    Trial("sft on an empty reference", f"{SFT} --data p.jsonl", (r"p\.jsonl:1",),
+          files={"p.jsonl": '{"prompt": "red", "reference": ""}\n' * 4}),
+    Trial("sft on a chat without an answer", f"{SFT} --data p.jsonl", (r"p\.jsonl:1.*assistant",),
+          files={"p.jsonl": CHAT.replace("assistant", "user") * 4}),
+    Trial("sft on chats without a template", f"{SFT} --data p.jsonl", ("chat template",), files={"p.jsonl": CHAT * 4}),
+    Trial("sft without a model", "sft my.toml --model missing --out runs/sft", ("missing",)),
+    Trial("sft into a run", f"{SFT.replace('runs/sft', 'runs/done')}", ("runs/done already holds a run",)),
+    Trial("sft resumed without a run", f"{SFT} --resume", ("runs/sft holds no run",)),
+    Trial("sft on too long demonstrations", f"{SFT} --set sft.max_tokens=1", ("max_tokens",)),
+    Trial("sft on a misspelt LoRA target", f"{SFT} --set model.lora_r=2 --set model.lora_targets=q_porj", ("q_porj",)),
+    Trial("sft with a dropout of nan", f"{SFT} --set sft.lora_dropout=nan", ("lora_dropout",)),
+    Trial("plan", "plan my.toml", ("peak",), 0),
+    Trial("plan without a recipe", "plan missing.toml", (r"missing\.toml",)),
+    Trial("plan without a model", "plan my.toml --model missing", ("missing",)),
+    Trial("plan on an unknown device", "plan my.toml --device abacus", ("abacus",)),
+    Trial("plan in too little memory", "plan my.toml --memory 1MB", ("does not fit",), 1),
+    Trial("plan in much memory", "plan my.toml --memory lots", ("--memory is a size such as 24GB",)),
+    Trial("plan for no processes", "plan my.toml --processes 0", ("--processes must be at least 1",)),
+    Trial("rehearse", "rehearse my.toml --responses 8", ("kappa|κ|agree",), 0, writes=True),
+    Trial("rehearse without a critic", "rehearse my.toml --set critic.use=", ("critic",)),
+    Trial("rehearse with a critic that raises", "rehearse my.toml --responses 4 --critic mine:critic", (r"mine\.py:2",),
+          files={"mine.py": "def critic(examples, responses):\n    return 1 / 0\n"}, writes=True),
+    Trial("rehearse no responses", "rehearse my.toml --responses 0", ("responses",)),
+    Trial("compare", "compare runs/done runs/again --out c", ("runs/again|again",), 0, writes=True,
+          prepare=lambda folder: shutil.copytree(folder / "runs/done", folder / "runs/again")),
+    Trial("compare a run with itself", "compare runs/done runs/done --out c", ("runs/done",)),
+    Trial("compare what is no run", "compare runs/done policy --out c", ("policy",)),
+    Trial("compare one run", "compare runs/done --out c", ("two|at least|runs",)),
+    Trial("compare a broken run", "compare runs/done runs/again --out c", ("metrics.jsonl",),
+          prepare=lambda folder: (shutil.copytree(folder / "runs/done", folder / "runs/again"),
+                                  (folder / "runs/again/metrics.jsonl").write_bytes(b"{oops\n"))),
+    Trial("doctor", "doctor", ("torch",), 0),
+    Trial("recipe of a section", "recipe ppo", ("clip_range",), 0),
+    Trial("recipe of an unknown section", "recipe poo", ("poo.*ppo",)),
+    Trial("held-out share that leaves nothing", "train my.toml --set data.held_out=0.001", ("held_out",)),
+    Trial("held-out share above 1", "train my.toml --set data.held_out=1.5", ("held_out",)),
+    Trial("held-out file missing", "train my.toml --set data.held_out_file=missing.jsonl", (r"missing\.jsonl",)),
+    Trial("held-out file of the same prompts", "train my.toml --set data.held_out_file=prompts.jsonl", ("prompts",)),
+    Trial("metric that is not there", "train my.toml --set data.metric=mine:metric --set data.held_out=0.3", ("mine",)),
+    Trial("metric that raises", "train my.toml --set data.metric=mine:metric --set data.held_out=0.3", (r"mine\.py:2",),
+          files={"mine.py": "def metric(example, response):\n    return 1 / 0\n"}, writes=True),
+    Trial("metric that is no number", "train my.toml --set data.metric=mine:metric --set data.held_out=0.3", ("metric",),
+          files={"mine.py": "def metric(example, response):\n    return {'a': float('nan')}\n"}, writes=True),
+    Trial("metric that returns a text", "train my.toml --set data.metric=mine:metric --set data.held_out=0.3", ("metric",),
+          files={"mine.py": "def metric(example, response):\n    return 'good'\n"}, writes=True),
+    Trial("own held-out prompts", "train my.toml --set data.held_out=0.3", ("before|step 0", "reward"), 0, writes=True),
+]  # fmt: skip
+
+TRIALS = [*RECIPES, *PROMPTS, *CRITICS, *MODELS, *RUNS, *REWARD, *ANNOTATE, *FEEDBACK, *EVALUATE, *NEW]
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)

@@ -142,6 +142,8 @@ def _print(console: Console, recipe: "Recipe", planner: "Planner", found: dict[s
     verdict = "fits into" if found["fits"] else "does not fit into"
     peak = f"{gigabytes(found['peak'])} ({found['peak_phase']})"
     console.print(f"peak {peak} {verdict} {gigabytes(found['memory'])}", style="green" if found["fits"] else "bold red")
+    if planner.device.kind == "cpu" and not recipe.run.compact_memory:
+        console.print("run.compact_memory = false: the heap of the run may grow to twice these tensors", style="yellow")
     for number, one in enumerate(found["advice"]):
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in one["settings"].items())
         console.print(f"{'or' if number else 'change'} {settings} → {gigabytes(one['peak'])}", highlight=False)

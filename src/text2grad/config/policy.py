@@ -48,7 +48,7 @@ class RolloutConfig(Section):
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """"chat" applies the chat template, "plain" does not, "auto" does if the tokenizer has one."""
     rows_at_once: Count = 64
-    """Rows per generate call: more memory, less time."""
+    """Rows per generate call of the policy and of a reward model in this process: more memory, less time."""
 
     @model_validator(mode="before")
     @classmethod

@@ -27,7 +27,8 @@ FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
     *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
-    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "tracker", "project", "name", "table_every")),
+    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "compact_memory")),
+    *(("run", key) for key in ("tracker", "project", "name", "table_every")),
     ("data", "eval_every"),
 }
 STEPS = ("run", "steps")

@@ -251,7 +251,7 @@ def _report(
     warnings = warnings_of(figures, recipe)
     for one, other in zip(*records, strict=True):
         one["by"], other["by"] = "first answer", "second answer"
-    shown = [{**one, "beside": other} for one, other in zip(*records, strict=True)][:SHOWN]
+    shown = [{**one, "beside": [other]} for one, other in zip(*records, strict=True)][:SHOWN]
     page = rollouts_page(
         f"Rehearsal of {Path(recipe.run.out).name}",
         shown,

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from text2grad.errors import ConfigError, CriticError, Text2GradError
+from text2grad.errors import ConfigError, CriticError, Text2GradError, is_out_of_memory
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text
 from text2grad.feedback.user_code import Responses, described
@@ -50,6 +50,8 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     try:
         answers = critic(examples, given)
     except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise  # the trainer names the settings that help
         raise CriticError(_failure(name, error, given)) from error
     if not isinstance(answers, Sequence) or isinstance(answers, str):
         raise CriticError(f"critic {name} returned a {type(answers).__name__}; a list of critiques is needed")

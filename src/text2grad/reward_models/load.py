@@ -59,6 +59,7 @@ def critic_from_recipe(
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
+    decoding = {"rows_at_once": recipe.rollout.rows_at_once, **decoding}  # memory only
     return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, **decoding)
 
 

@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 
 HELP = {
     "rollout": "lower rollout.rows_at_once (now {rows_at_once}) or rollout.max_new_tokens",
+    "critic": "lower rollout.rows_at_once (now {rows_at_once}), the rows of one generate call of a reward model, too",
     "score": "lower ppo.micro_batch_tokens (now {micro_batch_tokens}), or train an adapter (model.lora_r), which needs "
     "no copy of the weights as reference",
     "update": "lower ppo.micro_batch_tokens (now {micro_batch_tokens}), or set model.gradient_checkpointing = true",
@@ -102,7 +103,7 @@ class PieceSizes:
         """Turn a lack of memory into an error that names the settings of the phase.
 
         Args:
-            phase: "rollout", "score" or "update".
+            phase: a key of `HELP`.
             step: number of the step under way.
             saved: saves what can be saved, and says it.
 

@@ -7,6 +7,7 @@ a resumed run goes on with it. The files of the run hold everything that is sent
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -24,6 +25,9 @@ from text2grad.progress import note
 MARK = "tracker.json"
 COLUMNS = ("prompt", "response", "critique", "reward")
 ROWS = 12  # of one table
+# gloo's thread needs the interpreter lock to drop its last work, and the destructor of the process group, which holds
+# the lock, waits for that thread for ever (torch 2.13): the thread gets time before.
+LAST_WORK_S = 0.5
 OTHERWISE = "or choose another tracker with --set run.tracker=none (or tensorboard, wandb, trackio)"
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
@@ -129,6 +133,8 @@ class RunTracker:
         for tracker in self.accelerator.trackers:
             self._send(tracker.finish)
         self.accelerator.trackers.clear()
+        if self.accelerator.num_processes > 1:
+            time.sleep(LAST_WORK_S)
         self.accelerator.end_training()
 
     def _is_new(self, step: int) -> bool:

@@ -183,7 +183,8 @@ class Text2GradTrainer:
     def _build(self, policy: Any) -> None:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
-        return_freed_memory(policy)
+        if recipe.run.compact_memory:
+            return_freed_memory(policy)
         check_model(policy)
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
@@ -224,7 +225,7 @@ class Text2GradTrainer:
         """Run until `run.steps` and return the directory of the trained policy, an ordinary Hugging Face directory.
 
         Args:
-            after_step: called with the trainer after each finished step.
+            after_step: called with the trainer after each finished step, but not after a signal.
 
         Raises:
             CriticError: if the critic breaks its contract or fails too often; finished steps are saved first.
@@ -248,8 +249,6 @@ class Text2GradTrainer:
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:
                     self.save()  # also new sizes of pieces, which a resumed run takes
-                if after_step is not None:
-                    after_step(self)
                 if self._interrupted(interruption) and self.step < total:
                     self.save()
                     self.tracker.finish()
@@ -257,6 +256,8 @@ class Text2GradTrainer:
                         interruption.received or signal.SIGTERM,
                         f"stopped after step {self.step} of {total}, which is saved",
                     )
+                if after_step is not None:
+                    after_step(self)
         self.tracker.finish()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
 
@@ -269,7 +270,7 @@ class Text2GradTrainer:
             batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
             mask = batch.response_mask  # [B, T]
 
-        with clock("critic"):  # line 12: critique c, spans A(y)
+        with self._memory("critic"), clock("critic"):  # line 12: critique c, spans A(y)
             critiques = self._criticize(rollouts)
 
         with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
