@@ -45,44 +45,40 @@ SLOW: set[str] = set()
 MODELS = ("models/base", "models/policy", "meta-llama/Llama-3.1-8B-Instruct")
 README_RECIPE = """
 [model]
-path = "models/policy"
-lora_r = 8
+path = "runs/sft/model"
 [data]
 train = "data.jsonl"
+[sft]
+model = "models/base"
+out = "runs/sft"
+epochs = 1.0
+batch_size = 2
+held_out = 0.25
+[rollout]
+prompt_format = "plain"
+max_new_tokens = 24
 [annotate]
-model = "gpt-4o"
-input_price = 2.5
-output_price = 10.0
-[critic]
-use = "my_module:critic"
-[run]
+model = "gpt-4o-mini"
+out = "runs/annotations"
+input_price = 0.15
+output_price = 0.6
+[reward_model]
+annotations = ["runs/annotations/annotations.jsonl"]
 out = "runs/critic"
+batch_size = 2
+held_out = 0.25
+[critic]
+model = "runs/critic/model"
 """
-README_CRITIC = """
-from text2grad import Critique, Span
-
-def critic(examples, responses):
-    return [Critique("A good start.", (Span(0, 1, "positive"),) if response else ()) for response in responses]
-"""
-README_LINE = {
-    "prompt": "def f():",
-    "response": " return 1",
-    "tests": "assert f() == 1",
-    "critique": {"feedback": "Right.", "spans": [{"start": 1, "end": 7, "label": "positive"}]},
-}
+README_LINES = [
+    {"prompt": f"def f{n}():", "reference": f" return {n}", "tests": f"assert f{n}() == {n}"} for n in range(8)
+]
 GIVEN = {
-    "README.md": {
-        "my.toml": README_RECIPE,
-        "my_module.py": README_CRITIC,
-        "data.jsonl": json.dumps({**README_LINE, "critique": None}),
-        "held_out.jsonl": json.dumps(README_LINE),
-    },
+    "README.md": {"my.toml": README_RECIPE, "data.jsonl": "\n".join(map(json.dumps, README_LINES))},
     "feedback.md": {"export.json": (DATA / "label_studio_1.23.2.json").read_text("utf-8")},
 }
 TEXTS = {
     "steps=1_000": "steps=2",
-    "train my.toml --resume ": "train my.toml --model meta-llama/Llama-3.1-8B-Instruct --critic my_module:critic "
-    "--set model.lora_r=16 --resume ",  # README: the run above
 }
 ABSENT = {"VLLMRewardModel": ("vllm", 'pip install -e ".[train,vllm]"')}
 SHARED_RECORDS = 40  # of each file below ../shared

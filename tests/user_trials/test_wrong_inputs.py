@@ -78,6 +78,13 @@ def only_pickled_weights(folder: Path) -> None:
     (folder / "policy" / "model.safetensors").rename(folder / "policy" / "pytorch_model.bin")
 
 
+def another_rate(folder: Path) -> None:
+    """Make a second finished run, of another learning rate."""
+    shutil.copytree(folder / "runs/done", folder / "runs/again")
+    path = folder / "runs/again/run.json"
+    path.write_text(path.read_text("utf-8").replace('"lr": 1e-06', '"lr": 1e-05', 1), "utf-8")
+
+
 def half(data: bytes) -> bytes:
     """Cut a file in the middle, as a full disk does."""
     return data[: len(data) // 2]
@@ -376,7 +383,8 @@ NEW = [
           files={"p.jsonl": '{"prompt": "red", "reference": ""}\n' * 4}),
     Trial("sft on a chat without an answer", f"{SFT} --data p.jsonl", (r"p\.jsonl:1.*assistant",),
           files={"p.jsonl": CHAT.replace("assistant", "user") * 4}),
-    Trial("sft on chats without a template", f"{SFT} --data p.jsonl", ("chat template",), files={"p.jsonl": CHAT * 4}),
+    Trial("sft on chats without a template", f"{SFT} --data p.jsonl", ("chat template",),
+          files={"p.jsonl": "".join(CHAT.replace('"red"', f'"red {n}"') for n in ("one", "two", "three", "cat"))}),
     Trial("sft without a model", "sft my.toml --model missing --out runs/sft", ("missing",)),
     Trial("sft into a run", f"{SFT.replace('runs/sft', 'runs/done')}", ("runs/done already holds a run",)),
     Trial("sft resumed without a run", f"{SFT} --resume", ("runs/sft holds no run",)),
@@ -395,8 +403,7 @@ NEW = [
     Trial("rehearse with a critic that raises", "rehearse my.toml --responses 4 --critic mine:critic", (r"mine\.py:2",),
           files={"mine.py": "def critic(examples, responses):\n    return 1 / 0\n"}, writes=True),
     Trial("rehearse no responses", "rehearse my.toml --responses 0", ("responses",)),
-    Trial("compare", "compare runs/done runs/again --out c", ("runs/again|again",), 0, writes=True,
-          prepare=lambda folder: shutil.copytree(folder / "runs/done", folder / "runs/again")),
+    Trial("compare", "compare runs/done runs/again --out c", ("again",), 0, writes=True, prepare=another_rate),
     Trial("compare a run with itself", "compare runs/done runs/done --out c", ("runs/done",)),
     Trial("compare what is no run", "compare runs/done policy --out c", ("policy",)),
     Trial("compare one run", "compare runs/done --out c", ("two|at least|runs",)),
@@ -406,7 +413,7 @@ NEW = [
     Trial("doctor", "doctor", ("torch",), 0),
     Trial("recipe of a section", "recipe ppo", ("clip_range",), 0),
     Trial("recipe of an unknown section", "recipe poo", ("poo.*ppo",)),
-    Trial("held-out share that leaves nothing", "train my.toml --set data.held_out=0.001", ("held_out",)),
+    Trial("a small held-out share holds one prompt out", "train my.toml --set data.held_out=0.001", ("1 held out",), 0, writes=True),
     Trial("held-out share above 1", "train my.toml --set data.held_out=1.5", ("held_out",)),
     Trial("held-out file missing", "train my.toml --set data.held_out_file=missing.jsonl", (r"missing\.jsonl",)),
     Trial("held-out file of the same prompts", "train my.toml --set data.held_out_file=prompts.jsonl", ("prompts",)),
