@@ -99,6 +99,15 @@ def test_a_steady_critic_agrees_with_itself_and_train_begins_with_the_same_respo
     assert calls[2] == calls[0]
 
 
+def test_prompts_that_train_holds_out_are_not_rehearsed(place: Path) -> None:
+    held_out = ["--set", "data.held_out=0.4", "--set", "data.eval_examples=4"]
+    rehearsed(place, "steady", *held_out)
+    assert main(["train", "my.toml", "--critic", "moods:steady", *held_out, "--set", "run.steps=1"]) == 0
+    calls = [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
+    assert calls[0] == calls[1]
+    assert calls[0] in calls[2:]  # beside the evaluations before and after
+
+
 def test_answers_are_paid_for_once_until_they_are_asked_for_again(place: Path) -> None:
     for more, calls in (((), 2), ((), 2), (("--again",), 4), (("--set", "run.seed=5"), 6)):
         rehearsed(place, "steady", *more)

@@ -30,7 +30,8 @@ from text2grad.critics.servers import Store
 from text2grad.errors import ConfigError
 from text2grad.experiments.evaluate_policy import Sampling, sample_rollouts
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.feedback import Critic, ask, critique_from_json, critique_to_json, read_examples
+from text2grad.experiments.run_examples import run_examples
+from text2grad.feedback import Critic, ask, critique_from_json, critique_to_json
 from text2grad.files import lock_directory, to_json, write_atomically, write_files
 from text2grad.models import batch_indices, collate, fitting_prompts, load_tokenizer, padding_id, stop_ids
 from text2grad.progress import Progress
@@ -66,11 +67,11 @@ class Answers:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal found.
+    """The result of a rehearsal.
 
     Attributes:
         figures: the content of rehearsal.json.
-        warnings: what is wrong and what to change, in words.
+        warnings: each a fault of the signal, and the settings to change.
         rollouts: the responses.
         critiques: the first answers.
         directory: of rehearsal.json, rehearsal.html and the kept answers.
@@ -102,7 +103,7 @@ def rehearse(recipe: Recipe, directory: Path, *, responses: int = 64, ask_again:
     lock_directory(directory)
     own = recipe.model_copy(update={"run": recipe.run.model_copy(update={"out": str(directory)})})
     task = built_in(recipe.data.task) if recipe.data.task else None
-    examples = task.train(recipe.data.examples, recipe.run.seed) if task else read_examples(str(recipe.data.train))
+    examples = run_examples(recipe).train
     tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     if recipe.run.threads:

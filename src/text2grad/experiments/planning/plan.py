@@ -22,10 +22,9 @@ from text2grad.config import ModelConfig, Recipe
 from text2grad.errors import ConfigError, ModelError
 from text2grad.experiments.planning.devices import GB, Device
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
-from text2grad.feedback import read_examples
+from text2grad.experiments.run_examples import run_examples
 from text2grad.models import base_named_by, context_of, encode_prompts, load_tokenizer
 from text2grad.reward_models import saved_settings, shares_base
-from text2grad.tasks import built_in
 from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
@@ -326,11 +325,9 @@ def recipe_examples(recipe: Recipe) -> Sequence[Example]:
         ConfigError: if it names none.
         DataError: if they cannot be read.
     """
-    if recipe.data.task:
-        return built_in(recipe.data.task).train(recipe.data.examples, recipe.run.seed)
-    if not recipe.data.train:
+    if not recipe.data.task and not recipe.data.train:
         raise ConfigError("[data] names neither a task nor a train file; set one of them")
-    return read_examples(recipe.data.train)
+    return run_examples(recipe).train
 
 
 @dataclass(frozen=True)
