@@ -181,6 +181,39 @@ def test_a_second_run_in_the_directory_is_refused(world: Path, tmp_path: Path) -
     assert again.code == 143, again
 
 
+def test_a_run_goes_on_when_nobody_reads_its_log(world: Path, tmp_path: Path) -> None:
+    folder = copy(world, tmp_path / "work")
+    words = TRAIN.replace("run.steps=40", "run.steps=6").split()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "text2grad.cli", *words, "--verbose"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while "step 1 of 6" not in process.stdout.readline():
+        assert process.poll() is None
+    process.stdout.close()  # as `| head` does, or a terminal that is gone
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=120) == 0, said
+    assert "Traceback" not in said
+    assert steps(folder / "runs" / "mine") == 6
+
+
+def test_head_reads_what_it_wants(tmp_path: Path) -> None:
+    path = os.pathsep.join(p for p in sys.path if p)
+    command = f"set -o pipefail; {sys.executable} -m text2grad.cli recipe | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.returncode in (0, 141)  # 0: the pipe took all before head ended
+
+
 def test_two_signals_end_a_run_at_once(world: Path, tmp_path: Path) -> None:
     folder = copy(world, tmp_path / "work")
     run = folder / "runs" / "mine"

@@ -34,7 +34,7 @@ from text2grad.cli import (
     train,
     win_rate,
 )
-from text2grad.cli.log import configure_log
+from text2grad.cli.log import configure_log, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, RenamedSetting, Text2GradError, is_out_of_memory
 
 EXIT_ERROR = 2
@@ -83,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_out_of_memory(error):
             raise
         return _failed(f"out of memory; `text2grad plan` shows what a recipe needs. ({error})", EXIT_OUT_OF_MEMORY)
+    except BrokenPipeError:  # `| head` has read enough
+        write_nowhere()
+        return 128 + signal.SIGPIPE
     except Text2GradError as error:
         code = EXIT_OUT_OF_MEMORY if isinstance(error, OutOfMemory) else EXIT_ERROR
         return _failed(f"{type(error).__name__}: {error}", code)

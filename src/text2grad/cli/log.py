@@ -18,7 +18,14 @@ class Lines(logging.Handler):
     """Writes a line with date and time to a file; a warning to stderr; on a terminal, the text above the bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
+        """Write one record; where nobody reads any more (a closed pipe or terminal), the work goes on in silence."""
+        try:
+            self._write(record)
+        except OSError:
+            write_nowhere()
+
+    @staticmethod
+    def _write(record: logging.LogRecord) -> None:
         text, warning = record.getMessage(), record.levelno >= logging.WARNING
         if on_terminal():
             CONSOLE.print(text, style="yellow" if warning else None, markup=False, highlight=False, soft_wrap=True)
@@ -28,6 +35,13 @@ class Lines(logging.Handler):
             text = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record.created))}  {text}"
         stream.write(text + "\n")
         stream.flush()
+
+
+def write_nowhere() -> None:
+    """Let standard output and standard error lead nowhere, for good."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
 
 
 def configure_log(*, quiet: bool, verbose: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from text2grad.cli.log import configure_log
 from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError
 
@@ -62,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.config import load_recipe
     from text2grad.experiments.planning import DEVICES, Planner, annotation_cost, measured, this_machine
 
+    if args.json:
+        configure_log(quiet=True, verbose=False)  # standard output holds JSON alone
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"model.path": args.model})])
     if not recipe.model.path:
         raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")

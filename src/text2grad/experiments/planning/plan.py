@@ -24,6 +24,7 @@ from text2grad.experiments.planning.devices import GB, Device
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
 from text2grad.experiments.run_examples import run_examples
 from text2grad.models import base_named_by, context_of, encode_prompts, load_tokenizer
+from text2grad.progress import note
 from text2grad.reward_models import saved_settings, shares_base
 from text2grad.types import Example
 
@@ -238,6 +239,8 @@ class Planner:
         key = (recipe.model.model_dump_json(), phase, rows, response, entropy, kl)
         if key not in self._passes:
             model = self._model(recipe)
+            checkpointing = " with gradient checkpointing" if recipe.model.gradient_checkpointing else ""
+            note(f"tracing the {phase} of {rows} rows{checkpointing}")
             if phase == "rollout":
                 self._passes[key] = model.rollout(rows, prompt, response)
             elif phase == "score":
