@@ -17,6 +17,7 @@ from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.randomness import step_uniforms
 from text2grad.models.sampling import sample
+from text2grad.progress import CONSOLE
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher
 from text2grad.reward_models.training.trainer import train_reward_model
@@ -84,7 +85,8 @@ def unjudged(phases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "2000")
+    monkeypatch.setattr(CONSOLE, "_width", 2000)
+    monkeypatch.setattr(CONSOLE, "_height", 100)  # rich asks the environment unless it knows both
 
 
 def shown(capsys: pytest.CaptureFixture[str], run: Path, *more: str) -> str:
