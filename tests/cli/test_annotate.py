@@ -130,6 +130,7 @@ def test_failures_are_listed_by_kind_with_the_first_ids_and_the_exit_status_says
     assert "unreadable: 7 (1-prose, 2-prose, 3-prose, 4-prose, 5-prose, …): Once upon a time" in said
     assert "refused: 1 (8-refused): I will not." in said
     assert "server_error: 1 (9-500): status 500" in said
+    assert "it requests the 2 missing answers only; a higher annotate.reask requests again the 8 answers" in said
     failures = written(tmp_path, "failures")
     assert [one["kind"] for one in failures] == ["unreadable"] * 7 + ["refused", "server_error", "rejected"]
     assert failures[8] == {**failures[8], "id": "9-500", "response": "So glad today."}

@@ -27,6 +27,7 @@ what the last request was. What is judged stands between tags, or else is the la
     latin       a completion in Latin-1, with bytes that are no UTF-8
     nulls       200 NUL bytes
     moved       status 302 to an address that nobody serves
+    cookie      a cookie that no request can send back
     early       status 200 and a body that is longer than its Content-Length
     doubled     a critique that has the key good_spans twice
     huge        an answer of 10 MB
@@ -74,6 +75,7 @@ MALFORMED = {
     "latin": _HEAD + b'Connection: close\r\n\r\n{"choices": [{"message": {"content": "caf\xe9"}}]}',
     "nulls": _HEAD + b"Content-Length: 200\r\n\r\n" + b"\0" * 200,
     "moved": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/elsewhere\r\nContent-Length: 0\r\n\r\n",
+    "cookie": _HEAD + b"Set-Cookie: \xff=1\r\nContent-Length: 2\r\n\r\n{}",
     "early": _HEAD + b"Content-Length: 2\r\n\r\n{}BODY",
 }
 SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")

@@ -3,13 +3,14 @@
 Every trial runs in this process, in a copy of a folder with models, data and finished runs (tests/helpers/trial_world.py).
 """
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trial_world import Trial, check, make_world
+from trial_world import Trial, attempt, check, make_world
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -71,6 +72,13 @@ def unresized_token(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder / "policy"))
     tokenizer.add_special_tokens({"pad_token": "<|beyond|>"})
     tokenizer.save_pretrained(folder / "policy")
+
+
+def no_padding_token(folder: Path) -> None:
+    """Take the padding token from the policy."""
+    for name, key in (("tokenizer_config.json", "pad_token"), ("config.json", "pad_token_id")):
+        path = folder / "policy" / name
+        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text("utf-8")).items() if k != key}), "utf-8")
 
 
 def only_pickled_weights(folder: Path) -> None:
@@ -259,6 +267,8 @@ RUNS = [
     Trial("generate no examples", "generate runs/done --examples 0", ("examples",)),
 ]  # fmt: skip
 
+BASELINE = "reward-baseline process annotations.jsonl --model policy --steps 2 --batch-size 4"
+
 REWARD = [
     Trial("reward without annotations", "reward judge.toml --set reward_model.annotations=[]", ("annotations",)),
     Trial("reward on a file that is not there", "reward judge.toml --annotations missing.jsonl", (r"missing\.jsonl.*No such file",)),
@@ -272,6 +282,9 @@ REWARD = [
     Trial("reward held-out file missing", "reward judge.toml --held-out missing.jsonl", (r"missing\.jsonl",)),
     Trial("reward without a model", "reward judge.toml --model missing", (r"from 'missing'",)),
     Trial("reward with all too long", "reward judge.toml --set reward_model.max_tokens=4", ("max_tokens",)),
+    Trial("reward into nothing", "reward judge.toml --out ''", (r"reward_model\.out is an empty text",)),
+    Trial("reward elsewhere names that place", "reward judge.toml --out 'runs/a b'",
+          (r"evaluate-reward judge\.toml --set 'reward_model\.out=runs/a b'",), 0, writes=True),
     Trial("reward into a run", "reward judge.toml --out runs/critic", ("runs/critic already holds a run",)),
     Trial("reward resumed without a run", "reward judge.toml --resume", ("runs/judge holds no run to resume",)),
     Trial("reward resumed with other annotations", "reward judge.toml --out runs/critic --resume", ("annotations",),
@@ -284,6 +297,10 @@ REWARD = [
     Trial("baseline with a rate of nan", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --lr nan", ("lr",)),
     Trial("baseline that holds all out", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --held-out 2",
           ("held",)),
+    Trial("process baseline without a padding token", f"{BASELINE} --out 'runs/a b'", ("'critic.model=runs/a b'",), 0,
+          prepare=no_padding_token, writes=True),
+    Trial("process baseline with a padding token beyond the embedding", f"{BASELINE} --out runs/b", ("reward model",), 0,
+          prepare=unresized_token, writes=True),
     Trial("baseline into a full folder", "reward-baseline scalar pairs.jsonl --model reward/base --out policy", ("policy",)),
 ]  # fmt: skip
 
@@ -306,6 +323,17 @@ ANNOTATE = [
     Trial("annotate into a file", "annotate ask.toml --out my.toml", (r"my\.toml",)),
 ]  # fmt: skip
 
+SPAN_RECORD = (
+    '{"prompt": "q", "response": "red cat", "spans": [{"start": %s, "end": 3, "label": "positive"}], '
+    '"feedback": %s, "outcome": %s}\n'
+)
+
+
+def table(name: str, text: str, says: str) -> Trial:
+    """Return a trial of the import of records."""
+    return Trial(name, "import table t.jsonl --out x.jsonl", (says, "--skip-bad"), files={"t.jsonl": text})
+
+
 FEEDBACK = [
     Trial("import an unknown format", "import csv annotations.jsonl --out x.jsonl", ("csv.*table",)),
     Trial("import a missing file", "import table missing.jsonl --out x.jsonl", (r"missing\.jsonl",)),
@@ -319,6 +347,33 @@ FEEDBACK = [
     Trial("import mqm that is none", "import mqm annotations.jsonl --out x.jsonl", (r"annotations\.jsonl",)),
     Trial("import an outcome of nan", "import qa_feedback t.json --out x.jsonl --missing-outcome nan", ("missing.outcome",), files={"t.json": "[]"}),
     Trial("import no records", "import table annotations.jsonl --out x.jsonl --limit 0", ("--limit",)),
+    *(table(f"import {name}", text, says) for name, text, says in (
+        ("offsets with a fraction", SPAN_RECORD % (0.5, '"f"', "null"), r"t\.jsonl:1.*whole numbers.*0\.5"),
+        ("offsets that are true", SPAN_RECORD % ("true", '"f"', "null"), r"t\.jsonl:1.*whole numbers.*true"),
+        ("offsets that are a text", SPAN_RECORD % ('"0"', '"f"', "null"), r"t\.jsonl:1.*whole numbers"),
+        ("an infinite outcome", SPAN_RECORD % (0, '"f"', "1e400"), r"t\.jsonl:1.*outcome.*Infinity"),
+        ("an outcome that is nan", SPAN_RECORD % (0, '"f"', "NaN"), r"t\.jsonl:1.*outcome.*NaN"),
+        ("an outcome that is true", SPAN_RECORD % (0, '"f"', "true"), r"t\.jsonl:1.*outcome.*true"),
+        ("feedback that is a number", SPAN_RECORD % (0, "7", "null"), r"t\.jsonl:1.*feedback.*7"),
+        ("a number of 5,000 digits", '{"n": ' + "9" * 5000 + "}\n", r"t\.jsonl:1: not JSON that can be read.*4300"),
+    )),
+    Trial("import columns of one name", "import table t.csv --out x.jsonl", (r't\.csv:1.*"response" twice',),
+          files={"t.csv": "prompt,response,response,feedback\nq,a,b,fine\n"}),
+    Trial("import a table with an open quotation mark", "import table t.csv --out x.jsonl", (r"t\.csv, after line 2",),
+          files={"t.csv": 'prompt,response,feedback\nq,a,fine\nq,"open,fine\n'}),
+    Trial("import a table in Latin-1", "import table t.csv --out x.jsonl", (r"t\.csv: not UTF-8.*save the table as UTF-8",),
+          files={"t.csv": b"prompt,response,feedback\nq,caf\xe9,fine\n"}),
+    Trial("import a cell of 200,000 characters", "import table t.csv --out x.jsonl", ("annotations 1", "text2grad annotate"), 0,
+          files={"t.csv": "prompt,response,feedback\nq," + "a" * 200_000 + ",fine\n"}, writes=True),
+    Trial("import feedback on an empty response", "import table t.csv --out x.jsonl", ("1 × feedback without a response",), 0,
+          files={"t.csv": "prompt,response,feedback\nq,,fine\n"}, writes=True),
+    Trial("import onto the source", "import table annotations.jsonl --out annotations.jsonl --force", ("is the source itself",)),
+    Trial("import from nowhere", "import table '' --out x.jsonl", ("path of the source is empty",)),
+    Trial("import a folder of a model", "import table policy --out x.jsonl", ("cannot load the data set policy",)),
+    Trial("import bad records only", "import table t.jsonl --out x.jsonl --skip-bad", (r"t\.jsonl:1: not JSON", "no record can be used"),
+          files={"t.jsonl": "{oops\n"}),
+    Trial("align Parquet", "align x.parquet --tokenizer policy", ("tokens labelled",), 0, writes=True,
+          prepare=lambda folder: attempt(folder, ["import", "table", "annotations.jsonl", "--out", "x.parquet"])),
     Trial("import a table with a byte order mark", "import table t.csv --out x.jsonl", (), 0, writes=True,
           files={"t.csv": b"\xef\xbb\xbfprompt,response,feedback\nq,a,fine\n"}),
     Trial("export a missing file", "export missing.jsonl --out d", (r"missing\.jsonl",)),

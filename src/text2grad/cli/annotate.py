@@ -233,6 +233,7 @@ def _print_summary(
     recipe: str,
 ) -> None:
     """Print the figures, then the kinds of failures, each with its first ids."""
+    from text2grad.critics.servers import ANSWERED
     from text2grad.experiments.reports import plain, print_figures
 
     print_figures(console, figures)
@@ -246,6 +247,10 @@ def _print_summary(
         named = ", ".join(name for name, _ in failed[:NAMED_IDS]) + (", …" if len(failed) > NAMED_IDS else "")
         console.print(plain(f"  {kind}: {len(failed):,} ({named}): {failed[0][1]}"), soft_wrap=True)
     reward = ("text2grad", "reward", recipe, "--annotations", f"{out}/annotations.jsonl")
-    missing = sum(result.failure is not None for result in results)
+    answered = sum(len(kinds.get(kind, ())) for kind in ANSWERED)  # these answers are kept
+    missing = sum(map(len, kinds.values())) - answered
     again = f"run the same command again: it requests the {missing:,} missing answers only" if missing else ""
+    if answered:
+        others = f"a higher annotate.reask requests again the {answered:,} answers without a usable critique"
+        again = f"{again}; {others}" if again else others
     print_end(console, f"{out}/annotations.jsonl, failures.jsonl", then=reward, note=again)

@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
     beside = args.out.with_suffix(".examples.jsonl")
+    if args.out.exists() and args.out.resolve() == Path(args.path).resolve():
+        raise ConfigError(f"--out {args.out} is the source itself; choose another --out")
     refuse_overwriting([args.out, beside], force=args.force)
     columns, labels = _pairs("--column", args.column), _meanings(args.label)
     options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
@@ -103,13 +105,19 @@ def run(args: argparse.Namespace) -> int:
         path = beside if annotations or args.out.suffix != ".jsonl" else args.out
         write_examples(path, examples)
         written.append(path)
+    _print_account(console, account)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
-    _print_account(console, account)
-    to_reward = ("text2grad", "reward", "RECIPE.toml", "--annotations", str(args.out))
-    to_annotate = ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={written[-1]}")
-    print_end(console, ", ".join(map(str, written)), then=to_reward if annotations else to_annotate)
+    print_end(console, ", ".join(map(str, written)), then=_next(args.out, written[0], annotations))
     return 0
+
+
+def _next(out: Path, first: Path, annotations: list[Annotation]) -> tuple[str, ...]:
+    """Return the next command: `reward`, or `annotate` where no token would get a reward."""
+    judged = any(one.critique.spans or one.critique.outcome for one in annotations)
+    if judged or (annotations and first.suffix != ".jsonl"):
+        return ("text2grad", "reward", "RECIPE.toml", "--annotations", str(out))
+    return ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={first}")
 
 
 def _print_account(console: Console, account: Any) -> None:

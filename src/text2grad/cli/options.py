@@ -117,10 +117,15 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
         values: texts, lists and switches by the name of their setting; JSON is also TOML for these types.
         numbers: numbers as written on the command line.
 
+    Raises:
+        ConfigError: if a text is empty, as that of a shell variable which is not set.
+
     Example:
         >>> shorthands({"run.out": "runs/a", "model.path": None}, {"annotate.max_cost": "5"})
         ['run.out="runs/a"', 'annotate.max_cost=5']
     """
+    if empty := [name for name, value in values.items() if value == ""]:
+        raise ConfigError(f"the option for {empty[0]} is an empty text; give it a value, or leave it out")
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
     return [f"{name}={text}" for name, text in {**texts, **(numbers or {})}.items() if text]
 

@@ -1,6 +1,7 @@
 """`text2grad reward RECIPE.toml`: train a language model to write critiques, on annotations."""
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             ("time", duration(found["seconds"])),
             ("reward model", str(path)),
             ("card", str(path / "README.md")),
-            ("next", next_command(args.recipe, recipe, reward.directory)),
+            ("next", next_command(args, recipe, reward.directory)),
         ]
     )
     if args.push_to_hub:
@@ -117,7 +118,8 @@ def change(before: Mapping[str, float], after: Mapping[str, float], key: str) ->
     return f"{before[key]:.3f} → {after[key]:.3f}" if key in before else f"– → {after[key]:.3f}"
 
 
-def next_command(file: Path, recipe: "Recipe", directory: Path) -> str:
+def next_command(args: argparse.Namespace, recipe: "Recipe", directory: Path) -> str:
     """Return the command that measures the new reward model on its held-out annotations."""
-    named = recipe.reward_model.out and Path(recipe.reward_model.out).resolve() == directory.resolve()
-    return f"text2grad evaluate-reward {file}" + ("" if named else f" --set reward_model.out={directory}")
+    by_option = args.out or any(pair.startswith("reward_model.out=") for pair in args.overrides)  # not in the file
+    where = ["--set", f"reward_model.out={directory}"] if by_option or not recipe.reward_model.out else []
+    return shlex.join(["text2grad", "evaluate-reward", str(args.recipe), *where])

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import math
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,10 @@ def run(args: argparse.Namespace) -> int:
             ("steps", f"{args.steps:,}"),
             ("time", duration(saved.seconds if saved else 0.0)),
             ("reward model", str(args.out)),
-            ("next", f"text2grad train RECIPE --set critic.model={args.out} --set critic.kind={args.kind}"),
+            (
+                "next",
+                f"text2grad train RECIPE --set {shlex.quote(f'critic.model={args.out}')} --set critic.kind={args.kind}",
+            ),
         ]
     )
     return 0

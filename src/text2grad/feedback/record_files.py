@@ -16,6 +16,7 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -59,6 +60,8 @@ def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
         ConfigError: if a required library is missing.
     """
     file = Path(path)
+    if not str(path):
+        raise DataError("the path of the source is empty")
     kind = "".join(file.suffixes[-2:]) if file.suffix == ".gz" else file.suffix
     if file.is_dir() or (not file.exists() and _HUB_NAME.fullmatch(str(path)) and not _is_known(kind)):
         return _dataset(str(path), split)
@@ -161,7 +164,7 @@ def _open(path: Path) -> IO[bytes]:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
+def _unreadable(path: str | Path, error: Exception) -> DataError:
     return DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
 
 
@@ -212,22 +215,33 @@ def _why(error: Exception) -> str:
     """Return why bytes are not JSON."""
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at character {error.pos + 1}"
-    return "nested too deeply" if isinstance(error, RecursionError) else f"not UTF-8: {error}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8: {error}"
+    return "nested too deeply" if isinstance(error, RecursionError) else f"not JSON that can be read: {error}"
 
 
 def _table(path: Path, kind: str) -> Iterator[Entry]:
     """Yield the rows of a text table."""
     dialect: Object = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
+    csv.field_size_limit(2**31 - 1)  # of characters in a cell; the default refuses long responses
+    number = 0
     try:
         with _open(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, **dialect)
+            twice = [name for name, count in Counter(reader.fieldnames or ()).items() if name and count > 1]
+            if twice:
+                raise DataError(f"{path}:1: the header names the column {shown(twice[0])} twice; rename one of them")
             for row in reader:
+                number = reader.line_num
                 where = f"{path}:{reader.line_num}"
                 if None in row or None in row.values():
                     raise DataError(f"{where}: a row of another length than the header, which has {_columns(reader)}")
                 yield Entry(reader.line_num, where, row)
-    except (OSError, ValueError, csv.Error) as error:
-        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8: {error}; save the table as UTF-8") from error
+    except (OSError, ValueError, EOFError, zlib.error, csv.Error) as error:
+        place = f"{path}, after line {number}" if isinstance(error, csv.Error) else path
+        raise _unreadable(place, error) from error
 
 
 def _columns(reader: "csv.DictReader[str]") -> str:
@@ -259,8 +273,10 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
             found = datasets.load_from_disk(path)
         else:
             found = datasets.load_dataset(name, config or None)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot load the data set {path}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise DataError(
+            f"cannot load the data set {path}: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        ) from error
     if isinstance(found, dict):
         if split not in found:
             raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, found))}")

@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import DataError, check_known
-from text2grad.feedback.critique_text import parse_critique_object
+from text2grad.feedback.critique_text import is_finite, parse_critique_object
 from text2grad.feedback.qa_feedback import read_qa_record
 from text2grad.feedback.record_files import (
     Object,
     bad_record,
     json_object,
     keys_of,
+    read_entries,
     read_lines,
     read_list,
     refuse_half_pairs,
@@ -50,6 +51,7 @@ Form = Literal["jsonl", "qa_feedback"]
 BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
 """Parts of a critique that may stand beside the response."""
 
+_SPAN = 'a span is [start, end, "positive" or "negative"]'
 _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and spans'
 
 
@@ -109,6 +111,7 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
         return critique_from_text(given, response, match=match)
     if not isinstance(given, dict) or not given:
         raise bad_record(where, f"{_WANTED}; got {shown(given)}")
+    _refuse_lost_values(given, where)
     spans = given.get("spans")
     if not isinstance(spans, list) or not all(map(_is_offsets, spans)):
         return locate_critique(parse_critique_object(given), response, match=match)
@@ -173,7 +176,10 @@ def read_critique_records(
         DataError: if the file cannot be read or has no records, or a record cannot be used.
     """
     check_known("format", form, get_args(Form))
-    entries = read_lines(Path(path)) if form == "jsonl" else read_list(Path(path))
+    if form == "jsonl":
+        entries = read_entries(path) if Path(path).suffix == ".parquet" else read_lines(Path(path))
+    else:
+        entries = read_list(Path(path))
     number = 0
     for number, where, entry in islice(entries, limit):
         try:
@@ -229,6 +235,31 @@ def _ids(record: Object, where: str) -> tuple[int, ...] | None:
     return tuple(ids)
 
 
+def _refuse_lost_values(given: Object, where: str) -> None:
+    """Refuse numbers as feedback, outcomes that are no numbers, and broken offsets, which the tolerant parser drops.
+
+    Raises:
+        DataError: if there is one.
+    """
+    if isinstance(given.get("feedback"), int | float):
+        raise bad_record(where, f'"feedback" is a text, got {shown(given["feedback"])}')
+    outcome = given.get("outcome")
+    if outcome is not None and not is_finite(outcome):
+        raise bad_record(where, f'"outcome" is a finite number or null, got {shown(outcome)}')
+    spans = given.get("spans")
+    entries = spans if isinstance(spans, list) else []
+    if any(map(_means_offsets, entries)) and not all(map(_is_offsets, entries)):
+        broken = next(entry for entry in entries if not _is_offsets(entry))
+        raise bad_record(where, f"{_SPAN} with whole numbers, got {shown(broken)}")
+
+
+def _means_offsets(entry: Any) -> bool:
+    """Return True if an entry of "spans" has bounds, whole numbers or not, and no quote."""
+    if isinstance(entry, dict):
+        return bool({"start", "end"} & entry.keys()) and not {"span", "quote", "text", "code", "snippet"} & entry.keys()
+    return isinstance(entry, list) and bool(entry) and isinstance(entry[0], int | float)
+
+
 def _is_offsets(entry: Any) -> bool:
     """Return True if an entry of "spans" holds offsets instead of a quote."""
     bounds = (entry.get("start"), entry.get("end")) if isinstance(entry, dict) else entry
@@ -239,7 +270,7 @@ def _span(entry: Any, response: str, where: str) -> Span:
     """Return the span of an entry with offsets."""
     parts: list[Any] = [entry.get(key) for key in ("start", "end", "label")] if isinstance(entry, dict) else entry
     if len(parts) != 3 or parts[2] not in LABELS:
-        raise bad_record(where, f'a span is [start, end, "positive" or "negative"], got {shown(entry)}')
+        raise bad_record(where, f"{_SPAN}, got {shown(entry)}")
     start, end, label = parts
     if not 0 <= start <= end <= len(response):
         raise bad_record(

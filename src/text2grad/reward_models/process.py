@@ -26,7 +26,7 @@ from text2grad.models import (
     measured_at,
 )
 from text2grad.reward_models.process_steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
-from text2grad.reward_models.scalar import fit, logits_of, new_classifier, too_long
+from text2grad.reward_models.scalar import ensure_padding, fit, logits_of, new_classifier, too_long
 from text2grad.reward_models.writing import critique_prompt, inputs_of
 from text2grad.types import Critique, Example, Span
 
@@ -132,6 +132,7 @@ class ProcessRewardModel:
         path = Path(directory) / SETTINGS_FILE
         saved = json.loads(path.read_bytes()) if path.exists() else {}
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        ensure_padding(model, tokenizer)
         return cls(model, tokenizer, **{**saved, **settings})
 
 

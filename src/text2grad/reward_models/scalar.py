@@ -107,6 +107,7 @@ class ScalarRewardModel:
         model = load_model(kind, what, directory, trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        ensure_padding(model, tokenizer)
         own = {"prompt_format": format_of(tokenizer)}
         try:
             return cls(model, tokenizer, **(json.loads(path.read_bytes()) if path.exists() else own))
@@ -257,8 +258,29 @@ def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, *
 
     torch.manual_seed(seed)
     model = load_model(kind, "a model to start a reward model from", start, dtype=torch.float32, **config)
+    ensure_padding(model, tokenizer)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model
+
+
+def ensure_padding(model: Any, tokenizer: Any) -> None:
+    """Let a tokenizer pad with its end of sequence if its padding token is missing or has no row in the embedding.
+
+    Attention masks hide padding, so that its token changes no logit.
+
+    Raises:
+        ModelError: if the tokenizer has neither token.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id < rows:
+        return
+    if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= rows:
+        raise ModelError(
+            f"the tokenizer's padding token is {tokenizer.pad_token!r} its end of sequence {tokenizer.eos_token!r}; "
+            f"neither has a row in the embedding of {rows} tokens; name one in tokenizer_config.json"
+        )
+    tokenizer.pad_token = tokenizer.eos_token
+    model.config.pad_token_id = tokenizer.pad_token_id
 
 
 def new_scalar_model(start: str | Path, tokenizer: Any, *, seed: int, trust_remote_code: bool = False) -> Any:

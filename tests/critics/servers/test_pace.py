@@ -139,6 +139,7 @@ def test_to_stop_wakes_whoever_waits_and_lets_nobody_through() -> None:
         ({"retry-after": "soon"}, 0.0),
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 -2359"}, 0.0),
     ],
 )
 def test_the_time_to_wait_is_read_from_the_headers(headers: dict[str, str], seconds: float) -> None:

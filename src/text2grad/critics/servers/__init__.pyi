@@ -1,4 +1,5 @@
 from .annotation import (
+    ANSWERED as ANSWERED,
     AnnotationResult as AnnotationResult,
     Annotator as Annotator,
     Failure as Failure,

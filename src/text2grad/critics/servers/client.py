@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 from text2grad.critics.servers.endpoint import Endpoint
@@ -48,7 +49,9 @@ class ServerClient:
             api_key=self._key or "none",
             max_retries=0,
             timeout=endpoint.timeout_s,
-            http_client=openai.DefaultAioHttpClient(),  # half the processor time of the default
+            http_client=openai.DefaultAioHttpClient(  # half the processor time of the default
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=()))  # a broken cookie would break all requests
+            ),
         )
 
     async def close(self) -> None:
@@ -123,7 +126,8 @@ class ServerClient:
         try:
             reply = json.loads(body)
             choice = reply["choices"][0]
-            usage = reply.get("usage") or {}
+            usage = reply.get("usage")
+            usage = usage if isinstance(usage, dict) else {}  # a paid answer counts without it
             message = {"content": choice["text"]} if "text" in choice else choice["message"]
             text, refusal = message.get("content") or "", message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
@@ -152,10 +156,10 @@ def _retry_after(headers: Mapping[str, str]) -> float:
         if _NUMBER.fullmatch(headers.get(name, "")):
             return float(headers[name]) * unit_s
     try:
-        until = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+        until = parsedate_to_datetime(headers.get("retry-after", "")).astimezone(UTC)
+    except (ValueError, OverflowError):  # no date, or a date beyond the year 9999
         return 0.0
-    return max(0.0, (until.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
 def _first_cause(error: BaseException) -> BaseException:

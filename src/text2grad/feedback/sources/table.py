@@ -18,6 +18,7 @@ from text2grad.types import Example
 
 COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests")
 UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
+NO_RESPONSE = "feedback without a response, which is empty or missing: examples, no annotations"
 NOT_FOUND = "quotes that the response does not contain: no span"
 
 _LISTS = ("spans", "good_spans", "poor_spans", "positive", "negative", "critique", "prompt")
@@ -82,5 +83,5 @@ def _example(row: Row, record: Object) -> Item:
     if not isinstance(record["prompt"], str | list):
         raise row.bad(f'"{row.name("prompt")}" must be a text or a chat')
     meta = {key: value for key, value in record.items() if key not in ("prompt", "reference", "tests")}
-    losses = (Loss(NOT_JUDGED),) if "response" in meta else ()
+    losses = (Loss(NOT_JUDGED),) if "response" in meta else (Loss(NO_RESPONSE),) * any(key in meta for key in _FEEDBACK)
     return Item(Example(record["prompt"], record.get("reference"), record.get("tests"), meta), losses)
