@@ -1,6 +1,7 @@
 """The command line: `text2grad <command>`. Each command is a module of this package and imports on first use."""
 
 import argparse
+import errno
 import shlex
 import signal
 import sys
@@ -83,6 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_out_of_memory(error):
             raise
         return _failed(f"out of memory; `text2grad plan` shows what a recipe needs. ({error})", EXIT_OUT_OF_MEMORY)
+    except OSError as error:  # a full disk, say; without a file it is no user's
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        saved = "; what was saved before is whole" if error.errno == errno.ENOSPC else ""
+        return _failed(f"cannot read or write {place}{error.strerror}{saved}", EXIT_ERROR)
     except Text2GradError as error:
         code = EXIT_OUT_OF_MEMORY if isinstance(error, OutOfMemory) else EXIT_ERROR
         return _failed(f"{type(error).__name__}: {error}", code)

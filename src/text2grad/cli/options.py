@@ -117,10 +117,16 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
         values: texts, lists and switches by the name of their setting; JSON is also TOML for these types.
         numbers: numbers as written on the command line.
 
+    Raises:
+        ConfigError: if a text is empty, as after `--out "$OUT"` where OUT is not set.
+
     Example:
         >>> shorthands({"run.out": "runs/a", "model.path": None}, {"annotate.max_cost": "5"})
         ['run.out="runs/a"', 'annotate.max_cost=5']
     """
+    empty = next((name for name, value in values.items() if value == ""), None)
+    if empty:
+        raise ConfigError(f"the option for {empty} is empty; give a value, or leave the option out")
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
     return [f"{name}={text}" for name, text in {**texts, **(numbers or {})}.items() if text]
 

@@ -1,6 +1,7 @@
 """`text2grad reward RECIPE.toml`: train a language model to write critiques, on annotations."""
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,4 +121,6 @@ def change(before: Mapping[str, float], after: Mapping[str, float], key: str) ->
 def next_command(file: Path, recipe: "Recipe", directory: Path) -> str:
     """Return the command that measures the new reward model on its held-out annotations."""
     named = recipe.reward_model.out and Path(recipe.reward_model.out).resolve() == directory.resolve()
-    return f"text2grad evaluate-reward {file}" + ("" if named else f" --set reward_model.out={directory}")
+    return f"text2grad evaluate-reward {shlex.quote(str(file))}" + (
+        "" if named else f" --set {shlex.quote(f'reward_model.out={directory}')}"
+    )

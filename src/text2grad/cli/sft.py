@@ -1,6 +1,7 @@
 """`text2grad sft RECIPE.toml`: fine-tune a policy on demonstrations."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
 def next_command(file: Path, recipe: "Recipe", policy: Path) -> str:
     """Return the command that uses the new policy: `annotate` where the recipe names an annotator, else `train`."""
     if recipe.model.lora_r and not recipe.sft.merge:
-        return f"text2grad sft {file} --resume --merge   (the other commands start from the merged model)"
-    command = f"text2grad {'annotate' if recipe.annotate.model else 'train'} {file}"
+        again = f"text2grad sft {shlex.quote(str(file))} --resume --merge"
+        return f"{again}   (the other commands start from the merged model)"
+    command = f"text2grad {'annotate' if recipe.annotate.model else 'train'} {shlex.quote(str(file))}"
     named = recipe.model.path and Path(recipe.model.path).resolve() == policy.resolve()
-    return command if named else f"{command} --set model.path={policy}"
+    return command if named else f"{command} --set {shlex.quote(f'model.path={policy}')}"
