@@ -87,9 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, say; without a file it is no user's
         if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        place = f"{error.filename}: " if error.filename else ""
+        place = error.filename or "a file or the output"
         saved = "; what was saved before is whole" if error.errno == errno.ENOSPC else ""
-        return _failed(f"cannot read or write {place}{error.strerror}{saved}", EXIT_ERROR)
+        return _failed(f"cannot read or write {place}: {error.strerror}{saved}", EXIT_ERROR)
     except Text2GradError as error:
         code = EXIT_OUT_OF_MEMORY if isinstance(error, OutOfMemory) else EXIT_ERROR
         return _failed(f"{type(error).__name__}: {error}", code)

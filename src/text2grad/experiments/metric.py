@@ -78,11 +78,19 @@ def _fault(values: object, earlier: Sequence[Mapping[str, float]]) -> str:
             return f"returned the name {name!r}, which every evaluation has already; choose another name"
         if not _is_number(value):
             return f"returned {_short(value)} for {name!r}, which is not a number"
-        if not abs(value) <= LARGEST:
+        if not abs(_float(value)) <= LARGEST:
             return f"returned {_short(value)} for {name!r}; leave no number undefined, for example return 0.0"
     if earlier and values.keys() != earlier[0].keys():
         return f"returned the names {sorted(values)} instead of {sorted(earlier[0])}, which it returned before"
     return ""
+
+
+def _float(value: Any) -> float:
+    """Return a number as a float, infinite if it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
 
 
 def _is_number(value: Any) -> bool:
