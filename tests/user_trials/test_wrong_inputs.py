@@ -482,7 +482,57 @@ NEW = [
     Trial("own held-out prompts", "train my.toml --set data.held_out=0.3", ("before|step 0", "reward"), 0, writes=True),
 ]  # fmt: skip
 
-TRIALS = [*RECIPES, *PROMPTS, *CRITICS, *MODELS, *RUNS, *REWARD, *ANNOTATE, *FEEDBACK, *EVALUATE, *NEW]
+RETURNS = "from text2grad import Critique, Span\ndef critic(examples, responses):\n    return [{} for r in responses]\n"
+OWN_CRITIC, OWN_METRIC = (
+    "train my.toml --critic mine:critic",
+    "train my.toml --set data.metric=mine:metric --set data.held_out=0.3",
+)
+
+TYPES = [
+    Trial("critic that changes the directory", OWN_CRITIC, ("the critic labelled no token",), 3, writes=True,
+          files={"mine.py": "import os\n" + RETURNS.format("os.chdir('/') or Critique('x')")}),
+    Trial("critic with feedback of None", OWN_CRITIC, ("feedback is a NoneType; a str is needed",), writes=True,
+          files={"mine.py": RETURNS.format("Critique(None)")}),
+    Trial("critic with spans of None", OWN_CRITIC, ("spans are a NoneType; a tuple of Span",), writes=True,
+          files={"mine.py": RETURNS.format("Critique('x', None)")}),
+    Trial("critic with tuples as spans", OWN_CRITIC, ("a tuple among its spans",), writes=True,
+          files={"mine.py": RETURNS.format("Critique('x', ((0, 1, 'positive'),))")}),
+    Trial("critic with a word as outcome", OWN_CRITIC, ("outcome is a str; a number",), writes=True,
+          files={"mine.py": RETURNS.format("Critique('x', outcome='1')")}),
+    Trial("critic with a huge outcome", OWN_CRITIC, (r"outcome 1e\+300 is no finite number of at most 1e\+09",), writes=True,
+          files={"mine.py": RETURNS.format("Critique('x', outcome=1e300)")}),
+    Trial("critic with an outcome beyond floats", OWN_CRITIC, ("outcome inf is no finite number",), writes=True,
+          files={"mine.py": RETURNS.format("Critique('x', outcome=10**400)")}),
+    Trial("critic with a status of its own", OWN_CRITIC, ("status 'great'; choose from ok",), writes=True,
+          files={"mine.py": RETURNS.format("Critique('x', status='great')")}),
+    Trial("critic whose task is cancelled", OWN_CRITIC, (r"CancelledError at mine\.py:3",), writes=True,
+          files={"mine.py": "import asyncio\ndef critic(examples, responses):\n    raise asyncio.CancelledError\n"}),
+    Trial("metric that changes the directory", OWN_METRIC, ("held-out responses",), 0, writes=True,
+          files={"mine.py": "import os\ndef metric(example, response):\n    os.chdir('/')\n    return {'a': True}\n"}),
+    Trial("metric beyond floats", OWN_METRIC, ("for 'a'; leave no number undefined",), writes=True,
+          files={"mine.py": "def metric(example, response):\n    return {'a': 10**400}\n"}),
+    Trial("metric whose sum is infinite", OWN_METRIC, ("returned 1e.308 for 'a'",), writes=True,
+          files={"mine.py": "def metric(example, response):\n    return {'a': 1e308}\n"}),
+    Trial("an empty option", "train my.toml --out ''", ("run.out is empty",)),
+    Trial("a directory in the home directory", "plan my.toml --model '~/missing'", ("'/.*/missing'",)),
+    Trial("a name with NUL", "train my.toml --set 'run.out=\"a\\u0000b\"'", ("NUL",)),
+    Trial("a name that is too long", f"train my.toml --out {'a' * 300}", ("File name too long",)),
+    Trial("a run as model", "train my.toml --model runs/done", ("which holds a run; its policy is runs/done/checkpoints/step-000002/policy",)),
+    Trial("a key in a wrong section", "train my.toml --set run.lr=1e-3", (r"has no key .lr.*a key of .*\[optim\]",)),
+    Trial("more threads than a number holds", "train my.toml --set run.threads=1000000000000000", ("threads",)),
+    Trial("resume without checkpoints", "train my.toml --out runs/done --resume", ("holds no checkpoint: training begins again",), 0, writes=True,
+          prepare=lambda folder: shutil.rmtree(folder / "runs/done/checkpoints")),
+    Trial("resume without rollouts", "train my.toml --out runs/done --resume", ("report",), 0, writes=True,
+          prepare=lambda folder: shutil.rmtree(folder / "runs/done/rollouts")),
+    Trial("resume with metrics cut", "train my.toml --out runs/done --resume", (r"metrics\.jsonl is damaged",),
+          files={"runs/done/metrics.jsonl": "{oops"}, writes=True),
+    Trial("rehearse too many responses", "rehearse my.toml --responses 3000000000000000000000", ("at most 100000",)),
+    Trial("sft into a path with a space", SFT.replace("runs/sft", "'runs/s ft'"), ("'model.path=runs/s ft/model'",), 0, writes=True),
+    Trial("sft of a tokenizer without an end", SFT, ("no end-of-sequence token",),
+          prepare=lambda folder: (folder / "policy/tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')),
+]  # fmt: skip
+
+TRIALS = [*RECIPES, *PROMPTS, *CRITICS, *MODELS, *RUNS, *REWARD, *ANNOTATE, *FEEDBACK, *EVALUATE, *NEW, *TYPES]
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)

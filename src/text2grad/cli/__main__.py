@@ -1,6 +1,7 @@
 """The command line: `text2grad <command>`. Each command is a module of this package and imports on first use."""
 
 import argparse
+import errno
 import shlex
 import signal
 import sys
@@ -86,6 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         write_nowhere()
         return 128 + signal.SIGPIPE
+    except OSError as error:  # a full disk, say; without a file it is no user's
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise
+        place = error.filename or "a file or the output"
+        saved = "; what was saved before is whole" if error.errno == errno.ENOSPC else ""
+        return _failed(f"cannot read or write {place}: {error.strerror}{saved}", EXIT_ERROR)
     except Text2GradError as error:
         code = EXIT_OUT_OF_MEMORY if isinstance(error, OutOfMemory) else EXIT_ERROR
         return _failed(f"{type(error).__name__}: {error}", code)

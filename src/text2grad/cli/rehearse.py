@@ -10,6 +10,7 @@ from text2grad.cli.options import add_command, add_set, shorthands
 from text2grad.errors import ConfigError
 
 WARNED = 1
+MOST_RESPONSES = 100_000  # all are in memory at once
 
 EPILOG = """\
 examples:
@@ -60,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
     if not recipe.data.task and not recipe.critic.use and not recipe.critic.model:
         raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
-    if args.responses < 2:
-        raise ConfigError(f"--responses must be at least 2, got {args.responses}")
+    if not 2 <= args.responses <= MOST_RESPONSES:
+        raise ConfigError(f"--responses must be at least 2 and at most {MOST_RESPONSES}, got {args.responses}")
 
     from text2grad.experiments import SHOWN, rehearse, summary
     from text2grad.experiments.reports import plain, print_critique, print_figures

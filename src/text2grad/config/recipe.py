@@ -126,7 +126,13 @@ def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
         known = list(type(Recipe.model_fields[section].default).model_fields)
         for key in values:
             if key not in known and not (section == "rollout" and key in NOT_THE_POLICY.split()):
-                raise ConfigError(f"{where}: [{section}] has no {_unknown('key', key, known)[3:]}")
+                homes = [
+                    f"[{name}]"
+                    for name, field in Recipe.model_fields.items()
+                    if key in type(field.default).model_fields
+                ]
+                there = f". It is a key of {', '.join(homes)}" if homes else ""
+                raise ConfigError(f"{where}: [{section}] has no {_unknown('key', key, known)[3:]}{there}")
 
 
 def _unknown(kind: str, name: str, known: list[str]) -> str:

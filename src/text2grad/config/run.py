@@ -62,7 +62,7 @@ class RunConfig(Section):
     """Steps between checkpoints."""
     keep_checkpoints: Count = 2
     """Checkpoints to keep; older ones are removed."""
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads of torch; 0 for torch's default. Exact resume needs the same number."""
     compact_memory: bool = True
     """On a CPU, return freed tensors to the system at once; false: up to twice the memory, a quarter less time."""

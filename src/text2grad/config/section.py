@@ -1,8 +1,9 @@
 """The base of every section of a recipe, and the types of its settings."""
 
-from typing import Annotated
+from os.path import expanduser
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -17,6 +18,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True, allow_inf_nan=False
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _expand_home(cls, value: Any) -> Any:
+        """Let ~/ be the home directory, as in a shell; refuse NUL, which no path can hold."""
+        if isinstance(value, list | tuple):
+            return [cls._expand_home(one) for one in value]
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("a text of a recipe cannot hold the character NUL")
+        return expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def refuse_no_measure(held_out: float, held_out_file: str) -> None:

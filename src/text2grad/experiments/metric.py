@@ -4,9 +4,10 @@ def metric(example: Example, response: str) -> dict[str, float]
 """
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from text2grad.errors import MetricError
@@ -20,6 +21,8 @@ RESERVED = (
     *("distinct_2", "kl_per_token", "mean_tokens", "truncated_share"),
 )
 """The numbers that every evaluation has; a metric needs other names."""
+
+LARGEST = 1e300  # sums of larger numbers may be infinite
 
 WAY_OUT = "Mend the metric; a run goes on with --resume"
 
@@ -53,7 +56,8 @@ def measure(
     for number, (example, response) in enumerate(zip(examples, responses, strict=True), start=first + 1):
         where = f"held-out response {number} of {first + len(responses) if total is None else total}"
         try:
-            values = metric(example, response)
+            with chdir(Path.cwd()):  # the metric may change it
+                values = metric(example, response)
         except (Exception, SystemExit) as error:
             raise MetricError(f"the metric failed on {where}: {described(error)}. {WAY_OUT}") from error
         fault = _fault(values, found)
@@ -74,11 +78,19 @@ def _fault(values: object, earlier: Sequence[Mapping[str, float]]) -> str:
             return f"returned the name {name!r}, which every evaluation has already; choose another name"
         if not _is_number(value):
             return f"returned {_short(value)} for {name!r}, which is not a number"
-        if not math.isfinite(value):
-            return f"returned {value} for {name!r}; leave no number undefined, for example return 0.0"
+        if not abs(_float(value)) <= LARGEST:
+            return f"returned {_short(value)} for {name!r}; leave no number undefined, for example return 0.0"
     if earlier and values.keys() != earlier[0].keys():
         return f"returned the names {sorted(values)} instead of {sorted(earlier[0])}, which it returned before"
     return ""
+
+
+def _float(value: Any) -> float:
+    """Return a number as a float, infinite if it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
 
 
 def _is_number(value: Any) -> bool:

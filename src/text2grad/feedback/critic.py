@@ -8,17 +8,20 @@ import importlib
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 from text2grad.errors import ConfigError, CriticError, Text2GradError, is_out_of_memory
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text
 from text2grad.feedback.user_code import Responses, described
 from text2grad.progress import note
-from text2grad.types import Critique, Example, Span
+from text2grad.types import Critique, Example, Span, Status
+
+LARGEST_OUTCOME = 1e9  # squares of larger rewards are beyond float32
 
 
 @runtime_checkable
@@ -48,8 +51,11 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     name = getattr(critic, "__name__", type(critic).__name__)
     given = Responses(responses)
     try:
-        answers = critic(examples, given)
-    except (Exception, SystemExit) as error:
+        with chdir(Path.cwd()):  # the critic may change it
+            answers = critic(examples, given)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit, and a cancelled task
         if is_out_of_memory(error):
             raise  # the trainer names the settings that help
         raise CriticError(_failure(name, error, given)) from error
@@ -89,17 +95,50 @@ def _checked(answer: object, response: str, *, match: Match, name: str) -> tuple
         return critique_from_text(answer, response, match=match), ""
     if not isinstance(answer, Critique):
         raise CriticError(f"{name} a {type(answer).__name__}; a text2grad.Critique or a critique's text is needed")
+    _refuse_types(answer, name)
     beyond = next((span for span in answer.spans if span.end > len(response)), None)
     if beyond is not None:
         problem = f"span {beyond.start}–{beyond.end} ends after the response of {len(response)} characters"
         return Critique(answer.feedback, status="unparsable"), problem
-    if not math.isfinite(answer.outcome or 0.0):
-        return Critique(answer.feedback, status="unparsable"), f"the outcome {answer.outcome} is no finite number"
+    outcome = None if answer.outcome is None else _number(answer.outcome)
+    if outcome is not None and not abs(outcome) <= LARGEST_OUTCOME:
+        problem = f"the outcome {outcome} is no finite number of at most {LARGEST_OUTCOME:g}"
+        return Critique(answer.feedback, status="unparsable"), problem
     spans = tuple(
         Span(int(span.start), int(span.end), span.label) for span in answer.spans
     )  # numpy numbers, for example
-    outcome = None if answer.outcome is None else float(answer.outcome)
     return replace(answer, spans=spans, outcome=outcome), ""
+
+
+def _refuse_types(critique: Critique, name: str) -> None:
+    """Refuse a critique whose parts have other types than `Critique` names.
+
+    Raises:
+        CriticError: with the part, its type and the type that is needed.
+    """
+    if not isinstance(critique.feedback, str):
+        raise CriticError(f"{name} a Critique whose feedback is a {type(critique.feedback).__name__}; a str is needed")
+    spans: object = critique.spans
+    if not isinstance(spans, Sequence):
+        raise CriticError(f"{name} a Critique whose spans are a {type(spans).__name__}; a tuple of Span is needed")
+    odd = next((span for span in spans if not isinstance(span, Span)), None)
+    if odd is not None:
+        raise CriticError(f"{name} a Critique with a {type(odd).__name__} among its spans; text2grad.Span is needed")
+    if critique.status not in get_args(Status):
+        raise CriticError(f"{name} a Critique of status {critique.status!r}; choose from {', '.join(get_args(Status))}")
+    if critique.outcome is not None and _number(critique.outcome) is None:
+        kind = type(critique.outcome).__name__
+        raise CriticError(f"{name} a Critique whose outcome is a {kind}; a number is needed, or None")
+
+
+def _number(value: Any) -> float | None:
+    """Return a number of Python, NumPy or PyTorch as a float, infinite if too large; None for anything else."""
+    try:
+        return None if isinstance(value, str) else float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def annotate(
@@ -145,7 +184,8 @@ def load_callable(path: str, kind: str) -> Any:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        with chdir(Path.cwd()):  # the module may change it
+            module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
             raise ConfigError(

@@ -136,7 +136,12 @@ def base_named_by(directory: str | Path) -> str | None:
 
 def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
     """Return the error for a model or tokenizer that its library refuses."""
+    policies = sorted(Path(path).glob("checkpoints/step-*/policy")) or sorted(Path(path).glob("step-*/policy"))
+    if policies:
+        return ModelError(f"cannot load {what} from {str(path)!r}, which holds a run; its policy is {policies[-1]}")
     reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+    if not Path(path).exists():
+        reason = f"there is no such directory, and as a name of the hub: {reason}"
     return ModelError(f"cannot load {what} from {str(path)!r}: {reason}")
 
 

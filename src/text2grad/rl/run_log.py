@@ -50,8 +50,19 @@ class RunLog:
         _append(current, records)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of the steps so far."""
-        return [json.loads(line) for line in self._metrics.read_bytes().splitlines()] if self._metrics.exists() else []
+        """Return the metrics of the steps so far.
+
+        Raises:
+            DataError: if the file is damaged.
+        """
+        lines = self._metrics.read_bytes().splitlines() if self._metrics.exists() else []
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise DataError(
+                f"{self._metrics} is damaged or was cut by hand ({error}); put back a copy of it, or start again in "
+                "another directory from the policy of the last checkpoint"
+            ) from error
 
     def write_critic_error(self, step: int, error: BaseException) -> Path:
         """Append an error of the critic with its traceback to critic-errors.log; return the path of the file."""

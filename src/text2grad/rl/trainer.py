@@ -465,6 +465,13 @@ class Text2GradTrainer:
             self.refresher.restore(state["critic"])
             restore_random_states(state["random"])
         if self.accelerator.is_main_process:
+            again = 0 if found else len(self.log.metrics())
+            if again >= min(self.recipe.run.save_every, self.recipe.run.steps):  # there was one
+                note(
+                    f"{self.directory} holds no checkpoint: training begins again with the first step, and replaces "
+                    f"the {again} in metrics.jsonl",
+                    warning=True,
+                )
             self.log.rewind(written)
         self.accelerator.wait_for_everyone()
         for metrics in self.log.metrics():

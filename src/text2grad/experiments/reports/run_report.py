@@ -101,6 +101,8 @@ def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
         heading = f"Held-out prompts before training and after {count(last['step'], 'step')}"
         found = [(heading, before_and_after(first, last))]
     files = sorted((run.directory / "rollouts").glob("*.jsonl"))
+    if not files:  # removed by hand
+        return found
     first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
     last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
     found += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
