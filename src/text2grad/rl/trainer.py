@@ -25,7 +25,7 @@ from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
 from text2grad.config import Interruption, ModelConfig, Recipe, check_directory, check_world_size, open_run
-from text2grad.errors import ConfigError, CriticError, Interrupted
+from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
 from text2grad.feedback import Critic, ask, digest_of_examples
 from text2grad.models import (
     PolicyWithValue,
@@ -464,14 +464,19 @@ class Text2GradTrainer:
                 self.sizes.restore(state["sizes"])
             self.refresher.restore(state["critic"])
             restore_random_states(state["random"])
+        lost = 0 if found else len(self.log.metrics())
+        if lost >= self.recipe.run.steps:
+            raise CheckpointError(
+                f"{self.directory} has {lost} finished steps in metrics.jsonl, and their checkpoints are gone: restore "
+                f"{self.directory / 'checkpoints'}, or begin again in another directory with --out DIR"
+            )
+        if lost and self.accelerator.is_main_process:
+            note(
+                f"{self.directory} holds no checkpoint: its {lost} steps are made again, with the critiques on disk",
+                warning=True,
+            )
+        self.accelerator.wait_for_everyone()  # they are read before they are cut
         if self.accelerator.is_main_process:
-            again = 0 if found else len(self.log.metrics())
-            if again >= min(self.recipe.run.save_every, self.recipe.run.steps):  # there was one
-                note(
-                    f"{self.directory} holds no checkpoint: training begins again with the first step, and replaces "
-                    f"the {again} in metrics.jsonl",
-                    warning=True,
-                )
             self.log.rewind(written)
         self.accelerator.wait_for_everyone()
         for metrics in self.log.metrics():
