@@ -470,7 +470,7 @@ class Text2GradTrainer:
                 f"{self.directory} has {lost} finished steps in metrics.jsonl, and their checkpoints are gone: restore "
                 f"{self.directory / 'checkpoints'}, or begin again in another directory with --out DIR"
             )
-        if lost and self.accelerator.is_main_process:
+        if lost >= self.recipe.run.save_every and self.accelerator.is_main_process:  # there was a checkpoint
             note(
                 f"{self.directory} holds no checkpoint: its {lost} steps are made again, with the critiques on disk",
                 warning=True,
