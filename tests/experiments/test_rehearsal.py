@@ -202,4 +202,4 @@ def test_the_runs_own_directory_is_refused(place: Path, capsys: pytest.CaptureFi
     assert main(["rehearse", "my.toml", "--critic", "moods:steady", "--out", "run"]) == 2
     assert "is run.out" in capsys.readouterr().err
     assert main(["rehearse", "my.toml", "--critic", "moods:steady", "--responses", "1"]) == 2
-    assert "--responses must be at least 2, got 1" in capsys.readouterr().err
+    assert "--responses must be at least 2 and at most 100000, got 1" in capsys.readouterr().err

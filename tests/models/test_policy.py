@@ -654,7 +654,10 @@ def test_a_saved_tokenizer_is_loaded_and_a_path_without_one_is_refused(tmp_path:
     nowhere = str(tmp_path / "nowhere")
     with pytest.raises(ModelError) as error:
         load_tokenizer(nowhere)
-    assert str(error.value) == f"cannot load a tokenizer from {nowhere!r}: {error.value.__cause__}"
+    assert str(error.value) == (
+        f"cannot load a tokenizer from {nowhere!r}: there is no such directory, and as a name of the hub: "
+        f"{error.value.__cause__}"
+    )
 
 
 def test_weights_as_a_pickle_are_refused(tmp_path: Any) -> None:
