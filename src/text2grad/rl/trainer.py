@@ -468,7 +468,7 @@ class Text2GradTrainer:
         if lost >= self.recipe.run.steps:
             raise CheckpointError(
                 f"{self.directory} has {lost} finished steps in metrics.jsonl, and their checkpoints are gone: restore "
-                f"{self.directory / 'checkpoints'}, or begin again in another directory with --out DIR"
+                f"{self.directory / 'checkpoints'}, or begin again in another directory with --set run.out=DIR"
             )
         if lost >= self.recipe.run.save_every and self.accelerator.is_main_process:  # there was a checkpoint
             note(
