@@ -4,17 +4,16 @@ import argparse
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
-from rich.text import Text
 
 from text2grad.cli.options import add_command, add_force, add_set, print_end, refuse_full_directory, shorthands
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
+from text2grad.progress import Progress
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.force:
             _refuse_other_annotations(out, recipe, items)
         session = AnnotationSession(endpoint, store, annotator.annotate, spending)
-        results, usage, budget = run_session(console, session, items)
+        results, usage, budget = run_session(session, items)
     _write(out, recipe, items, results)
     _print_summary(console, out, items, results, _figures(recipe, results, usage, budget), str(args.recipe))
     return SOME_REMAIN if any(result.failure for result in results) else 0
@@ -135,9 +134,9 @@ def check_limit(limit: int | None) -> None:
 
 
 def run_session(
-    console: Console, session: "AnnotationSession[Input, Result]", items: Sequence[Input]
+    session: "AnnotationSession[Input, Result]", items: Sequence[Input]
 ) -> tuple[list[Result], "Usage", "Budget"]:
-    """Run a session with a progress bar; the first Ctrl-C lets requests under way end, the second aborts them."""
+    """Run a session and show its progress; the first Ctrl-C lets requests under way end, the second aborts them."""
 
     async def work() -> tuple[list[Result], "Usage", "Budget"]:
         loop = asyncio.get_running_loop()
@@ -150,34 +149,17 @@ def run_session(
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop, number)
 
-        with _bar(console, len(items)) as on_done:
+        failed = 0
+        with Progress("ask the server", len(items), unit="answer") as progress:
+
+            def on_done(result: _MayFail, _: "Usage", budget: "Budget") -> None:
+                nonlocal failed
+                failed += result.failure is not None
+                progress.advance(cost=budget.cost, failed=f"{failed:,}")
+
             return await session.run(items, on_done, on_start)
 
     return asyncio.run(work())
-
-
-@contextmanager
-def _bar(console: Console, total: int) -> Iterator[Callable[[_MayFail, "Usage", "Budget"], None]]:
-    """Show the share done, the rate, the cost, the failures and the time left."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
-
-    class Rate(TextColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed or 0.0:.1f}/s")
-
-    columns = (
-        *(TextColumn("annotating"), BarColumn(), MofNCompleteColumn(), Rate("")),
-        *(TextColumn("${task.fields[cost]:.2f}"), TextColumn("{task.fields[failed]} failed"), TimeRemainingColumn()),
-    )
-    with Progress(*columns, console=console) as progress:
-        task, failed = progress.add_task("", total=total, cost=0.0, failed=0), 0
-
-        def on_done(result: _MayFail, _: "Usage", budget: "Budget") -> None:
-            nonlocal failed
-            failed += result.failure is not None
-            progress.update(task, advance=1, cost=budget.cost, failed=failed)
-
-        yield on_done
 
 
 def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequence["AnnotationResult"]) -> None:

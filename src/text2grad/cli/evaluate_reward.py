@@ -19,6 +19,7 @@ from text2grad.cli.options import (
     refuse_full_directory,
 )
 from text2grad.errors import ConfigError, DataError
+from text2grad.progress import Progress
 
 if TYPE_CHECKING:
     from text2grad.experiments.critic_quality import Evaluation, Measures, Pair, Units
@@ -126,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     truth = read_truth(args.annotations, limit=args.limit)
     measures = _measures(args)
-    pairs, units, critic, constrained = _pairs(args, truth, console)
+    pairs, units, critic, constrained = _pairs(args, truth)
     found = evaluate(pairs, units, measures)
     if not found.marked:
         raise DataError(
@@ -186,12 +187,8 @@ def _measures(args: argparse.Namespace) -> "Measures":
     return Measures(words=not args.no_words, encoder=encoder, reader=reader, draws=args.draws, seed=args.seed)
 
 
-def _pairs(
-    args: argparse.Namespace, truth: Sequence[Any], console: Console
-) -> tuple[list["Pair"], "Units", str, bool | None]:
+def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"], "Units", str, bool | None]:
     """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
-    from rich.progress import track
-
     from text2grad.experiments.critic_quality import check_identity, fingerprint, paired, predictions, read_predictions
     from text2grad.feedback import load_critic
 
@@ -210,10 +207,13 @@ def _pairs(
             "files": fingerprint(Path(args.model)),
         }
     check_identity(args.out, identity)
-    answers = predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
+    answers = []
+    with Progress("run the critic", len(truth), unit="critique") as progress:
+        for answer in predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match):
+            answers.append(answer)
+            progress.advance()
     constrained = None if args.model is None else critic.constrain
-    tracked = track(answers, "running the critic", len(truth), console=console, transient=True)
-    return paired(truth, list(tracked)), units, args.model or args.critic, constrained
+    return paired(truth, answers), units, args.model or args.critic, constrained
 
 
 def _model(args: argparse.Namespace) -> Any:

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     lock_directory(args.out)
     with Store(args.out / "answers.sqlite") as store:
         session = AnnotationSession(endpoint, store, prefer, spending)
-        preferences, usage, budget = run_session(console, session, comparisons)
+        preferences, usage, budget = run_session(session, comparisons)
     result = {
         **{"first": str(args.first), "second": str(args.second), "what": args.what, "judge": recipe.annotate.model},
         **summary(preferences, seed=args.seed),
