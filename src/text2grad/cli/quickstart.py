@@ -18,7 +18,6 @@ from text2grad.experiments import (
     COMPARED,
     EARLIER_NAMES,
     METHODS,
-    NEEDS,
     Job,
     last_figures,
     method_directory,
@@ -122,7 +121,7 @@ def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence
     command += ["--out", str(args.out), "--methods", *methods]
     command += [part for setting in args.overrides for part in ("--set", setting)]
     made = ["sft", "annotations.jsonl", "reward_model", "start", "sft_evaluation.json"]
-    made += [NEEDS[method] for method in methods if method in NEEDS]
+    made += [METHODS[method].needs for method in methods if METHODS[method].needs]
     return Job(
         lambda: command, out.with_suffix(".log"), lambda: all((out / name).exists() for name in made), threads=threads
     )
@@ -171,7 +170,7 @@ def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrid
             sys.stdout.flush()
 
     pipeline = Pipeline(load_recipe(recipe_path(task), [*overrides, f"run.seed={seed}"]), out, on_progress)
-    pipeline.run([NEEDS[method] for method in methods if method in NEEDS])
+    pipeline.run([METHODS[method].needs for method in methods if METHODS[method].needs])
     pipeline.evaluate()
 
 
@@ -202,7 +201,7 @@ class PhaseProgress:
         """Show the method whose run is in a directory."""
         done = steps_made(directory)
         if done or directory.with_suffix(".log").exists():
-            label = f"{name} {METHODS[method]}" if self.named else METHODS[method]
+            label = f"{name} {METHODS[method].label}" if self.named else METHODS[method].label
             self._show(label, done, steps, before=done, figures=last_figures(directory))
 
     def _show(

@@ -63,6 +63,8 @@ class RewardConfig(Section):
     """Reward of a token in a positive and in a negative span: 0, the negative one, or the later one."""
     span_mass: Literal["token", "span", "response"] = "token"
     """Total reward of a span: 1 per token; 1, shared by its tokens; or 1 per token divided by the response length."""
+    balance: bool = False
+    """Scale each response's positive rewards to the total of its negative ones where it has both (balanced credit)."""
 
 
 class AnnotateConfig(Section):

@@ -39,6 +39,8 @@ class RolloutConfig(Section):
 
     batch_size: Count = 64
     """Responses per step, over all processes."""
+    group_size: Count = 1
+    """Responses per prompt; `batch_size` is a multiple of it. A group baseline (ppo.baseline) needs at least 2."""
     max_new_tokens: Count = 128
     """Length limit of a response, in tokens."""
     temperature: Positive = 1.0
@@ -83,12 +85,18 @@ class PPOConfig(Section):
     """Optimizer steps per pass."""
     micro_batch_tokens: Count = 16_384
     """Most tokens (padding included) of one forward and backward pass; changes memory, not results."""
-    whiten: Literal["none", "scale", "full"] = "full"
-    """Whitening of advantages over the global batch: unit deviation ("scale"), and zero mean ("full")."""
+    baseline: Literal["value", "group", "leave_one_out"] = "value"
+    """Baseline of advantages: the value function, the mean of the prompt's group (GRPO), or of its others (RLOO)."""
+    whiten: Literal["none", "scale", "full", "group"] = "full"
+    """Unit deviation of advantages over the global batch ("scale"), and zero mean ("full"); or over the group (GRPO)."""
+    loss_mean: Literal["token", "response", "constant"] = "token"
+    """The surrogate's mean: over all tokens, per response first (GRPO), or Σ over batch_size · max_new_tokens (Dr. GRPO)."""
     beta: NonNegative = 0.05
     """KL coefficient β, reward per nat; the initial value if target_kl is set."""
     kl: Literal["k1", "full"] = "k1"
     """KL in the reward: the sampled log-ratio (k1), or exact over the vocabulary (full) as in the paper."""
+    kl_in: Literal["reward", "loss"] = "reward"
+    """Place of the KL term: each token's reward (section 3.5), or the loss as the estimator k3 (GRPO)."""
     target_kl: Positive | None = None
     """Target of the adaptive β: KL per sequence in nats; leave out for a fixed β."""
     kl_horizon: Count = 10_000

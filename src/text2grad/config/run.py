@@ -20,6 +20,12 @@ class DataConfig(Section):
     """JSONL file of held-out examples instead; their prompts are removed from the training examples."""
     metric: str = ""
     """ "module:function" of a metric, (example, response) → dict of numbers; the curves show the first number."""
+    length: Annotated[int, Field(ge=0)] = 0
+    """Length of a built-in task's answers, in posts to summarize, claims or steps of a program; 0 for the usual."""
+    faults: Fraction = 1.0
+    """Share of the usual rate of faults in a built-in task's demonstrations."""
+    truths: bool = True
+    """The critiques of a built-in task state the true fact beside each quote; false gives verdicts only."""
     examples: Count = 10_000
     """Training examples that a built-in task generates."""
     eval_examples: Annotated[int, Field(ge=0)] = 200

@@ -16,7 +16,6 @@ from .methods import (
     COMPARED as COMPARED,
     EARLIER_NAMES as EARLIER_NAMES,
     METHODS as METHODS,
-    NEEDS as NEEDS,
     last_figures as last_figures,
     method_directory as method_directory,
     method_job as method_job,

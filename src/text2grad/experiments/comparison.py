@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from text2grad.experiments.methods import METHODS, method_directory
+from text2grad.experiments.methods import METHOD_LABELS, method_directory
 from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.reports.plots import comparison_png, mean_curve, pictures, task_panels
 from text2grad.experiments.reports.run_report import groups, read_run
@@ -66,8 +66,8 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
 
 def write_comparison(results: Mapping[str, Any], out: Path) -> None:
     """Write results.json, curves.png and report.html."""
-    picture = comparison_png(results["tasks"], METHODS)
-    panels = pictures(task_panels(results["tasks"], METHODS))
+    picture = comparison_png(results["tasks"], METHOD_LABELS)
+    panels = pictures(task_panels(results["tasks"], METHOD_LABELS))
     rollouts = [
         (f"{task}: {name}", records)
         for task, result in results["tasks"].items()
@@ -133,7 +133,7 @@ def method_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
     rows = []
     for task, result in results["tasks"].items():
         for method, found in result["methods"].items():
-            row = [task, METHODS.get(method, "fine-tuned"), result["metric"], f"{fmean(found['final']):.3f}"]
+            row = [task, METHOD_LABELS.get(method, "fine-tuned"), result["metric"], f"{fmean(found['final']):.3f}"]
             row += [" ".join(f"{value:.3f}" for value in found["final"])] if several else []
             rows.append([*row, f"{fmean(found['kl_per_token']):.3f}"])
     return columns, rows

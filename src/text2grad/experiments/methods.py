@@ -7,39 +7,120 @@ process of its own; an interrupted run is resumed.
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from text2grad.experiments.jobs import Job
 
-METHODS: Mapping[str, str] = {
-    "text2grad": "Text2Grad",
-    "scalar_ppo": "same spans, summed",
-    "scalar_reward_model": "learned scalar reward model",
-    "gamma_1": "Text2Grad, γ = 1",
-    "frozen": "Text2Grad, frozen reward model",
-    "no_words": "Text2Grad, spans without words",
-    "linear_decay": "Text2Grad, linear decay",
+ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
+"""The same δ, summed on the last token, with the discount at which the sum reaches the first token undiminished."""
+
+GROUP = ("rollout.group_size=4", "model.value=none", "ppo.lam=1.0", "optim.value_warmup_steps=0")
+"""Four responses per prompt, whose mean is the baseline, in place of a value function."""
+
+SPANS_SEARCHED = ("lr", "beta", "epochs", "gamma", "lam", "value_lr", "positive", "span_mass")
+NUMBER_SEARCHED = ("lr", "beta", "epochs", "lam", "value_lr", "value_clip_range", "value", "positive")
+GROUP_SEARCHED = ("lr", "beta", "epochs", "group_size", "whiten", "loss_mean", "kl_in", "positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to learn from critiques.
+
+    Attributes:
+        label: in tables and pictures.
+        settings: by which it differs from the task's recipe, each as "section.key=value".
+        searched: names in `SEARCH_SPACE` of the settings that `text2grad tune` searches.
+        signal: what the policy gets: spans, or one number per response; both from the same critiques, unless `needs`.
+        needs: directory of a further model of phase 2; empty for none.
+        command: the command that trains it.
+        leading: one of the methods that get the full number of tuning trials and seeds.
+    """
+
+    label: str
+    settings: tuple[str, ...] = ()
+    searched: tuple[str, ...] = SPANS_SEARCHED
+    signal: Literal["spans", "number", "words"] = "spans"
+    needs: str = ""
+    command: Literal["train", "rival"] = "train"
+    leading: bool = False
+
+
+def _ablation(label: str, *settings: str, needs: str = "") -> Method:
+    return Method(label, settings, needs=needs)
+
+
+def _number(label: str, *settings: str, searched: tuple[str, ...], needs: str = "", leading: bool = False) -> Method:
+    return Method(label, (*ONE_NUMBER, *settings), searched, "number", needs, leading=leading)
+
+
+METHODS: Mapping[str, Method] = {
+    "text2grad": Method("Text2Grad", leading=True),
+    "scalar_ppo": _number("same spans, summed", searched=NUMBER_SEARCHED, leading=True),
+    "scalar_reward_model": _number(
+        "learned scalar reward model", searched=NUMBER_SEARCHED, needs="reward_head", leading=True
+    ),
+    "grpo": _number(
+        "one number, GRPO",
+        *GROUP,
+        "ppo.baseline=group",
+        "ppo.whiten=group",
+        "ppo.loss_mean=response",
+        "ppo.kl_in=loss",
+        searched=GROUP_SEARCHED,
+        leading=True,
+    ),
+    "dr_grpo": _number(
+        "one number, Dr. GRPO",
+        *GROUP,
+        "ppo.baseline=group",
+        "ppo.whiten=none",
+        "ppo.loss_mean=constant",
+        searched=("lr", "beta", "epochs", "group_size"),
+    ),
+    "rloo": _number(
+        "one number, RLOO",
+        *GROUP,
+        "ppo.baseline=leave_one_out",
+        "ppo.whiten=none",
+        searched=("lr", "beta", "epochs", "group_size"),
+    ),
+    "text2grad_group": Method(
+        "Text2Grad, group baseline",
+        (*GROUP, "ppo.baseline=group"),
+        ("lr", "beta", "epochs", "gamma", "group_size", "positive", "span_mass"),
+    ),
+    "gamma_1": _ablation("Text2Grad, γ = 1", "ppo.gamma=1.0"),
+    "gamma_0": _ablation("Text2Grad, γ = 0", "ppo.gamma=0.0"),
+    "lambda_1": _ablation("Text2Grad, λ = 1", "ppo.lam=1.0"),
+    "frozen": _ablation("Text2Grad, frozen reward model", "refresh.steps=[]"),
+    "no_words": _ablation(
+        "Text2Grad, spans without words",
+        "critic.quoted_in_feedback=false",  # both concern the feedback
+        "critic.verbatim=false",
+        needs="reward_model_without_words",
+    ),
+    "linear_decay": _ablation("Text2Grad, linear decay", "reward.weighting=linear_decay"),
+    "last_token": _ablation("Text2Grad, reward on the last token", "reward.placement=last_token"),
+    "span_mass_span": _ablation("Text2Grad, 1 per span", "reward.span_mass=span"),
+    "span_mass_response": _ablation("Text2Grad, divided by length", "reward.span_mass=response"),
+    "positive_only": _ablation("Text2Grad, positive spans only", "reward.negative=0.0"),
+    "negative_only": _ablation("Text2Grad, negative spans only", "reward.positive=0.0"),
+    "unlabelled_1": _ablation("Text2Grad, unlabelled tokens +1", "reward.unlabelled=1.0"),
+    "balanced": _ablation("Text2Grad, balanced credit", "reward.balance=true"),
+    "strict": _ablation("Text2Grad, strict boundaries", "reward.mode=strict"),
+    "last_wins": _ablation("Text2Grad, the last span wins", "reward.overlap=last_wins"),
 }
-"""Name in results, directories and on the command line → label in tables and pictures."""
+"""Name in results, directories and on the command line → the method."""
+
+METHOD_LABELS: Mapping[str, str] = {name: method.label for name, method in METHODS.items()}
 
 EARLIER_NAMES: Mapping[str, str] = {"reward_head_ppo": "scalar_reward_model"}
 """Name of a method in earlier versions → its name; accepted on the command line and as a run's directory."""
 
 COMPARED = ("text2grad", "scalar_ppo", "scalar_reward_model")
-"""The methods of a comparison unless others are chosen; the others are ablations of Text2Grad."""
-
-NEEDS: Mapping[str, str] = {"scalar_reward_model": "reward_head", "no_words": "reward_model_without_words"}
-"""Method → the model that it needs beside the models of Text2Grad: a directory of phase 2."""
-
-ABLATIONS: Mapping[str, tuple[str, ...]] = {
-    "gamma_1": ("ppo.gamma=1.0",),
-    "frozen": ("refresh.steps=[]",),
-    "no_words": ("critic.quoted_in_feedback=false", "critic.verbatim=false"),  # both concern the feedback
-    "linear_decay": ("reward.weighting=linear_decay",),
-}
-
-ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
-"""The same δ, summed on the last token, with the discount at which the sum reaches the first token undiminished."""
+"""The methods of a quickstart unless others are chosen; the others are rivals and ablations."""
 
 # The best of the tried learning rates for one number per response: docs/results/quickstart.md.
 SCALAR_LR: Mapping[str, float] = {"summarization": 1e-3, "code": 1e-3, "qa": 5e-4}
@@ -53,16 +134,20 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
         task: name of the task.
         phases: directory of the models of phases 1 and 2.
     """
-    start = [f"model.path='{phases / 'start'}'"]
-    generative = phases / NEEDS.get(method, "reward_model")
-    spans = [f"critic.model='{generative}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
-    scalar = [*ONE_NUMBER, f"optim.lr={SCALAR_LR[task]}"]
-    if method == "text2grad" or method in ABLATIONS:
-        return [*start, *spans, *ABLATIONS.get(method, ())]
-    if method == "scalar_ppo":
-        return [*start, *spans, *scalar]
-    learned = [f"critic.model='{generative}'", "critic.kind=scalar", "refresh.steps=[]", "refresh.audit=0"]
-    return [*start, *learned, *scalar]
+    chosen = METHODS[method]
+    found = [f"model.path='{phases / 'start'}'"]
+    if chosen.needs == "reward_head":
+        found += [
+            f"critic.model='{phases / chosen.needs}'",
+            "critic.kind=scalar",
+            "refresh.steps=[]",
+            "refresh.audit=0",
+        ]
+    else:
+        generative = phases / (chosen.needs or "reward_model")
+        found += [f"critic.model='{generative}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
+    found += chosen.settings
+    return [*found, f"optim.lr={SCALAR_LR[task]}"] if chosen.signal == "number" else found
 
 
 def method_job(recipe: Path, directory: Path, overrides: Sequence[str], *, needs: str | None = None) -> Job:
