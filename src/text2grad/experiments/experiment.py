@@ -129,10 +129,15 @@ class Experiment:
         """Return the jobs of the missing runs by name, in order.
 
         Raises:
-            ConfigError: if models in the directory were made by other settings.
+            ConfigError: if models in the directory were made by other settings, or a pretrained model is missing.
         """
         found: dict[str, Job] = {}
         for study in self.studies:
+            if study.model and not Path(study.model).exists():
+                raise ConfigError(
+                    f"study {study.name!r}: model = {study.model!r} does not exist; the path starts at the working "
+                    "directory"
+                )
             for method in study.methods:
                 owner = tuning_study(self.plan, study, method)
                 tuning = self.tuning(owner, method)

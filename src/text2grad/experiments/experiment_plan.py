@@ -180,8 +180,6 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
         raise ConfigError(
             'a pretrained model has no learned reward model of the pipeline; set critic = "program", or leave model out'
         )
-    if study.model and not Path(study.model).exists():
-        raise ConfigError(f"model = {study.model!r} does not exist; paths of models start at the working directory")
     for method in study.methods:
         check_known("methods", method, tuple(METHODS))
         if METHODS[method].needs and not learned:
