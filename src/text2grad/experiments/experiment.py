@@ -277,7 +277,11 @@ class Experiment:
         place = self._place(one.study, one.method, one.length, one.faults, one.seed)
         try:
             record = record_of(
-                directory, place, self._base(one.study), error="" if code in FINISHED else last_line(log)
+                directory,
+                place,
+                self._base(one.study),
+                asked=load_recipe(self._recipe(one.study), self._overrides(one)),
+                error="" if code in FINISHED else last_line(log),
             )
         except DataError:  # it failed in its first step
             return self._failure(name, code, log)
@@ -299,8 +303,10 @@ class Experiment:
 
     def _keep_trial(self, study: Study, method: str, trial: Trial, directory: Path) -> None:
         place = self._place(study, method, *study.tuned_at, study.tune_seed, trial=True)._replace(trial=trial.number)
+        tuning = self.tuning(study, method)
+        asked = load_recipe(self._recipe(study), tuning.settings_of(trial))
         try:
-            self._keep(record_of(directory, place, self._base(study), error=trial.error))
+            self._keep(record_of(directory, place, self._base(study), asked=asked, error=trial.error))
         except DataError:
             if not trial.error:
                 raise
