@@ -21,6 +21,7 @@ from text2grad.cli import (
     compare,
     doctor,
     evaluate_reward,
+    experiment,
     export,
     generate,
     import_,
@@ -33,6 +34,7 @@ from text2grad.cli import (
     sft,
     study,
     train,
+    tune,
     win_rate,
 )
 from text2grad.cli.log import configure_log, write_nowhere
@@ -55,7 +57,21 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, sft, plan, rehearse, train, compare, generate, *feedback, *critics, recipe, doctor):
+    evidence = (tune, experiment)
+    for module in (
+        quickstart,
+        sft,
+        plan,
+        rehearse,
+        train,
+        compare,
+        generate,
+        *feedback,
+        *critics,
+        *evidence,
+        recipe,
+        doctor,
+    ):
         module.add_parser(commands)
     return top
 
