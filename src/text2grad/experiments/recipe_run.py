@@ -19,7 +19,14 @@ from text2grad.tasks import built_in
 from text2grad.types import Example
 
 
-def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:
+def run_recipe(
+    recipe: Recipe,
+    *,
+    model: Any = None,
+    tokenizer: Any = None,
+    resume: bool = False,
+    trainer_class: type[Text2GradTrainer] = Text2GradTrainer,
+) -> Path:
     """Train by a recipe; evaluate on held-out examples before, between and after.
 
     Args:
@@ -27,6 +34,7 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
         model: the policy; None loads `model.path`.
         tokenizer: the policy's; None loads it from `model.path`.
         resume: continue the run in `run.out`.
+        trainer_class: makes the steps.
 
     Returns:
         The directory of the trained policy.
@@ -45,7 +53,7 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path
-    trainer = Text2GradTrainer(
+    trainer = trainer_class(
         model,
         critic,
         tokenizer,

@@ -79,6 +79,9 @@ DATA_PARALLEL = (
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
 
+FIGURES = {"reward": "reward/per_response", "KL": "kl/per_token", "loss": "update/policy_loss"}
+"""Name in the progress → metric."""
+
 STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 
 
@@ -241,11 +244,7 @@ class Text2GradTrainer:
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                figures: dict[str, Any] = {
-                    "reward": metrics["reward/per_response"],
-                    "KL": metrics["kl/per_token"],
-                    "loss": metrics["update/policy_loss"],
-                }
+                figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:
                     self.save()  # also new sizes of pieces, which a resumed run takes
@@ -486,9 +485,10 @@ class Text2GradTrainer:
             self.refresher.observe([self.examples[i] for i in self._chosen(step)], responses)
 
     def _chosen(self, step: int) -> list[int]:
-        """Return the indices of a step's examples, over all processes."""
-        count, seed = self.recipe.rollout.batch_size, self.recipe.run.seed
-        return batch_indices(len(self.examples), count, step=step, seed=seed)
+        """Return the indices of a step's examples, over all processes; the responses to a prompt are neighbours."""
+        rollout, seed = self.recipe.rollout, self.recipe.run.seed
+        prompts = batch_indices(len(self.examples), rollout.batch_size // rollout.group_size, step=step, seed=seed)
+        return [index for index in prompts for _ in range(rollout.group_size)]
 
 
 def ppo_epochs(
