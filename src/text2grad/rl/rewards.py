@@ -59,11 +59,34 @@ def reward_tensor(
     return rewards + last * (outcome * outcomes * judged + truncation * truncated)[:, None]
 
 
+def balanced(delta: Sequence[float], *, positive: float, negative: float) -> list[float]:
+    """Return δ with its positive part scaled so that both parts of the response earn the same total.
+
+    The update then moves probability from the criticised tokens to the praised ones (the idea of arXiv 2606.15893). δ
+    with one sign, or with a factor of 0, comes back as it is.
+
+    Args:
+        delta: δ of one response.
+        positive: reward of a token with δ = 1.
+        negative: reward of a token with δ = −1.
+
+    Example:
+        >>> balanced([1.0, 1.0, 0.0, -1.0], positive=1.0, negative=-1.0)
+        [0.5, 0.5, 0.0, -1.0]
+    """
+    gained = abs(positive) * sum(value for value in delta if value > 0)
+    lost = abs(negative) * sum(-value for value in delta if value < 0)
+    factor = lost / gained if gained and lost else 1.0
+    return [factor * value if value > 0 else value for value in delta]
+
+
 def token_rewards(
     recipe: Recipe, deltas: Sequence[Sequence[float]], critiques: Sequence[Critique], batch: TokenBatch
 ) -> Tensor:
     """Return the reward of each token before the KL term as [reward] says, [B, T]; see `reward_tensor`."""
     reward = recipe.reward
+    if reward.balance:
+        deltas = [balanced(delta, positive=reward.positive, negative=reward.negative) for delta in deltas]
     return reward_tensor(
         deltas,
         critiques,
