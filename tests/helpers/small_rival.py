@@ -11,7 +11,7 @@ from text2grad.types import Critique, Example, Rollout
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"value": "none"},
     "rollout": {"batch_size": 8, "max_new_tokens": 6, "group_size": 4},
-    "rival": {"rounds": 2, "epochs": 1, "batch_size": 4},
+    "rival": {"rounds": 2, "epochs": 1, "batch_size": 4, "refine_prompt": "{prompt} {response} {critique}"},
     "run": {"steps": 4, "save_every": 10, "threads": 1, "tracker": "none", "seed": 3},
 }
 

@@ -8,6 +8,8 @@ from text2grad.cli.train import add_run_options, finish, recipe_of
 
 METHODS = {
     "dpo": "DPO on the best and the worst response to each prompt",
+    "ilf": "fine-tuning on the best responses after a refinement with their critiques",
+    "reflection": "no training: the policy answers held-out prompts again, with critiques",
     "sft_best": "fine-tuning on the best responses",
 }
 
@@ -22,6 +24,7 @@ EPILOG = """\
 examples:
   text2grad rival dpo my.toml --set rollout.group_size=4 --out runs/dpo
   text2grad rival sft_best my.toml --set rival.rounds=1 --out runs/offline
+  text2grad rival ilf my.toml --set rival.refiner=policy --out runs/ilf
   text2grad rival dpo my.toml --set rollout.group_size=4 --out runs/dpo --resume
 
 docs/rivals.md explains the methods and their settings."""

@@ -126,7 +126,8 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     metric = main_metric(recipe, found.evaluations)
     write_report([found], out, metric=metric, title=f"{title}: {name}")
     print_numbers(found.metrics, found.evaluations, metric)
-    print_account(found.metrics, responses=len(found.metrics) * recipe.rollout.batch_size)
+    sampled = found.metrics[-1].get("rival/rollouts", len(found.metrics) * recipe.rollout.batch_size)
+    print_account(found.metrics, responses=round(sampled))
     quoted = shlex.quote(str(out))
     examples = "--examples 3" if found.evaluations else '--prompt "..."'
     lines = [

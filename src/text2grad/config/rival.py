@@ -10,7 +10,7 @@ from text2grad.config.section import Count, Fraction, Positive, Section
 class RivalConfig(Section):
     """Methods without policy gradient on the same critiques: `text2grad rival`."""
 
-    method: Literal["dpo", "sft_best"] | None = None
+    method: Literal["dpo", "ilf", "reflection", "sft_best"] | None = None
     """The method, which `text2grad rival METHOD` sets."""
     rounds: Annotated[int, Field(ge=0)] = 0
     """Rounds of equal length: sample from the current policy, then train. 1 is offline; 0 the usual of the method."""
@@ -22,5 +22,13 @@ class RivalConfig(Section):
     """Gradient accumulation steps: less memory, more time."""
     dpo_beta: Positive = 0.1
     """β of DPO's loss: a larger value stays closer to the start."""
-    keep: Annotated[Fraction, Field(gt=0.0)] = 0.25
-    """Share of answers that is imitated, the best by reward: of each prompt's group, or of the round without groups."""
+    keep: Annotated[Fraction, Field(gt=0.0)] | None = None
+    """Share of the answers to a prompt (without groups: of a round) that is imitated; leave out for the usual share."""
+    refiner: Literal["auto", "program", "policy", "server"] = "auto"
+    """Who rewrites a response by its critique: a program of the built-in task (auto), the policy itself (auto without
+    task), or the model on the server of [annotate]."""
+    refine_prompt: str = (
+        "{prompt}\n\nAn answer to this:\n{response}\n\nA critique of the answer:\n{critique}\n\n"
+        "Write the answer again, with every fault of the critique mended. Reply with the new answer alone."
+    )
+    """Prompt of the policy or the server as refiner."""

@@ -39,6 +39,27 @@ def run_recipe(
     Returns:
         The directory of the trained policy.
     """
+    trainer, evaluate = prepare_run(
+        recipe, model=model, tokenizer=tokenizer, resume=resume, trainer_class=trainer_class
+    )
+    if evaluate is None:
+        return trainer.train()
+    evaluate(trainer)
+    return trainer.train(after_step=evaluate)
+
+
+def prepare_run(
+    recipe: Recipe, *, model: Any, tokenizer: Any, resume: bool, trainer_class: type[Text2GradTrainer]
+) -> tuple[Text2GradTrainer, Evaluations | None]:
+    """Return the trainer of a run, and its evaluations if there are held-out examples.
+
+    Args:
+        recipe: the settings.
+        model: the policy; None loads `model.path`.
+        tokenizer: the policy's; None loads it from `model.path`.
+        resume: continue the run in `run.out`.
+        trainer_class: makes the steps.
+    """
     check_directory(Path(recipe.run.out), resume=resume)
     check_tracker(recipe.run.tracker)
     task = built_in(recipe.data.task) if recipe.data.task else None
@@ -68,7 +89,7 @@ def run_recipe(
     if trainer.accelerator.is_main_process:
         _note_examples(recipe, examples)
     if not examples.held_out:
-        return trainer.train()
+        return trainer, None
     evaluate = Evaluations(
         trainer,
         task,
@@ -79,8 +100,7 @@ def run_recipe(
     )
     if trainer.step < recipe.run.steps:
         trainer.tracker.start(trainer.step)
-    evaluate(trainer)
-    return trainer.train(after_step=evaluate)
+    return trainer, evaluate
 
 
 def _note_examples(recipe: Recipe, examples: RunExamples) -> None:

@@ -15,7 +15,7 @@ from text2grad.cli.__main__ import main
 from text2grad.experiments.rivals.runner import round_of
 from text2grad.types import Critique, Example
 
-METHODS = ("dpo", "sft_best")
+METHODS = ("dpo", "sft_best", "ilf")
 RECIPE = """
 [model]
 path = "model"
@@ -31,6 +31,7 @@ group_size = 4
 max_new_tokens = 6
 [rival]
 rounds = 2
+refine_prompt = "{prompt} {response} {critique}"
 epochs = 1
 batch_size = 4
 [optim]
@@ -160,6 +161,10 @@ def test_adapters_are_trained_and_saved_alone(tmp_path: Path) -> None:
         ("sft_best", ["rival.rounds=5"], "rival.rounds = 5 is more than run.steps = 4"),
         ("sft_best", ["rival.accumulate=3"], "rival.batch_size = 4 is not a multiple of rival.accumulate = 3"),
         ("sft_best", ["rival.keep=0.0"], "[rival] keep = 0.0"),
+        ("ilf", ["rival.refiner='program'"], 'rival.refiner = "program" is a program of a built-in task'),
+        ("ilf", ["rival.refiner='server'"], "[annotate] model is not set"),
+        ("ilf", ["rival.refine_prompt='{prompt} {critique}'"], "rival.refine_prompt does not hold {response}"),
+        ("reflection", ["data.held_out=0.0"], "reflection answers held-out prompts"),
         ("sft_best", ["rival.kept=0.5"], 'Did you mean "keep"?'),
         ("sft_best", ["model.path=''"], "[model] path is not set"),
     ],
@@ -172,6 +177,36 @@ def test_a_wrong_recipe_is_refused_before_a_model_loads(
     assert main(["rival", method, "mine.toml", "--out", "rival", *settings]) == 2
     assert message in capsys.readouterr().err
     assert not (place / "rival").exists()
+
+
+def test_reflection_trains_nothing_and_counts_its_critiques(place: Path) -> None:
+    assert main(["rival", "reflection", "mine.toml", "--out", "rival", "-q"]) == 0
+    [line] = untimed(place / "rival" / "metrics.jsonl")
+    before, after = (json.loads(path.read_text()) for path in sorted((place / "rival" / "evaluations").glob("*.json")))
+    count = len(before["responses"])
+    assert (line["rival/rollouts"], line["rival/critiques_at_inference"]) == (0, count)
+    assert line["reward/per_response"] == pytest.approx(before["metrics"]["reward"])
+    assert [one["prompt"] for one in after["responses"]] == [one["prompt"] for one in before["responses"]]
+    assert line["rival/refined"] == sum(
+        old["response"] != new["response"] for old, new in zip(before["responses"], after["responses"], strict=True)
+    )
+    assert line["rival/refined"] > 0
+    calls = [json.loads(text) for text in Path("calls.jsonl").read_text().splitlines()]
+    assert sum(map(len, calls)) == 3 * count  # two evaluations, and the critiques that the policy reads
+    assert weights_of(place / "rival") == weights_of(place)
+
+    (place / "rival" / "evaluations" / "000001.json").unlink()  # as if killed before
+    assert main(["rival", "reflection", "mine.toml", "--out", "rival", "-q", "--resume"]) == 0
+    assert json.loads((place / "rival" / "evaluations" / "000001.json").read_text()) == after
+
+
+def weights_of(directory: Path) -> dict[str, list[Any]]:
+    """Return the weights of the policy of a run, or of the model in a folder."""
+    from safetensors.torch import load_file
+
+    policies = sorted(directory.glob("checkpoints/*/policy"))
+    folder = policies[-1] if policies else directory / "model"
+    return {name: tensor.tolist() for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
 def test_several_processes_are_refused(

@@ -1,21 +1,66 @@
-"""Imitation of the best answers: rejection sampling with fine-tuning (`sft_best`)."""
+"""Imitation of the best answers, by fine-tuning.
+
+sft_best   the best of the policy's own responses (rejection sampling, expert iteration)
+ilf        the best of its responses after a refinement with their critiques (arXiv 2303.16755)
+
+refinements/000009.jsonl holds the refinements of the round that ended with step 9, and the rewards before and after.
+"""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from text2grad.experiments.rivals.fitting import fit
 from text2grad.experiments.rivals.judged import Judged, best
+from text2grad.experiments.rivals.refiners import refine
+from text2grad.feedback import critique_to_json
+from text2grad.files import write_records
 from text2grad.models import NO_LOSS, FineTuning, Row, supervised_trainer
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:
     from text2grad.experiments.rivals.runner import RivalTrainer
 
+DIRECTORY = "refinements"
+KEEP_SAMPLED, KEEP_REFINED = 0.25, 1.0  # where rival.keep is left out
+
 
 def imitate_best(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
     """Fine-tune the policy on the best of its own responses."""
-    kept = best(judged, run.recipe.rival.keep, run.recipe.rollout.group_size)
+    kept = best(judged, run.recipe.rival.keep or KEEP_SAMPLED, run.recipe.rollout.group_size)
     return imitate(run, [one.rollout for one in kept])
+
+
+def imitate_refined(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
+    """Refine the responses of a round with their critiques, and fine-tune the policy on the best refinements.
+
+    The critic judges the refinements, unless all are kept.
+    """
+    recipe, rollouts = run.recipe, [one.rollout for one in judged]
+    refined = refine(run, rollouts, [one.critique for one in judged])
+    changed = sum(new.response != old.response for old, new in zip(rollouts, refined, strict=True))
+    metrics = {"rival/refined": float(changed)}
+    keep = recipe.rival.keep or KEEP_REFINED
+    if keep == 1.0:
+        answers = [one._replace(rollout=new) for one, new in zip(judged, refined, strict=True)]
+    else:
+        answers = run.judge(refined)
+        metrics["rival/more_critiques"] = float(len(refined))
+        metrics["rival/refined_reward"] = fmean(one.reward for one in answers)
+    records = [
+        {
+            "prompt": old.rollout.example.prompt_text,
+            "response": old.rollout.response,
+            "critique": critique_to_json(old.critique),
+            "refined": new.rollout.response,
+            "reward": [old.reward, *([new.reward] if new.critique is not old.critique else [])],
+        }
+        for old, new in zip(judged, answers, strict=True)
+    ]
+    (run.directory / DIRECTORY).mkdir(exist_ok=True)
+    write_records(run.directory / DIRECTORY / f"{run.step:06d}.jsonl", records)
+    kept = best(answers, keep, recipe.rollout.group_size)
+    return {**metrics, **imitate(run, [one.rollout for one in kept])}
 
 
 def imitate(run: "RivalTrainer", answers: Sequence[Rollout]) -> dict[str, float]:

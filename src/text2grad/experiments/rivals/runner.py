@@ -8,7 +8,8 @@ resumed run reads the judged responses of an unfinished round from its log, and 
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -18,15 +19,18 @@ import torch
 
 from text2grad.align import response_deltas
 from text2grad.config import Recipe
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
-from text2grad.experiments.recipe_run import run_recipe
+from text2grad.experiments.recipe_run import prepare_run, run_recipe
 from text2grad.experiments.rivals.judged import Judged
+from text2grad.experiments.rivals.refiners import check_refiner, refine
 from text2grad.feedback import critique_from_json
 from text2grad.models import collate
+from text2grad.progress import Progress
 from text2grad.rl import Clock, Text2GradTrainer, response_records, step_metrics, token_rewards
 from text2grad.types import Rollout
 
-USUAL_ROUNDS = {"dpo": 12, "sft_best": 6}
+USUAL_ROUNDS = {"dpo": 12, "sft_best": 12, "ilf": 1, "reflection": 1}
 """Method → rounds where rival.rounds = 0."""
 
 
@@ -38,7 +42,11 @@ class Learner(Protocol):
         ...
 
 
-LEARNERS: Mapping[str, str] = {"dpo": "dpo:learn_preferences", "sft_best": "imitation:imitate_best"}
+LEARNERS: Mapping[str, str] = {
+    "dpo": "dpo:learn_preferences",
+    "sft_best": "imitation:imitate_best",
+    "ilf": "imitation:imitate_refined",
+}
 """Method → module of this package and name of its `Learner`; TRL loads only for the method that needs it."""
 
 
@@ -69,10 +77,25 @@ class RivalTrainer(Text2GradTrainer):
         clock = Clock()
         with self._memory("rollout"), clock("rollout"):
             rollouts = self._sample()
-            batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
+        metrics, records = self._judged(rollouts, clock)
+        if self.round_of(self.step)[1] == self.step + 1:
+            with self._memory("update"), clock("update"):
+                metrics |= self._learn()
+            self.judged = []
+        with clock("refresh"), self._critic_at_work(can_save=False):
+            examples = [rollout.example for rollout in rollouts]
+            self.refresher.observe(examples, [rollout.response for rollout in rollouts])
+            metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
+        metrics |= {"rival/rollouts": float((self.step + 1) * len(rollouts)), **clock.seconds}
+        self._finish(records, metrics)
+        return metrics
+
+    def _judged(self, rollouts: Sequence[Rollout], clock: Clock) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Ask the critic about rollouts, add them to the round, and return metrics and records of the step."""
         with self._memory("critic"), clock("critic"):
             critiques = self._criticize(rollouts)
         with self._memory("score"), clock("score"):
+            batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
             scores = self.score(batch, kl=self.recipe.ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
             rewards = token_rewards(self.recipe, deltas, critiques, batch)
@@ -86,17 +109,28 @@ class RivalTrainer(Text2GradTrainer):
             Judged(rollout, critique, sum(record["reward"]))
             for rollout, critique, record in zip(rollouts, critiques, records, strict=True)
         ]
-        if self.round_of(self.step)[1] == self.step + 1:
-            with self._memory("update"), clock("update"):
-                metrics |= self._learn()
-            self.judged = []
-        with clock("refresh"), self._critic_at_work(can_save=False):
-            examples = [rollout.example for rollout in rollouts]
-            self.refresher.observe(examples, [rollout.response for rollout in rollouts])
-            metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
-        metrics |= {"rival/rollouts": float((self.step + 1) * len(rollouts)), **clock.seconds}
-        self._finish(records, metrics)
-        return metrics
+        return metrics, records
+
+    def judge(self, rollouts: Sequence[Rollout]) -> list[Judged]:
+        """Return answers of a method with the critic's critiques, which are on disk before anything uses them."""
+        critic = CachedCritic(
+            self.critic,
+            self.directory / "refinements" / f"critiques-{self.step:06d}.jsonl",
+            match=self.recipe.critic.match,
+        )
+        found: list[Judged] = []
+        size = self.recipe.rollout.batch_size
+        with Progress("judge refinements", len(rollouts), unit="response") as progress:
+            for start in range(0, len(rollouts), size):
+                part = rollouts[start : start + size]
+                with self._critic_at_work(can_save=True):
+                    critiques = critic([one.example for one in part], [one.response for one in part])
+                deltas, _ = response_deltas(self.tokenizer, part, critiques, self.delta_settings)
+                batch = collate(part, pad_id=self.pad_id)
+                rewards = token_rewards(self.recipe, deltas, critiques, batch).sum(dim=1).tolist()
+                found += map(Judged, part, critiques, rewards)
+                progress.advance(len(part))
+        return found
 
     def _learn(self) -> dict[str, float]:
         module, _, name = LEARNERS[str(self.recipe.rival.method)].partition(":")
@@ -153,21 +187,74 @@ def run_rival(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resum
     """
     _check(recipe)
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"value": "none"})})
+    if recipe.rival.method == "reflection":
+        return reflect(recipe, model=model, tokenizer=tokenizer, resume=resume)
     return run_recipe(recipe, model=model, tokenizer=tokenizer, resume=resume, trainer_class=RivalTrainer)
+
+
+class ReflectionTrainer(RivalTrainer):
+    """One step without training: answers to the held-out prompts, their critiques, and the answers written again.
+
+    Attributes:
+        answer: returns the answers to the held-out prompts.
+        refined: the answers written again; None before the step.
+    """
+
+    answer: Callable[[], list[Rollout]]
+    refined: list[Rollout] | None = None
+
+    def train_step(self) -> dict[str, float]:
+        """Answer, ask the critic, and answer again."""
+        clock = Clock()
+        with self._memory("rollout"), clock("rollout"):
+            rollouts = self.answer()
+        metrics, records = self._judged(rollouts, clock)
+        with self._memory("rollout"), clock("refine"):
+            self.refined = refine(self, rollouts, [one.critique for one in self.judged])
+        changed = sum(new.response != old.response for old, new in zip(rollouts, self.refined, strict=True))
+        metrics |= {"rival/rollouts": 0.0, "rival/refined": float(changed), **clock.seconds}
+        metrics["rival/critiques_at_inference"] = float(len(rollouts))
+        del metrics["length/mean"]  # no token is sampled in training
+        self._finish(records, metrics)
+        return metrics
+
+    def revise(self, rollouts: list[Rollout]) -> list[Rollout]:
+        """Return the answers written again; after a resume the critic is asked again."""
+        if self.refined is None:
+            self.refined = refine(self, rollouts, self._criticize(rollouts))
+        return self.refined
+
+
+def reflect(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:
+    """Evaluate a policy twice: its answers, and the answers that are written again with their critiques."""
+    recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"steps": 1})})
+    trainer, evaluate = prepare_run(
+        recipe, model=model, tokenizer=tokenizer, resume=resume, trainer_class=ReflectionTrainer
+    )
+    assert evaluate is not None  # `_check` has found held-out prompts
+    assert isinstance(trainer, ReflectionTrainer)
+    trainer.answer = evaluate.answers
+    refined = replace(evaluate, revise=trainer.revise)
+    (refined if trainer.step else evaluate)(trainer)  # a run that was killed in its last evaluation resumes with it
+    return trainer.train(after_step=refined)
 
 
 def _check(recipe: Recipe) -> None:
     """Refuse settings that do not fit the method, before anything is loaded."""
     rival, rollout = recipe.rival, recipe.rollout
     if rival.method is None:
-        raise ConfigError(f"rival.method is not set; choose one of {', '.join(LEARNERS)}")
+        raise ConfigError(f"rival.method is not set; choose one of {', '.join(USUAL_ROUNDS)}")
     if rival.rounds > recipe.run.steps:
         raise ConfigError(
             f"rival.rounds = {rival.rounds} is more than run.steps = {recipe.run.steps}; a round has at least one step"
         )
-    if rollout.batch_size % rollout.group_size:
+    if rival.method in ("ilf", "reflection"):
+        check_refiner(recipe)
+    held_out = (recipe.data.task and recipe.data.eval_examples) or recipe.data.held_out or recipe.data.held_out_file
+    if rival.method == "reflection" and not held_out:
         raise ConfigError(
-            f"rollout.batch_size = {rollout.batch_size} is not a multiple of rollout.group_size = {rollout.group_size}"
+            "reflection answers held-out prompts and trains nothing, and the recipe holds out no prompts; set "
+            "data.held_out or data.held_out_file (data.eval_examples for a built-in task)"
         )
     if rival.method == "dpo" and rollout.group_size < 2:
         raise ConfigError(
