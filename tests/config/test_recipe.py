@@ -189,12 +189,12 @@ def test_a_critic_is_refreshed_where_a_step_or_a_drift_is_named() -> None:
     assert make_recipe({"refresh": {"drift": 0.5}}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["vllm", "server", "scalar", "process"])
-def test_only_a_generative_critic_of_this_process_is_refreshed(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["vllm", "server", "process"])
+def test_only_a_generative_or_scalar_critic_of_this_process_is_refreshed(kind: str) -> None:
     critic, refresh = {"model": "rm", "kind": kind}, {"drift": 0.5}
     assert refusal({"critic": critic, "refresh": refresh}) == (
         f'my.toml: [refresh] trains the critic again, and one of critic.kind = "{kind}" cannot be; choose '
-        '"generative", or leave refresh.steps and refresh.drift out'
+        '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
     )
     assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == kind
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active

@@ -211,7 +211,19 @@ def deltas(response: Response, texts: Sequence[str], setting: Any, is_noun: Call
     return found
 
 
-def earned_rewards(response: Response, delta: np.ndarray, setting: Any) -> np.ndarray:
+def gathered(response: Response, earned: np.ndarray, texts: Sequence[str], placement: str) -> np.ndarray:
+    """Return the sums of the rewards on the last token of each step; a step ends where a token holds its end."""
+    marks = {"last_token": "", "lines": "\n", "sentences": ".!?…\n", "clauses": ".!?…,;:\n"}[placement]
+    found, total = np.zeros(len(earned)), 0.0
+    for t, text in enumerate(texts):
+        total += earned[t]
+        rest = "".join(texts[t + 1 :]).strip()
+        if t == len(texts) - 1 or (text and text[-1] in marks and rest):
+            found[t], total = total, 0.0
+    return found
+
+
+def earned_rewards(response: Response, delta: np.ndarray, texts: Sequence[str], setting: Any) -> np.ndarray:
     """Return what each token earns before the KL term."""
     earned = np.zeros(len(delta))
     if not response.failed:
@@ -222,8 +234,8 @@ def earned_rewards(response: Response, delta: np.ndarray, setting: Any) -> np.nd
         fair = lost / gained if setting.balance and gained and lost else 1.0
         for t, d in enumerate(delta):
             earned[t] = fair * setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
-        if setting.placement == "last_token":
-            earned = np.array([0.0] * (len(delta) - 1) + [earned.sum()])
+        if setting.placement != "spans":
+            earned = gathered(response, earned, texts, setting.placement)
         earned[-1] += setting.outcome * (response.critique.outcome or 0.0)
     earned[-1] += setting.truncated * response.truncated
     return earned
@@ -312,7 +324,7 @@ class Oracle:
             texts = token_texts(self.tokenizer, response.ids)
             assert "".join(texts) == response.text
             delta = deltas(response, texts, reward, self.is_noun)
-            earned, values = earned_rewards(response, delta, reward), mine.values.numpy()
+            earned, values = earned_rewards(response, delta, texts, reward), mine.values.numpy()
             bootstrap = float(mine.after) if response.truncated else 0.0
             beta = self.beta if ppo.kl_in == "reward" else 0.0
             raw = advantages_of(earned - beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards
-from text2grad.align.rollouts import policy_offsets, response_deltas
+from text2grad.align.rollouts import policy_offsets, response_deltas, step_ends
 from text2grad.rl.rewards import balanced, reward_tensor
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
@@ -169,3 +169,18 @@ def test_balanced_credit_by_hand() -> None:
     assert balanced([1.0, 0.0], positive=0.5, negative=-2.0) == [1.0, 0.0]  # nothing to balance
     assert balanced([0.0, -1.0], positive=0.5, negative=-2.0) == [0.0, -1.0]
     assert balanced([1.0, -1.0], positive=1.0, negative=0.0) == [1.0, -1.0]  # blame is switched off
+
+
+def test_one_reward_per_step_is_the_sum_on_its_last_token() -> None:
+    # two steps of two and three tokens, and an end of sequence that belongs to the second; the outcome stays last
+    said = [Critique("said", outcome=3.0)]
+    given = rewards([[1.0, -0.5, 1.0, 0.0, 1.0, -1.0]], said, placement=[[1, 1, 5, 5, 5, 5]])
+    assert given == [[0.0, 0.5, 0.0, 0.0, 0.0, 1.0 + 3.0, 0.0]]
+
+
+def test_the_steps_of_sampled_tokens_follow_the_text() -> None:
+    text = " red cat.\n two, one"
+    offsets = [(0, 4), (4, 8), (8, 9), (9, 10), (10, 14), (14, 15), (15, 19), (19, 19)]
+    assert step_ends(text, offsets, "lines") == [2, 2, 2, 7, 7, 7, 7, 7]
+    assert step_ends(text, offsets, "clauses") == [2, 2, 2, 5, 5, 5, 7, 7]
+    assert step_ends("", [(0, 0)], "lines") == [0]

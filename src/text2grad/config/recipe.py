@@ -61,10 +61,10 @@ class Recipe(Section):
             )
         self._check_groups()
         learned = self.critic.model and not self.critic.use
-        if self.refresh.active and learned and self.critic.kind != "generative":
+        if self.refresh.active and learned and self.critic.kind not in ("generative", "scalar"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
-                '"generative", or leave refresh.steps and refresh.drift out'
+                '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
             )
         if self.data.task and self.data.train:
             raise ValueError("data.task and data.train are both set; choose one source of prompts")

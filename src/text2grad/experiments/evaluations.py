@@ -128,7 +128,7 @@ class Evaluations:
                 rows = self._rows(rollouts, first=mine.start)
                 critiques = self._ask(step, rollouts[:judged], progress)
             deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
-            numbers = self._numbers(rollouts, critiques, deltas)
+            numbers = self._numbers(rollouts, critiques, deltas, offsets)
             for row, rollout, kl in zip(rows, rollouts, numbers["kl"], strict=True):
                 row["kl"] = float(kl[: len(rollout.response_ids)].sum())
             if self.judge_all:
@@ -206,7 +206,11 @@ class Evaluations:
         return found
 
     def _numbers(
-        self, rollouts: Sequence[Rollout], critiques: Sequence[Critique], deltas: Sequence[Sequence[float]]
+        self,
+        rollouts: Sequence[Rollout],
+        critiques: Sequence[Critique],
+        deltas: Sequence[Sequence[float]],
+        offsets: Sequence[Sequence[tuple[int, int]]],
     ) -> dict[str, Any]:
         """Return reward, KL (k1), value and advantage per token, each [B, T], where only the first B are judged."""
         trainer, ppo = self.trainer, self.trainer.recipe.ppo
@@ -217,7 +221,8 @@ class Evaluations:
         first = collate(rollouts[: len(critiques)], pad_id=trainer.pad_id, device=trainer.accelerator.device)
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
-        rewards = token_rewards(trainer.recipe, deltas, critiques, first)
+        texts = [rollout.response for rollout in rollouts[:rows]]
+        rewards = token_rewards(trainer.recipe, deltas, critiques, first, responses=texts, offsets=offsets)
         total = total_rewards(rewards, kl, mask, beta=trainer.kl.beta)
         bootstrap = scores.bootstrap[:rows]
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages

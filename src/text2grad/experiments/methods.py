@@ -91,6 +91,14 @@ METHODS: Mapping[str, Method] = {
         (*GROUP, "ppo.baseline=group"),
         ("lr", "beta", "epochs", "gamma", "group_size", "positive", "span_mass"),
     ),
+    **{
+        f"process_{rule}": Method(
+            f"one number per {rule.removesuffix('s')}",
+            (f"reward.placement={rule}", "ppo.gamma=1.0"),
+            (*NUMBER_SEARCHED, "gamma"),
+        )
+        for rule in ("lines", "sentences", "clauses")
+    },
     "gamma_1": _ablation("Text2Grad, γ = 1", "ppo.gamma=1.0"),
     "gamma_0": _ablation("Text2Grad, γ = 0", "ppo.gamma=0.0"),
     "lambda_1": _ablation("Text2Grad, λ = 1", "ppo.lam=1.0"),

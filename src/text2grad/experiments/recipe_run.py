@@ -126,8 +126,8 @@ def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic |
     """
     current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
     settings = recipe.critic
-    if current:  # retrained during the run; only generative reward models are
-        retrained = {"use": "", "model": str(directory / "critic" / current), "kind": "generative"}
+    if current:  # retrained during the run
+        retrained = {"use": "", "model": str(directory / "critic" / current)}
         recipe = recipe.model_copy(update={"critic": settings.model_copy(update=retrained)})
     elif not settings.use and not settings.model and not recipe.data.task:
         return None

@@ -277,7 +277,9 @@ class Text2GradTrainer:
         with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
             scores = self.score(batch, kl=ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-            span_rewards = token_rewards(self.recipe, deltas, critiques, batch)
+            span_rewards = token_rewards(
+                self.recipe, deltas, critiques, batch, responses=[r.response for r in rollouts], offsets=offsets
+            )
             # line 14: r_t = δ_t − β KL_t
             in_reward = ppo.kl_in == "reward"
             rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta if in_reward else 0.0)
