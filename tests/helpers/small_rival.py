@@ -5,7 +5,7 @@ from typing import Any
 
 import small_run
 from text2grad.experiments.rivals.judged import Judged
-from text2grad.experiments.rivals.runner import RivalTrainer
+from text2grad.experiments.rivals.trainer import RivalTrainer
 from text2grad.types import Critique, Example, Rollout
 
 SMALL: dict[str, dict[str, Any]] = {

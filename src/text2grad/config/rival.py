@@ -25,8 +25,7 @@ class RivalConfig(Section):
     keep: Annotated[Fraction, Field(gt=0.0)] | None = None
     """Share of the answers to a prompt (without groups: of a round) that is imitated; leave out for the usual share."""
     refiner: Literal["auto", "program", "policy", "server"] = "auto"
-    """Who rewrites a response by its critique: a program of the built-in task (auto), the policy itself (auto without
-    task), or the model on the server of [annotate]."""
+    """Writes responses again: the task's program (auto), the policy (auto without task), or [annotate]'s model."""
     refine_prompt: str = (
         "{prompt}\n\nAn answer to this:\n{response}\n\nA critique of the answer:\n{critique}\n\n"
         "Write the answer again, with every fault of the critique mended. Reply with the new answer alone."

@@ -9,7 +9,7 @@ import torch
 from small_rival import judged, trainer
 from text2grad.experiments.rivals.dpo import learn_preferences, pairs_of
 from text2grad.experiments.rivals.judged import Judged, groups
-from text2grad.experiments.rivals.runner import RivalTrainer
+from text2grad.experiments.rivals.trainer import RivalTrainer
 from tiny_models import own_logp
 
 

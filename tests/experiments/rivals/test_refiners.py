@@ -12,7 +12,7 @@ from text2grad.experiments.rivals import refiners
 from text2grad.experiments.rivals.imitation import imitate_refined
 from text2grad.experiments.rivals.judged import Judged
 from text2grad.experiments.rivals.refiners import PolicyRefiner, refine
-from text2grad.experiments.rivals.runner import RivalTrainer
+from text2grad.experiments.rivals.trainer import RivalTrainer
 from text2grad.models import sample, step_uniforms
 from text2grad.types import Critique, Example, Rollout
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from small_rival import trainer
 from small_run import ColourCritic, assert_same_run, tokenizer_and_model, untimed
 from text2grad.cli.__main__ import main
-from text2grad.experiments.rivals.runner import round_of
+from text2grad.experiments.rivals.trainer import round_of
 from text2grad.types import Critique, Example
 
 METHODS = ("dpo", "sft_best", "ilf")

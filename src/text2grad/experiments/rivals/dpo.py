@@ -18,7 +18,7 @@ from text2grad.models import FineTuning, collate, is_peft, training_arguments
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:
-    from text2grad.experiments.rivals.runner import RivalTrainer
+    from text2grad.experiments.rivals.trainer import RivalTrainer
 
 TRL_REFERENCE = "ref"  # the adapter that TRL adds to a model with adapters
 

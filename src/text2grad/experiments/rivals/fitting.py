@@ -16,7 +16,7 @@ from text2grad.progress import Progress
 from text2grad.rl import learning_rate_factor
 
 if TYPE_CHECKING:
-    from text2grad.experiments.rivals.runner import RivalTrainer
+    from text2grad.experiments.rivals.trainer import RivalTrainer
 
 MakeTrainer = Callable[[FineTuning, str], Any]  # settings, temporary directory → trainer
 

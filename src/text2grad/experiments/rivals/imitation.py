@@ -2,8 +2,6 @@
 
 sft_best   the best of the policy's own responses (rejection sampling, expert iteration)
 ilf        the best of its responses after a refinement with their critiques (arXiv 2303.16755)
-
-refinements/000009.jsonl holds the refinements of the round that ended with step 9, and the rewards before and after.
 """
 
 from collections.abc import Sequence
@@ -12,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from text2grad.experiments.rivals.fitting import fit
 from text2grad.experiments.rivals.judged import Judged, best
-from text2grad.experiments.rivals.refiners import refine
-from text2grad.feedback import critique_to_json
-from text2grad.files import write_records
+from text2grad.experiments.rivals.refiners import log_refinements, refine
 from text2grad.models import NO_LOSS, FineTuning, Row, supervised_trainer
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:
-    from text2grad.experiments.rivals.runner import RivalTrainer
+    from text2grad.experiments.rivals.trainer import RivalTrainer
 
-DIRECTORY = "refinements"
 KEEP_SAMPLED, KEEP_REFINED = 0.25, 1.0  # where rival.keep is left out
 
 
@@ -47,18 +42,8 @@ def imitate_refined(run: "RivalTrainer", judged: list[Judged]) -> dict[str, floa
         answers = run.judge(refined)
         metrics["rival/more_critiques"] = float(len(refined))
         metrics["rival/refined_reward"] = fmean(one.reward for one in answers)
-    records = [
-        {
-            "prompt": old.rollout.example.prompt_text,
-            "response": old.rollout.response,
-            "critique": critique_to_json(old.critique),
-            "refined": new.rollout.response,
-            "reward": [old.reward, *([new.reward] if new.critique is not old.critique else [])],
-        }
-        for old, new in zip(judged, answers, strict=True)
-    ]
-    (run.directory / DIRECTORY).mkdir(exist_ok=True)
-    write_records(run.directory / DIRECTORY / f"{run.step:06d}.jsonl", records)
+    after = [] if keep == 1.0 else [one.reward for one in answers]
+    log_refinements(run, judged, refined, after)
     kept = best(answers, keep, recipe.rollout.group_size)
     return {**metrics, **imitate(run, [one.rollout for one in kept])}
 

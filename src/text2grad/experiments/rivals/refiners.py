@@ -5,6 +5,7 @@ policy     the policy itself, with prompt, response and critique in its prompt
 server     a model on the server of [annotate], with the same prompt
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from text2grad.config import Recipe
 from text2grad.critics.servers import Endpoint, Spending, complete_answers
 from text2grad.errors import ConfigError
 from text2grad.experiments.annotation_items import endpoint_values
+from text2grad.experiments.rivals.judged import Judged
+from text2grad.feedback import critique_to_json
+from text2grad.files import write_records
 from text2grad.models import context_of, encode_prompts, sample, step_uniforms
 from text2grad.tasks import program_refiner
 from text2grad.types import Critique, Example, Rollout
 
 if TYPE_CHECKING:
-    from text2grad.experiments.rivals.runner import RivalTrainer
+    from text2grad.experiments.rivals.trainer import RivalTrainer
 
 REFINING_SEED = 5_022_505  # keeps its random numbers apart from the numbers of rollouts and evaluations
 FIELDS = ("prompt", "response", "critique")
@@ -135,8 +139,42 @@ def refiner_of(run: "RivalTrainer") -> Refiner:
 def refine(run: "RivalTrainer", rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> list[Rollout]:
     """Return refined responses as rollouts that end; an unchanged response keeps its sampled ids."""
     examples, responses = [one.example for one in rollouts], [one.response for one in rollouts]
-    refined = refiner_of(run)(examples, responses, critiques)
-    return [old if new == old.response else _written(run, old, new) for old, new in zip(rollouts, refined, strict=True)]
+    return _rewritten(run, rollouts, refiner_of(run)(examples, responses, critiques))
+
+
+def log_refinements(
+    run: "RivalTrainer", judged: Sequence[Judged], refined: Sequence[Rollout], rewards: Sequence[float] = ()
+) -> None:
+    """Write refinements/000009.jsonl at step 9: prompt, response, critique, refinement, and rewards before and after.
+
+    Args:
+        run: the run.
+        judged: the responses.
+        refined: one refinement each.
+        rewards: of the refinements, if they were judged.
+    """
+    records = []
+    for row, (old, new) in enumerate(zip(judged, refined, strict=True)):
+        texts = {"prompt": old.rollout.example.prompt_text, "response": old.rollout.response, "refined": new.response}
+        found = [old.reward, *rewards[row : row + 1]]
+        records.append({**texts, "critique": critique_to_json(old.critique), "reward": found})
+    path = _log_of(run, run.step)
+    path.parent.mkdir(exist_ok=True)
+    write_records(path, records)
+
+
+def logged_refinements(run: "RivalTrainer", rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
+    """Return the refinements of responses that were logged at a step."""
+    texts = [json.loads(line)["refined"] for line in _log_of(run, step).read_bytes().splitlines()]
+    return _rewritten(run, rollouts, texts)
+
+
+def _log_of(run: "RivalTrainer", step: int) -> Path:
+    return run.directory / "refinements" / f"{step:06d}.jsonl"
+
+
+def _rewritten(run: "RivalTrainer", rollouts: Sequence[Rollout], texts: Sequence[str]) -> list[Rollout]:
+    return [old if new == old.response else _written(run, old, new) for old, new in zip(rollouts, texts, strict=True)]
 
 
 def _written(run: "RivalTrainer", old: Rollout, text: str) -> Rollout:
