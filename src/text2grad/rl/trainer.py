@@ -79,6 +79,9 @@ DATA_PARALLEL = (
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
 
+FIGURES = {"reward": "reward/per_response", "KL": "kl/per_token", "loss": "update/policy_loss"}
+"""Name in the progress → metric."""
+
 STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 
 
@@ -243,11 +246,7 @@ class Text2GradTrainer:
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                figures: dict[str, Any] = {
-                    "reward": metrics["reward/per_response"],
-                    "KL": metrics["kl/per_token"],
-                    "loss": metrics["update/policy_loss"],
-                }
+                figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:
                     self.save()  # also new sizes of pieces, which a resumed run takes
