@@ -17,6 +17,7 @@ from rich.console import Console
 
 from text2grad.cli import (
     align,
+    analyse,
     annotate,
     compare,
     doctor,
@@ -55,7 +56,20 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, sft, plan, rehearse, train, compare, generate, *feedback, *critics, recipe, doctor):
+    for module in (
+        quickstart,
+        sft,
+        plan,
+        rehearse,
+        train,
+        compare,
+        analyse,
+        generate,
+        *feedback,
+        *critics,
+        recipe,
+        doctor,
+    ):
         module.add_parser(commands)
     return top
 
