@@ -17,6 +17,7 @@ from rich.console import Console
 
 from text2grad.cli import (
     align,
+    analyse,
     annotate,
     compare,
     doctor,
@@ -71,6 +72,11 @@ def parser() -> argparse.ArgumentParser:
         *feedback,
         *critics,
         *evidence,
+        compare,
+        analyse,
+        generate,
+        *feedback,
+        *critics,
         recipe,
         doctor,
     ):
