@@ -28,6 +28,7 @@ from text2grad.cli import (
     quickstart,
     recipe,
     rehearse,
+    results,
     reward,
     reward_baseline,
     sft,
@@ -55,7 +56,20 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, sft, plan, rehearse, train, compare, generate, *feedback, *critics, recipe, doctor):
+    for module in (
+        quickstart,
+        sft,
+        plan,
+        rehearse,
+        train,
+        compare,
+        results,
+        generate,
+        *feedback,
+        *critics,
+        recipe,
+        doctor,
+    ):
         module.add_parser(commands)
     return top
 
