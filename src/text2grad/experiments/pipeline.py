@@ -6,6 +6,8 @@
     start/               the start of the policies: the reward model's weights, fine-tuned on demonstrations again
     reward_head/         on request, the scalar reward model of the baseline, trained on the same annotations
     reward_model_without_words/    on request, a generative reward model that writes spans only
+    verdicts.jsonl       on request, the same responses with critiques that state no truth
+    reward_model_of_verdicts/    on request, a generative reward model that learned from them
     phases.json          seconds and counts of the phases
 
 Where the task's program is the critic of the runs, two phases are enough: `run(phases=WITHOUT_REWARD_MODEL)`.
@@ -44,6 +46,7 @@ from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
 WITHOUT_REWARD_MODEL = ("sft", "start")
+VERDICTS = "verdicts.jsonl"
 VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
 CONTEXT, WIDTH = 512, 64
@@ -70,7 +73,7 @@ class Pipeline:
         """Run the phases that are not finished.
 
         Args:
-            more: further phases: "reward_head", "reward_model_without_words".
+            more: further phases: "reward_head", "reward_model_without_words", "reward_model_of_verdicts".
             phases: the others, in their order; `WITHOUT_REWARD_MODEL` are enough where a program is the critic.
 
         Raises:
@@ -84,6 +87,7 @@ class Pipeline:
             "start": self._start,
             "reward_head": self._scalar_reward_model,
             "reward_model_without_words": partial(self._reward_model, write_feedback=False),
+            "reward_model_of_verdicts": self._reward_model_of_verdicts,
         }
         asked = (*phases, *more)
         for name in asked:
@@ -135,14 +139,24 @@ class Pipeline:
         others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
-    def _reward_model(self, path: Path, *, write_feedback: bool) -> None:
+    def _reward_model_of_verdicts(self, path: Path) -> None:
+        """Annotate the responses of the annotations again, without the true facts, and train on these critiques."""
+        verdicts = self.out / VERDICTS
+        if not verdicts.exists():
+            task, known = self.task, self._read_annotations()
+            examples = task.examples(len(known), self.recipe.run.seed + 1)  # of the annotations
+            critic = replace(task, settings=replace(task.settings, truths=False)).critic()
+            write_annotations(verdicts, annotate(critic, examples, [one.response for one in known]))
+        self._reward_model(path, write_feedback=self.recipe.reward_model.write_feedback, annotations=verdicts.name)
+
+    def _reward_model(self, path: Path, *, write_feedback: bool, annotations: str = "annotations.jsonl") -> None:
         settings = self.recipe.reward_model
         tokenizer = load_tokenizer(str(self.out / "sft"))
         fine_tuned = settings.start == "sft"
         model, left_out = train_reward_model(
             load_policy(str(self.out / "sft")) if fine_tuned else self._untrained(tokenizer),
             tokenizer,
-            self._read_annotations(),
+            read_annotations(self.out / annotations),
             self._settings(settings),
             write_feedback=write_feedback,
             max_new_tokens=settings.max_new_tokens,
