@@ -64,8 +64,8 @@ def main() -> int:
     with Path(os.environ["JOURNAL"]).open("a") as file:
         file.write(json.dumps([args.command, str(directory), args.resume, args.overrides]) + "\n")
     if args.models_in:
-        for name in ("sft", "start", "reward_model", "annotations.jsonl", *args.phases.split(",")):
-            (directory / name).mkdir(parents=True, exist_ok=True)
+        for name in args.phases.split(","):
+            (directory / name.replace("annotations", "annotations.jsonl")).mkdir(parents=True, exist_ok=True)
         return 0
     value = 1 - (math.log10(recipe.optim.lr) + 3) ** 2
     faults = Path(os.environ.get("FAULTS", os.devnull))
