@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from text2grad.experiments.jobs import Job
+from text2grad.experiments.search_space import SEARCH_SPACE
 
 ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
 """The same δ, summed on the last token, with the discount at which the sum reaches the first token undiminished."""
@@ -53,7 +54,9 @@ class Method:
 
 
 def _ablation(label: str, *settings: str, needs: str = "") -> Method:
-    return Method(label, settings, needs=needs)
+    fixed = {setting.partition("=")[0] for setting in settings}
+    searched = tuple(name for name in SPANS_SEARCHED if SEARCH_SPACE[name].setting not in fixed)
+    return Method(label, settings, searched, needs=needs)
 
 
 def _number(label: str, *settings: str, searched: tuple[str, ...], needs: str = "", leading: bool = False) -> Method:
