@@ -17,10 +17,12 @@ from rich.console import Console
 
 from text2grad.cli import (
     align,
+    analyse,
     annotate,
     compare,
     doctor,
     evaluate_reward,
+    experiment,
     export,
     generate,
     import_,
@@ -28,12 +30,14 @@ from text2grad.cli import (
     quickstart,
     recipe,
     rehearse,
+    results,
     reward,
     reward_baseline,
     rival,
     sft,
     study,
     train,
+    tune,
     win_rate,
 )
 from text2grad.cli.log import configure_log, write_nowhere
@@ -56,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
+    evidence = (tune, experiment)
     for module in (
         quickstart,
         sft,
@@ -64,6 +69,14 @@ def parser() -> argparse.ArgumentParser:
         train,
         rival,
         compare,
+        generate,
+        *feedback,
+        *critics,
+        *evidence,
+        compare,
+        analyse,
+        compare,
+        results,
         generate,
         *feedback,
         *critics,

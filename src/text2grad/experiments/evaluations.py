@@ -30,13 +30,14 @@ from text2grad.config import Recipe
 from text2grad.critics import CachedCritic
 from text2grad.errors import MetricError, Text2GradError
 from text2grad.experiments.metric import WAY_OUT, Metric, measure
+from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
 from text2grad.models import collate, make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import Text2GradTrainer, gae, response_records, token_rewards, total_rewards, whiten
-from text2grad.tasks import BuiltIn, built_in
+from text2grad.tasks import BuiltIn
 from text2grad.types import Critique, Rollout
 
 DIRECTORY = "evaluations"
@@ -270,8 +271,8 @@ def main_metric(recipe: Recipe, evaluations: Sequence[Mapping[str, Any]]) -> str
     """Return the name of a run's main metric, or "" for a run without evaluations; files of version 0.1 name none."""
     if not evaluations:
         return ""
-    of_task = built_in(recipe.data.task).metric if recipe.data.task else "reward"
-    return str(evaluations[-1].get("metric", of_task))
+    task = recipe_task(recipe)
+    return str(evaluations[-1].get("metric", task.metric if task else "reward"))
 
 
 def in_short(evaluation: Mapping[str, Any]) -> str:

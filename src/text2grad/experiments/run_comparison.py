@@ -20,9 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from text2grad.config import Recipe, make_recipe
 from text2grad.errors import DataError
@@ -31,8 +29,9 @@ from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
 from text2grad.experiments.reports.run_report import Run, by_prompt, read_run
 from text2grad.experiments.reports.terminal import plain
+from text2grad.experiments.run_examples import recipe_task
+from text2grad.experiments.reports.terminal import print_table
 from text2grad.files import to_json, write_files
-from text2grad.tasks import built_in
 
 OF_EVERY_RUN = {"kl_per_token", "mean_tokens", "truncated_share", "distinct_2", "failure_rate"}
 """Held-out metrics that runs of different tasks share, too."""
@@ -195,8 +194,8 @@ def metric_names(methods: Sequence[Method]) -> list[str]:
 
 def _main(method: Method) -> str:
     named = next((one["metric"] for one in method.compared if one is not None and "metric" in one), None)
-    task = method.recipe.data.task
-    return str(named or (built_in(task).metric if task else "reward"))
+    task = recipe_task(method.recipe)
+    return str(named or (task.metric if task else "reward"))
 
 
 def settings_that_differ(methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
@@ -511,15 +510,6 @@ def _is_ours(path: Path) -> bool:
 def print_compared(console: Console, results: Mapping[str, Any]) -> None:
     """Print the tables and the notes."""
     for caption, columns, rows in tables(results):
-        _print_rows(console, caption, columns, rows)
+        print_table(console, caption, columns, rows)
     for note in notes(results):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_rows(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        drawn.add_column(plain(column), justify="right" if number else "left")
-    for row in rows:
-        drawn.add_row(*map(plain, row))
-    console.print(drawn)

@@ -48,6 +48,7 @@ from .policy import (
     Reference as Reference,
     Scores as Scores,
     check_model as check_model,
+    response_logprobs as response_logprobs,
 )
 from .pretrained import (
     ADAPTER_CONFIG as ADAPTER_CONFIG,

@@ -67,6 +67,7 @@ from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
+from text2grad.rl.update_effect import UpdateEffect
 from text2grad.types import Critique, Example, Rollout
 
 DATA_PARALLEL = (
@@ -211,6 +212,13 @@ class Text2GradTrainer:
             rows_at_once=recipe.rollout.rows_at_once,
             may_halve=self.accelerator.num_processes == 1,
         )
+        self.effect = UpdateEffect(
+            self.model,
+            self.accelerator,
+            self.sizes,
+            every=recipe.run.track_update,
+            temperature=recipe.rollout.temperature,
+        )
         self.step = 0
         self._restore()
         self.gradient = MinibatchGradient(
@@ -291,6 +299,8 @@ class Text2GradTrainer:
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
+        with self._memory("update"):
+            metrics |= self.effect.before(self.step, batch, advantages, deltas)
         with self._memory("update"), clock("update"):  # lines 19-31: epochs of clipped PPO
             metrics |= self.optimizers.begin(self.step)
             metrics |= ppo_epochs(
@@ -303,6 +313,8 @@ class Text2GradTrainer:
                 stop_kl=ppo.stop_kl,
                 seed=self.recipe.run.seed + self.step,
             )
+        with self._memory("update"):
+            self.effect.after(self.step, batch, scores.logp, records)
 
         with clock("refresh"), self._critic_at_work(can_save=False):  # the learned critic follows the policy
             self.refresher.observe(
