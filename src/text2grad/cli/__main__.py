@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    evidence = (tune, experiment)
+    evidence = (tune, experiment, results)
     for module in (
         quickstart,
         sft,
@@ -69,17 +69,11 @@ def parser() -> argparse.ArgumentParser:
         train,
         rival,
         compare,
+        analyse,
         generate,
         *feedback,
         *critics,
         *evidence,
-        compare,
-        analyse,
-        compare,
-        results,
-        generate,
-        *feedback,
-        *critics,
         recipe,
         doctor,
     ):
