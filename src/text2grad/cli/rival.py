@@ -10,6 +10,7 @@ METHODS = {
     "dpo": "DPO on the best and the worst response to each prompt",
     "ilf": "fine-tuning on the best responses after a refinement with their critiques",
     "reflection": "no training: the policy answers held-out prompts again, with critiques",
+    "sdpo": "self-distillation: the policy with the critique in its prompt teaches the policy without",
     "sft_best": "fine-tuning on the best responses",
 }
 

@@ -10,7 +10,7 @@ from text2grad.config.section import Count, Fraction, Positive, Section
 class RivalConfig(Section):
     """Methods without policy gradient on the same critiques: `text2grad rival`."""
 
-    method: Literal["dpo", "ilf", "reflection", "sft_best"] | None = None
+    method: Literal["dpo", "ilf", "reflection", "sdpo", "sft_best"] | None = None
     """The method, which `text2grad rival METHOD` sets."""
     rounds: Annotated[int, Field(ge=0)] = 0
     """Rounds of equal length: sample from the current policy, then train. 1 is offline; 0 the usual of the method."""
@@ -30,4 +30,4 @@ class RivalConfig(Section):
         "{prompt}\n\nAn answer to this:\n{response}\n\nA critique of the answer:\n{critique}\n\n"
         "Write the answer again, with every fault of the critique mended. Reply with the new answer alone."
     )
-    """Prompt of the policy or the server as refiner."""
+    """Prompt of the policy or the server as refiner, and of the teacher in sdpo."""

@@ -13,4 +13,9 @@ from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import token_rewards as token_rewards
 from .run_log import RunLog as RunLog
 from .trackers import check_tracker as check_tracker
-from .trainer import Text2GradTrainer as Text2GradTrainer, prepare_policy as prepare_policy
+from .trainer import (
+    Text2GradTrainer as Text2GradTrainer,
+    ppo_epochs as ppo_epochs,
+    prepare_policy as prepare_policy,
+)
+from .update import PPOBatch as PPOBatch

@@ -6,6 +6,7 @@ fitting     a trainer of transformers or TRL on the policy in place, with the ru
 dpo         best and worst of each prompt's responses → pairs → TRL's DPOTrainer
 imitation   the best answers, sampled or refined → fine-tuning
 refiners    responses and their critiques → responses written again
+self_distillation    the policy with the critique in its prompt → advantages for the policy without
 reflection  answers, criticised and written again at inference
 """
 

@@ -68,22 +68,21 @@ class PolicyRefiner:
     ) -> list[str]:
         """Return the policy's answers."""
         run, rollout, refined = self.run, self.run.recipe.rollout, list(responses)
-        asked = _prompts(run.recipe, examples, responses, critiques)
-        encoded = encode_prompts(run.tokenizer, [Example(one) for one in asked], prompt_format=rollout.prompt_format)
-        room = context_of(run.model.policy) - rollout.max_new_tokens
-        rows = [row for row, ids in enumerate(encoded) if len(ids) <= room and not critiques[row].failed]
+        asked = _encoded(run, examples, responses, critiques)
+        if not asked:
+            return refined
         seed = run.recipe.run.seed + REFINING_SEED
-        uniforms = step_uniforms(seed=seed, step=run.step, rows=len(asked), tokens=rollout.max_new_tokens)
+        uniforms = step_uniforms(seed=seed, step=run.step, rows=len(responses), tokens=rollout.max_new_tokens)
         found = sample(
             run.model.policy,
-            [encoded[row] for row in rows],
-            uniforms[rows],
+            list(asked.values()),
+            uniforms[list(asked)],
             eos_ids=run.eos_ids,
             pad_id=run.pad_id,
             temperature=rollout.temperature,
             rows_at_once=run.sizes.rows_at_once,
         )
-        for row, ids in zip(rows, found, strict=True):
+        for row, ids in zip(asked, found, strict=True):
             refined[row] = run.tokenizer.decode(list(ids), skip_special_tokens=True)
         return refined
 
@@ -142,6 +141,13 @@ def refine(run: "RivalTrainer", rollouts: Sequence[Rollout], critiques: Sequence
     return _rewritten(run, rollouts, refiner_of(run)(examples, responses, critiques))
 
 
+def prompts_with_critiques(
+    run: "RivalTrainer", rollouts: Sequence[Rollout], critiques: Sequence[Critique]
+) -> dict[int, tuple[int, ...]]:
+    """Return the ids of `rival.refine_prompt` by row, for responses that have a critique and where they fit."""
+    return _encoded(run, [one.example for one in rollouts], [one.response for one in rollouts], critiques)
+
+
 def log_refinements(
     run: "RivalTrainer", judged: Sequence[Judged], refined: Sequence[Rollout], rewards: Sequence[float] = ()
 ) -> None:
@@ -184,6 +190,16 @@ def _written(run: "RivalTrainer", old: Rollout, text: str) -> Rollout:
     kept = tuple(ids[:limit])
     response = run.tokenizer.decode(list(kept), skip_special_tokens=True)
     return Rollout(old.example, old.prompt_ids, kept, response, truncated=len(ids) > limit)
+
+
+def _encoded(
+    run: "RivalTrainer", examples: Sequence[Example], responses: Sequence[str], critiques: Sequence[Critique]
+) -> dict[int, tuple[int, ...]]:
+    rollout = run.recipe.rollout
+    asked = [Example(one) for one in _prompts(run.recipe, examples, responses, critiques)]
+    encoded = encode_prompts(run.tokenizer, asked, prompt_format=rollout.prompt_format)
+    room = context_of(run.model.policy) - rollout.max_new_tokens
+    return {row: ids for row, ids in enumerate(encoded) if len(ids) <= room and not critiques[row].failed}
 
 
 def _kind(recipe: Recipe) -> str:

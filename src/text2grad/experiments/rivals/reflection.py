@@ -34,7 +34,7 @@ class ReflectionTrainer(RivalTrainer):
         changed = sum(new.response != old.response for old, new in zip(rollouts, refined, strict=True))
         metrics |= {"rival/rollouts": 0.0, "rival/refined": float(changed), **clock.seconds}
         metrics["rival/critiques_at_inference"] = float(len(rollouts))
-        del metrics["length/mean"]  # no token is sampled in training
+        metrics["length/mean"] = 0.0  # no token is sampled in training
         self._finish(records, metrics)
         return metrics
 

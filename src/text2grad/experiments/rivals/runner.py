@@ -40,7 +40,7 @@ def _check(recipe: Recipe) -> None:
         raise ConfigError(
             f"rival.rounds = {rival.rounds} is more than run.steps = {recipe.run.steps}; a round has at least one step"
         )
-    if rival.method in ("ilf", "reflection"):
+    if rival.method in ("ilf", "reflection", "sdpo"):
         check_refiner(recipe)
     held_out = (recipe.data.task and recipe.data.eval_examples) or recipe.data.held_out or recipe.data.held_out_file
     if rival.method == "reflection" and not held_out:

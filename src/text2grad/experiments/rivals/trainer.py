@@ -25,8 +25,9 @@ from text2grad.progress import Progress
 from text2grad.rl import Clock, Text2GradTrainer, response_records, step_metrics, token_rewards
 from text2grad.types import Rollout
 
-USUAL_ROUNDS = {"dpo": 12, "sft_best": 12, "ilf": 1, "reflection": 1}
-"""Method → rounds where rival.rounds = 0."""
+EACH_STEP = 2**31
+USUAL_ROUNDS = {"dpo": 12, "sft_best": 12, "ilf": 1, "reflection": 1, "sdpo": EACH_STEP}
+"""Method → rounds where rival.rounds = 0; at most one per step."""
 
 
 class Learner(Protocol):
@@ -41,6 +42,7 @@ LEARNERS: Mapping[str, str] = {
     "dpo": "dpo:learn_preferences",
     "sft_best": "imitation:imitate_best",
     "ilf": "imitation:imitate_refined",
+    "sdpo": "self_distillation:distil",
 }
 """Method → module of this package and name of its `Learner`; TRL loads only for the method that needs it."""
 
