@@ -22,6 +22,7 @@ from text2grad.cli import (
     compare,
     doctor,
     evaluate_reward,
+    experiment,
     export,
     generate,
     import_,
@@ -29,11 +30,14 @@ from text2grad.cli import (
     quickstart,
     recipe,
     rehearse,
+    results,
     reward,
     reward_baseline,
+    rival,
     sft,
     study,
     train,
+    tune,
     win_rate,
 )
 from text2grad.cli.log import configure_log, write_nowhere
@@ -56,14 +60,23 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
+    evidence = (tune, experiment)
     for module in (
         quickstart,
         sft,
         plan,
         rehearse,
         train,
+        rival,
+        compare,
+        generate,
+        *feedback,
+        *critics,
+        *evidence,
         compare,
         analyse,
+        compare,
+        results,
         generate,
         *feedback,
         *critics,

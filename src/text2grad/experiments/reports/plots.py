@@ -56,6 +56,7 @@ class Line(NamedTuple):
         faint: further lines in the same colour, thin: single seeds, or values before smoothing.
         marked: mark each point.
         look: number of colour, dashes and marker; a line of the same thing looks the same in every panel.
+        band: (x, low, high), shaded.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Line(NamedTuple):
     faint: Sequence[Points] = ()
     marked: bool = False
     look: int = 0
+    band: Sequence[tuple[float, float, float]] = ()
 
 
 class Measured(NamedTuple):
@@ -182,14 +184,17 @@ def _draw_curves(
         axis.axhline(level[1], color=INK, linewidth=1, linestyle=(0, (1, 3)))
         ends.append((level[0], level[1], INK))
     for line in lines:
-        colour = COLOURS[line.look % len(COLOURS)]
+        again, number = divmod(line.look, len(COLOURS))
+        colour = COLOURS[number]
+        if line.band:
+            axis.fill_between(*zip(*line.band, strict=True), color=colour, alpha=0.15, linewidth=0)
         for points in line.faint:
             axis.plot(*zip(*points, strict=True), color=colour, linewidth=0.8, alpha=0.35)
-        marker, every = MARKERS[line.look % len(MARKERS)], max(1, len(line.points) // 6)
+        marker, every = MARKERS[(number + again) % len(MARKERS)], max(1, len(line.points) // 6)
         axis.plot(
             *zip(*line.points, strict=True),
             color=colour,
-            linestyle=DASHES[line.look % len(DASHES)],
+            linestyle=DASHES[(number + again) % len(DASHES)],
             linewidth=2,
             marker=marker,
             markersize=4,
