@@ -21,6 +21,7 @@ from text2grad.cli import (
     compare,
     doctor,
     evaluate_reward,
+    experiment,
     export,
     generate,
     import_,
@@ -34,6 +35,7 @@ from text2grad.cli import (
     sft,
     study,
     train,
+    tune,
     win_rate,
 )
 from text2grad.cli.log import configure_log, write_nowhere
@@ -56,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
+    evidence = (tune, experiment, results)
     for module in (
         quickstart,
         sft,
@@ -63,10 +66,10 @@ def parser() -> argparse.ArgumentParser:
         rehearse,
         train,
         compare,
-        results,
         generate,
         *feedback,
         *critics,
+        *evidence,
         recipe,
         doctor,
     ):

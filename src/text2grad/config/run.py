@@ -21,11 +21,11 @@ class DataConfig(Section):
     metric: str = ""
     """ "module:function" of a metric, (example, response) → dict of numbers; the curves show the first number."""
     length: Annotated[int, Field(ge=0)] = 0
-    """Length of a built-in task's answers, in posts to summarize, claims or steps of a program; 0 for the usual."""
+    """Length of a built-in task's answers: posts to summarize, claims, or steps of a program; 0: the usual mixture."""
     faults: Fraction = 1.0
-    """Share of the usual rate of faults in a built-in task's demonstrations."""
+    """Share of the usual rates of faults in a built-in task's demonstrations, on which the start is fine-tuned."""
     truths: bool = True
-    """The critiques of a built-in task state the true fact beside each quote; false gives verdicts only."""
+    """The critiques of a built-in task state the true fact beside each quote; false: verdicts only, same spans."""
     examples: Count = 10_000
     """Training examples that a built-in task generates."""
     eval_examples: Annotated[int, Field(ge=0)] = 200
@@ -46,6 +46,13 @@ class DataConfig(Section):
         if self.task and (self.held_out or self.held_out_file):
             raise ValueError(
                 "held_out and held_out_file belong to a `train` file; a built-in task has held-out examples of its own"
+            )
+        knobs = {"length": self.length, "faults": self.faults, "truths": self.truths}
+        changed = [key for key, value in knobs.items() if value != DataConfig.model_fields[key].default]
+        if changed and not self.task:
+            raise ValueError(
+                f"{' and '.join(changed)} {'belongs' if len(changed) == 1 else 'belong'} to a built-in task; set task, "
+                f"or leave out {' and '.join(changed)}"
             )
         if self.metric and not (self.task or self.held_out or self.held_out_file):
             raise ValueError(

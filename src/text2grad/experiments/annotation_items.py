@@ -19,9 +19,9 @@ from typing import Any
 from text2grad.config import AnnotateConfig, Recipe
 from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes
 from text2grad.errors import ConfigError, DataError
+from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import read_examples
 from text2grad.files import write_records
-from text2grad.tasks import built_in
 from text2grad.types import Example
 
 RESPONSES = "responses.jsonl"
@@ -50,8 +50,9 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
     data = recipe.data
     if not data.task and not data.train:
         raise ConfigError("[data] names neither a task nor a train file; set one of them")
-    if data.task:
-        return built_in(data.task).train(data.examples, recipe.run.seed)[:limit]
+    task = recipe_task(recipe)
+    if task is not None:
+        return task.train(data.examples, recipe.run.seed)[:limit]
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
         for key in ("response", "feedback"):

@@ -30,13 +30,14 @@ from text2grad.config import Recipe
 from text2grad.critics import CachedCritic
 from text2grad.errors import MetricError, Text2GradError
 from text2grad.experiments.metric import WAY_OUT, Metric, measure
+from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
 from text2grad.models import collate, make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import Text2GradTrainer, gae, response_records, token_rewards, total_rewards, whiten
-from text2grad.tasks import BuiltIn, built_in
+from text2grad.tasks import BuiltIn
 from text2grad.types import Critique, Rollout
 
 DIRECTORY = "evaluations"
@@ -125,7 +126,7 @@ class Evaluations:
                 rows = self._rows(rollouts, first=mine.start)
                 critiques = self._ask(step, rollouts[:judged], progress)
             deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
-            numbers = self._numbers(rollouts, critiques, deltas)
+            numbers = self._numbers(rollouts, critiques, deltas, offsets)
             for row, rollout, kl in zip(rows, rollouts, numbers["kl"], strict=True):
                 row["kl"] = float(kl[: len(rollout.response_ids)].sum())
             if self.judge_all:
@@ -197,7 +198,11 @@ class Evaluations:
         return found
 
     def _numbers(
-        self, rollouts: Sequence[Rollout], critiques: Sequence[Critique], deltas: Sequence[Sequence[float]]
+        self,
+        rollouts: Sequence[Rollout],
+        critiques: Sequence[Critique],
+        deltas: Sequence[Sequence[float]],
+        offsets: Sequence[Sequence[tuple[int, int]]],
     ) -> dict[str, Any]:
         """Return reward, KL (k1), value and advantage per token, each [B, T], where only the first B are judged."""
         trainer, ppo = self.trainer, self.trainer.recipe.ppo
@@ -208,7 +213,8 @@ class Evaluations:
         first = collate(rollouts[: len(critiques)], pad_id=trainer.pad_id, device=trainer.accelerator.device)
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
-        rewards = token_rewards(trainer.recipe, deltas, critiques, first)
+        texts = [rollout.response for rollout in rollouts[:rows]]
+        rewards = token_rewards(trainer.recipe, deltas, critiques, first, responses=texts, offsets=offsets)
         total = total_rewards(rewards, kl, mask, beta=trainer.kl.beta)
         bootstrap = scores.bootstrap[:rows]
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
@@ -256,8 +262,8 @@ def main_metric(recipe: Recipe, evaluations: Sequence[Mapping[str, Any]]) -> str
     """Return the name of a run's main metric, or "" for a run without evaluations; files of version 0.1 name none."""
     if not evaluations:
         return ""
-    of_task = built_in(recipe.data.task).metric if recipe.data.task else "reward"
-    return str(evaluations[-1].get("metric", of_task))
+    task = recipe_task(recipe)
+    return str(evaluations[-1].get("metric", task.metric if task else "reward"))
 
 
 def in_short(evaluation: Mapping[str, Any]) -> str:

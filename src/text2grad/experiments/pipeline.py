@@ -8,6 +8,7 @@
     reward_model_without_words/    on request, a generative reward model that writes spans only
     phases.json          seconds and counts of the phases
 
+Where the task's program is the critic of the runs, two phases are enough: `run(phases=WITHOUT_REWARD_MODEL)`.
 A finished phase is not repeated: a file or directory gets its name when it is complete.
 """
 
@@ -15,13 +16,15 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from text2grad.align import span_reward
 from text2grad.config import Recipe, RewardModelConfig, SFTConfig
+from text2grad.errors import ConfigError, check_known
+from text2grad.experiments.run_examples import check_response_limit, task_settings
 from text2grad.feedback import Annotation, annotate, read_annotations, write_annotations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
@@ -36,13 +39,15 @@ from text2grad.models import (
 )
 from text2grad.reward_models import SYMBOLS, critique_target, train_scalar_reward_model
 from text2grad.reward_models.training import train_reward_model
-from text2grad.tasks import Task, built_in, procedural_task, tiny_llama, word_tokenizer
+from text2grad.tasks import Task, built_in, count_tokens, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
+WITHOUT_REWARD_MODEL = ("sft", "start")
 VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
 CONTEXT, WIDTH = 512, 64
+MEASURED, RESERVE = 300, 1.2  # items whose texts decide the context of a model for long answers
 
 OnProgress = Callable[[str, int, int], None]  # phase, finished steps or responses, number of all
 
@@ -61,13 +66,18 @@ class Pipeline:
     out: Path
     on_progress: OnProgress
 
-    def run(self, more: Sequence[str] = ()) -> None:
+    def run(self, more: Sequence[str] = (), phases: Sequence[str] = PHASES) -> None:
         """Run the phases that are not finished.
 
         Args:
             more: further phases: "reward_head", "reward_model_without_words".
+            phases: the others, in their order; `WITHOUT_REWARD_MODEL` are enough where a program is the critic.
+
+        Raises:
+            ConfigError: if a phase is unknown or needs one that is left out, or answers do not fit the limit.
         """
-        phases: dict[str, Callable[[Path], None]] = {
+        check_response_limit(self.recipe)
+        every: dict[str, Callable[[Path], None]] = {
             "sft": self._sft,
             "annotations": self._annotations,
             "reward_model": partial(self._reward_model, write_feedback=self.recipe.reward_model.write_feedback),
@@ -75,26 +85,40 @@ class Pipeline:
             "reward_head": self._scalar_reward_model,
             "reward_model_without_words": partial(self._reward_model, write_feedback=False),
         }
+        asked = (*phases, *more)
+        for name in asked:
+            check_known("a phase", name, tuple(every))
+        after = self.recipe.sft.after_reward_model
+        if "start" in asked and after and "reward_model" not in asked and not (self.out / "reward_model").exists():
+            raise ConfigError(
+                f"sft.after_reward_model = {after}: the start needs a reward model, and the phases are "
+                f"{', '.join(asked)}. Set sft.after_reward_model = 0, so that the start is the fine-tuned model"
+            )
         self.out.mkdir(parents=True, exist_ok=True)
-        for name in (*PHASES, *more):
+        for name in asked:
             path = self.out / ("annotations.jsonl" if name == "annotations" else name)
             if not path.exists():
                 started = time.perf_counter()
-                phases[name](path)
+                every[name](path)
                 self._note(name, round(time.perf_counter() - started, 1))
 
     def evaluate(self) -> None:
         """Score the fine-tuned policy on held-out items, as the evaluations of the methods do."""
         path, data = self.out / "sft_evaluation.json", self.recipe.data
         if not path.exists():
-            task = built_in(str(data.task))
+            task = built_in(str(data.task), task_settings(self.recipe))
             examples = task.held_out(data.eval_examples, data.eval_seed)
             write_atomically(path, to_json(task.score(examples, self._sample(examples))))
 
     @property
     def task(self) -> Task:
         """The task, on its training split."""
-        return procedural_task(str(self.recipe.data.task), "train")
+        return procedural_task(str(self.recipe.data.task), "train", task_settings(self.recipe))
+
+    @property
+    def context(self) -> int:
+        """Positions of the models: prompt, answer and critique fit; `CONTEXT` for a task's usual items."""
+        return max(CONTEXT, longest_text(self.task, self.recipe.rollout.max_new_tokens))
 
     def _sft(self, path: Path) -> None:
         examples, answers = self._demonstrations()
@@ -162,7 +186,7 @@ class Pipeline:
 
     def _untrained(self, tokenizer: Any) -> Any:
         recipe = self.recipe
-        return tiny_llama(tokenizer, seed=recipe.run.seed, width=WIDTH, layers=recipe.sft.layers, context=CONTEXT)
+        return tiny_llama(tokenizer, seed=recipe.run.seed, width=WIDTH, layers=recipe.sft.layers, context=self.context)
 
     def _tokenizer(self, examples: Sequence[Example], answers: Sequence[str]) -> Any:
         """Return a tokenizer that knows every word of the prompts, answers and critiques.
@@ -215,7 +239,7 @@ class Pipeline:
 
     def _settings(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
         same = settings.model_dump(include={"steps", "batch_size", "optimizer"})
-        return FineTuning(**same, learning_rate=settings.lr, max_tokens=CONTEXT, seed=self.recipe.run.seed)
+        return FineTuning(**same, learning_rate=settings.lr, max_tokens=self.context, seed=self.recipe.run.seed)
 
     def _save(self, path: Path, model: Any, tokenizer: Any) -> None:
         with published(path) as temporary:
@@ -232,3 +256,21 @@ class Pipeline:
         path = self.out / "phases.json"
         notes = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, to_json({**notes, name: value}))
+
+
+@cache
+def longest_text(task: Task, limit: int) -> int:
+    """Return the tokens of the longest prompt, answer and critique of a task whose length is set, with a reserve; or 0.
+
+    Args:
+        task: a task.
+        limit: tokens that an answer may have.
+    """
+    if not task.settings.length:
+        return 0
+    rng, examples = Random("longest text"), task.examples(MEASURED)
+    answers = [" " + task.corruption(example, rng) for example in examples]
+    targets = [critique_target(one.critique, one.response) for one in annotate(task.critic(), examples, answers)]
+    prompts = (example.prompt_text for example in examples)
+    longest = max(map(count_tokens, prompts)) + max(limit, *map(count_tokens, answers))
+    return int(RESERVE * (longest + max(map(count_tokens, targets))))

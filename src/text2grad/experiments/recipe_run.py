@@ -9,13 +9,12 @@ import torch
 from text2grad.config import Recipe, check_directory
 from text2grad.experiments.evaluations import Evaluations
 from text2grad.experiments.metric import load_metric
-from text2grad.experiments.run_examples import RunExamples, run_examples
+from text2grad.experiments.run_examples import RunExamples, check_response_limit, recipe_task, run_examples
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import LOCAL, Refresher, critic_from_recipe, shares_base
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
-from text2grad.tasks import built_in
 from text2grad.types import Example
 
 
@@ -33,7 +32,8 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     """
     check_directory(Path(recipe.run.out), resume=resume)
     check_tracker(recipe.run.tracker)
-    task = built_in(recipe.data.task) if recipe.data.task else None
+    task = recipe_task(recipe)
+    check_response_limit(recipe)
     metric = load_metric(recipe.data.metric) if recipe.data.metric else None
     task_critic = task.critic() if task else None
     annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
@@ -98,12 +98,13 @@ def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic |
     """
     current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
     settings = recipe.critic
-    if current:  # retrained during the run; only generative reward models are
-        retrained = {"use": "", "model": str(directory / "critic" / current), "kind": "generative"}
+    if current:  # retrained during the run
+        retrained = {"use": "", "model": str(directory / "critic" / current)}
         recipe = recipe.model_copy(update={"critic": settings.model_copy(update=retrained)})
     elif not settings.use and not settings.model and not recipe.data.task:
         return None
-    return critic_from_recipe(recipe, task_critic=built_in(recipe.data.task).critic() if recipe.data.task else None)
+    task = recipe_task(recipe)
+    return critic_from_recipe(recipe, task_critic=task.critic() if task else None)
 
 
 def held_out_examples(recipe: Recipe, count: int) -> list[Example]:
@@ -112,6 +113,7 @@ def held_out_examples(recipe: Recipe, count: int) -> list[Example]:
     Raises:
         DataError: if the run's files cannot be read.
     """
-    if recipe.data.task:
-        return built_in(recipe.data.task).held_out(count, recipe.data.eval_seed)
+    task = recipe_task(recipe)
+    if task is not None:
+        return task.held_out(count, recipe.data.eval_seed)
     return run_examples(recipe).held_out[:count]

@@ -30,14 +30,13 @@ from text2grad.critics.servers import Store
 from text2grad.errors import ConfigError
 from text2grad.experiments.evaluate_policy import Sampling, sample_rollouts
 from text2grad.experiments.reports.html import rollouts_page
-from text2grad.experiments.run_examples import run_examples
+from text2grad.experiments.run_examples import recipe_task, run_examples
 from text2grad.feedback import Critic, ask, critique_from_json, critique_to_json
 from text2grad.files import lock_directory, to_json, write_atomically, write_files
 from text2grad.models import batch_indices, collate, fitting_prompts, load_tokenizer, padding_id, stop_ids
 from text2grad.progress import Progress
 from text2grad.reward_models import LOCAL, ServerRewardModel, critic_from_recipe, shares_base
 from text2grad.rl import correlation, gae, prepare_policy, response_records, token_rewards
-from text2grad.tasks import built_in
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 
 SHOWN = 8
@@ -102,7 +101,7 @@ def rehearse(recipe: Recipe, directory: Path, *, responses: int = 64, ask_again:
         raise ConfigError(f"{directory} is run.out, which `text2grad train` will write; name another with --out")
     lock_directory(directory)
     own = recipe.model_copy(update={"run": recipe.run.model_copy(update={"out": str(directory)})})
-    task = built_in(recipe.data.task) if recipe.data.task else None
+    task = recipe_task(recipe)
     examples = run_examples(recipe).train
     tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
@@ -217,10 +216,11 @@ def _report(
     settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
     batch = collate(rollouts, pad_id=0)
     zeros = torch.zeros(batch.response_mask.shape)
+    texts = [rollout.response for rollout in rollouts]
     records, deltas, advantages, rewards = [], [], [], []
     for one in answers:
         found, offsets = response_deltas(tokenizer, rollouts, one.critiques, settings)
-        given = token_rewards(recipe, found, one.critiques, batch)
+        given = token_rewards(recipe, found, one.critiques, batch, responses=texts, offsets=offsets)
         gained = gae(given, zeros, batch.response_mask, gamma=ppo.gamma, lam=ppo.lam).advantages
         records.append(
             response_records(0, rollouts, one.critiques, found, offsets, {"reward": given, "advantage": gained})

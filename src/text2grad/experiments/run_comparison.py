@@ -31,8 +31,8 @@ from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
 from text2grad.experiments.reports.run_report import Run, by_prompt, read_run
 from text2grad.experiments.reports.terminal import plain
+from text2grad.experiments.run_examples import recipe_task
 from text2grad.files import to_json, write_files
-from text2grad.tasks import built_in
 
 OF_EVERY_RUN = {"kl_per_token", "mean_tokens", "truncated_share", "distinct_2", "failure_rate"}
 """Held-out metrics that runs of different tasks share, too."""
@@ -195,8 +195,8 @@ def metric_names(methods: Sequence[Method]) -> list[str]:
 
 def _main(method: Method) -> str:
     named = next((one["metric"] for one in method.compared if one is not None and "metric" in one), None)
-    task = method.recipe.data.task
-    return str(named or (built_in(task).metric if task else "reward"))
+    task = recipe_task(method.recipe)
+    return str(named or (task.metric if task else "reward"))
 
 
 def settings_that_differ(methods: Sequence[Method]) -> dict[str, dict[str, Any]]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from text2grad.config import Recipe
-from text2grad.errors import DataError
+from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import read_examples, split_by_prompt
-from text2grad.tasks import built_in
+from text2grad.tasks import BuiltIn, TaskSettings, built_in, procedural_task
 from text2grad.types import Example
 
 
@@ -16,6 +16,39 @@ class RunExamples(NamedTuple):
     train: list[Example]
     held_out: list[Example]
     removed: int = 0
+
+
+def task_settings(recipe: Recipe) -> TaskSettings:
+    """Return the settings of a recipe's built-in task."""
+    data = recipe.data
+    return TaskSettings(data.length, data.faults, data.truths)
+
+
+def recipe_task(recipe: Recipe) -> BuiltIn | None:
+    """Return the built-in task that [data] names, or None.
+
+    Raises:
+        ConfigError: if the task is unknown, or it cannot have the settings of [data].
+    """
+    return built_in(recipe.data.task, task_settings(recipe)) if recipe.data.task else None
+
+
+def check_response_limit(recipe: Recipe) -> None:
+    """Refuse a limit of responses below the shortest reference of a task whose length is set.
+
+    Raises:
+        ConfigError: if `rollout.max_new_tokens` is too low, with the number that the longest answer needs.
+    """
+    data, limit = recipe.data, recipe.rollout.max_new_tokens
+    if not data.length:
+        return
+    shortest, longest = procedural_task(str(data.task), "train", task_settings(recipe)).answer_tokens()
+    if limit < shortest:
+        raise ConfigError(
+            f"rollout.max_new_tokens = {limit}: with data.length = {data.length} the shortest answers of {data.task} "
+            f"have {shortest} words and marks, and the longest demonstrations {longest}; set "
+            f"rollout.max_new_tokens = {longest} or more"
+        )
 
 
 def run_examples(recipe: Recipe) -> RunExamples:
@@ -29,8 +62,8 @@ def run_examples(recipe: Recipe) -> RunExamples:
         DataError: if a file cannot be read, or no prompt is left to train on or to hold out.
     """
     data = recipe.data
-    if data.task:
-        task = built_in(data.task)
+    task = recipe_task(recipe)
+    if task is not None:
         held_out = task.held_out(data.eval_examples, data.eval_seed) if data.eval_examples else []
         return RunExamples(task.train(data.examples, recipe.run.seed), held_out)
     examples = read_examples(str(data.train))

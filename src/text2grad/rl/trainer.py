@@ -54,14 +54,14 @@ from text2grad.models import (
     with_lora,
 )
 from text2grad.progress import Progress, note
-from text2grad.rl.advantages import Moments, gae, moments, whiten
+from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
 from text2grad.rl.cpu_heap import return_freed_memory
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
-from text2grad.rl.ppo import KLController
+from text2grad.rl.ppo import KLController, TokenMean
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
@@ -127,6 +127,7 @@ class Text2GradTrainer:
             tracker=recipe.run.tracker,
             batch_size=recipe.rollout.batch_size,
             minibatches=recipe.ppo.minibatches,
+            group_size=recipe.rollout.group_size,
         )
         self.tracker = RunTracker(self.accelerator, recipe)
         self.refresher = self._checked(refresher)
@@ -217,6 +218,7 @@ class Text2GradTrainer:
             vf_coef=ppo.vf_coef,
             entropy_coef=ppo.entropy_coef,
             temperature=recipe.rollout.temperature,
+            loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
             sizes=self.sizes,
             half_precision=half_precision(policy),
         )
@@ -276,17 +278,13 @@ class Text2GradTrainer:
         with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
             scores = self.score(batch, kl=ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-            span_rewards = token_rewards(self.recipe, deltas, critiques, batch)
-            # line 14: r_t = δ_t − β KL_t
-            rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta)
-            # lines 15-16: GAE(γ, λ); a truncated response is bootstrapped with V of its last state
-            advantages, returns = gae(
-                rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap
+            span_rewards = token_rewards(
+                self.recipe, deltas, critiques, batch, responses=[r.response for r in rollouts], offsets=offsets
             )
-            if ppo.whiten != "none":
-                advantages = whiten(
-                    advantages, mask, self._global_moments(advantages, mask), center=ppo.whiten == "full"
-                )
+            # line 14: r_t = δ_t − β KL_t
+            in_reward = ppo.kl_in == "reward"
+            rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta if in_reward else 0.0)
+            advantages, returns = self._advantages(rewards, scores, mask)  # lines 15-16
 
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
@@ -299,7 +297,7 @@ class Text2GradTrainer:
             metrics |= ppo_epochs(
                 self.gradient,
                 self.optimizers,
-                PPOBatch(batch, scores, advantages, returns),
+                PPOBatch(batch, scores, advantages, returns, kl_coef=0.0 if in_reward else self.kl.beta),
                 epochs=ppo.epochs,
                 minibatches=ppo.minibatches,
                 max_ratio=ppo.max_ratio,
@@ -413,6 +411,26 @@ class Text2GradTrainer:
                     whole[index] = piece
         return full
 
+    def _advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
+        """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""
+        ppo = self.recipe.ppo
+        if ppo.baseline == "value":  # a truncated response is bootstrapped with V of its last state
+            found = gae(rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap)
+        else:
+            found = group_advantages(
+                rewards,
+                mask,
+                group_size=self.recipe.rollout.group_size,
+                gamma=ppo.gamma,
+                lam=ppo.lam,
+                leave_one_out=ppo.baseline == "leave_one_out",
+                scale=ppo.whiten == "group",
+            )
+        if ppo.whiten not in ("scale", "full"):
+            return found
+        over = self._global_moments(found.advantages, mask)
+        return found._replace(advantages=whiten(found.advantages, mask, over, center=ppo.whiten == "full"))
+
     def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the advantages over the responses of all processes."""
         return Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
@@ -486,9 +504,10 @@ class Text2GradTrainer:
             self.refresher.observe([self.examples[i] for i in self._chosen(step)], responses)
 
     def _chosen(self, step: int) -> list[int]:
-        """Return the indices of a step's examples, over all processes."""
-        count, seed = self.recipe.rollout.batch_size, self.recipe.run.seed
-        return batch_indices(len(self.examples), count, step=step, seed=seed)
+        """Return the indices of a step's examples, over all processes; the responses to a prompt are neighbours."""
+        rollout, seed = self.recipe.rollout, self.recipe.run.seed
+        prompts = batch_indices(len(self.examples), rollout.batch_size // rollout.group_size, step=step, seed=seed)
+        return [index for index in prompts for _ in range(rollout.group_size)]
 
 
 def ppo_epochs(
@@ -561,7 +580,7 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
     return model
 
 
-def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: int) -> Accelerator:
+def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: int, group_size: int = 1) -> Accelerator:
     """Return accelerate's view of the processes and trackers of a run.
 
     Args:
@@ -569,6 +588,7 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
         tracker: "tensorboard", "wandb", "trackio" or "none".
         batch_size: responses per step, over all processes.
         minibatches: optimizer steps per epoch.
+        group_size: responses per prompt, which stay in one process.
 
     Raises:
         ConfigError: if the tracker is not installed, weights would be sharded, the launcher started more processes than
@@ -593,5 +613,11 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
         raise ConfigError(
             f"rollout.batch_size = {batch_size} cannot be shared evenly by {accelerator.num_processes} "
             f"processes × ppo.minibatches = {minibatches}; choose a multiple of {shares}"
+        )
+    if batch_size % (accelerator.num_processes * group_size):
+        raise ConfigError(
+            f"rollout.batch_size = {batch_size} cannot be shared by {accelerator.num_processes} processes in whole "
+            f"groups of rollout.group_size = {group_size}; choose a multiple of "
+            f"{accelerator.num_processes * group_size}"
         )
     return accelerator

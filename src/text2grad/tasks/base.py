@@ -14,12 +14,30 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.program_critic import ProgramCritic, seeded_random
+from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
 
 WORD = re.compile(r"\w+|[^\w\s]")
 MOST_REPEATS = 10_000  # draws in a row without a new prompt, after which a task has no more
 
+MEASURED = 300  # items whose answers are counted
+
 Split = Literal["train", "held_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """The knobs of a task, as [data] of a recipe sets them.
+
+    Attributes:
+        length: of an answer, in the task's unit (`Task.unit`); 0 for the task's usual items.
+        faults: share of the usual rates of faults in demonstrations, in [0, 1].
+        truths: whether critiques state the true fact beside each quote.
+    """
+
+    length: int = 0
+    faults: float = 1.0
+    truths: bool = True
 
 
 def split_words(text: str) -> list[str]:
@@ -58,17 +76,21 @@ class Task(ABC):
         split: "train" or "held_out".
         difficulty: a key of `difficulties`.
         seed: of the items.
+        settings: length of the answers, faults of the demonstrations, truths in the critiques. Of these, only the
+            length changes the items.
     """
 
     split: Split = "train"
     difficulty: str = "normal"
     seed: int = 0
+    settings: TaskSettings = TaskSettings()
 
     name: ClassVar[str]  # in recipes and results
     metric: ClassVar[str]  # the key of the main metric in the result of `score`
     difficulties: ClassVar[Mapping[str, object]]
     judgements: ClassVar[Sequence[str]]  # every wording of a judgement
-    critic: ClassVar[type[ProgramCritic]]  # `critic()` returns the program critic
+    unit: ClassVar[str] = "parts"  # of `TaskSettings.length`
+    lengths: ClassVar[Sequence[int]] = ()  # the possible lengths beside 0
 
     def __post_init__(self) -> None:
         """Refuse unknown settings."""
@@ -78,6 +100,13 @@ class Task(ABC):
         ):
             if value not in known:
                 raise ConfigError(f"{self.name} has no {setting} {value!r}; known: {', '.join(known)}")
+        length = self.settings.length
+        if length and length not in self.lengths:
+            possible = ", ".join(map(str, self.lengths))
+            raise ConfigError(
+                f"data.length = {length}: the task {self.name} has no items of {length} {self.unit}; "
+                + (f"possible: {possible}, and 0 for its usual items" if possible else "leave data.length at 0")
+            )
 
     def examples(self, n: int, seed: int = 0) -> list[Example]:
         """Return n items with distinct prompts; a smaller n gives the first of them.
@@ -85,7 +114,7 @@ class Task(ABC):
         Raises:
             DataError: if the task has too few prompts.
         """
-        rng = seeded_random("examples", self.split, self.difficulty, self.seed, seed)
+        rng = self._random("examples", seed)
         items: dict[str, Example] = {}
         repeats = 0
         while len(items) < n:
@@ -99,9 +128,19 @@ class Task(ABC):
             items.setdefault(example.prompt_text, example)
         return list(items.values())
 
+    def answer_tokens(self, n: int = MEASURED) -> tuple[int, int]:
+        """Return the tokens of the shortest reference and of the longest demonstration or reference of n items.
+
+        Tokens of a word-level tokenizer, with the space before the answer and the token that ends it.
+        """
+        rng, examples = self._random("answer tokens", 0), self.examples(n)
+        right = [1 + count_tokens(f" {example.reference}") for example in examples]
+        said = [1 + count_tokens(f" {self.demonstration(example, rng)}") for example in examples]
+        return min(right), max(right + said)
+
     def texts(self, n: int, seed: int = 0) -> list[str]:
         """Return n texts to train a tokenizer on: prompt, answer and critique; every second answer is a corruption."""
-        rng = seeded_random("texts", self.split, self.difficulty, self.seed, seed)
+        rng = self._random("texts", seed)
         examples = self.examples(n, seed)
         answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
         critiques = self.critic()(examples, answers)
@@ -109,6 +148,14 @@ class Task(ABC):
             f"{example.prompt_text} {answer}\n{critique.feedback}"
             for example, answer, critique in zip(examples, answers, critiques, strict=True)
         ]
+
+    def _random(self, purpose: str, seed: int) -> Random:
+        length = (f"length {self.settings.length}",) if self.settings.length else ()
+        return seeded_random(purpose, self.split, self.difficulty, self.seed, seed, *length)
+
+    def errs(self, rate: float, rng: Random) -> bool:
+        """Draw whether a demonstration has a fault whose usual rate is `rate`."""
+        return rng.random() < rate * self.settings.faults
 
     def vocabulary(self) -> list[str]:
         """Return every word and punctuation mark of prompts, answers and critiques, of both splits, sorted."""
@@ -121,6 +168,10 @@ class Task(ABC):
     def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
         """Return `score` of each response."""
         return [self.score(example, response) for example, response in zip(examples, responses, strict=True)]
+
+    @abstractmethod
+    def critic(self) -> ProgramCritic:
+        """Return the program critic, which states the truths if `settings.truths`."""
 
     @abstractmethod
     def draw(self, rng: Random) -> Example:

@@ -1,7 +1,8 @@
 """Base of the critics that are programs: (prompt, response) → findings → a critique in sentences, with spans.
 
 A critique goes through the response in order. Each sentence first states the truth and then judges the quotes from the
-response: a model that learns to write the critiques has the truth beside the quote when it judges.
+response: a model that learns to write the critiques has the truth beside the quote when it judges. With `truths` off
+the sentences judge only; the spans are the same.
 """
 
 import re
@@ -51,9 +52,11 @@ class ProgramCritic(ABC):
     Attributes:
         omission_penalty: p ≥ 0. The critique's `outcome` is −p · omissions, because an omission has no span. At 0 the
             outcome is None.
+        truths: whether the words state the truth beside the quotes.
     """
 
     omission_penalty: float = 0.0
+    truths: bool = True
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique for each response.

@@ -1,23 +1,24 @@
 """The built-in tasks by the name that `data.task` of a recipe gives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic
-from text2grad.tasks.base import Split, Task
+from text2grad.tasks.base import Split, Task, TaskSettings
 from text2grad.tasks.code import CodeTask
 from text2grad.tasks.qa import QATask
 from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
 from text2grad.tasks.summarization import SummarizationTask
 from text2grad.types import Example
 
-PROCEDURAL: dict[str, Callable[[Split], Task]] = {
+PROCEDURAL: Mapping[str, type[Task]] = {
     "summarization": SummarizationTask,
     "code": CodeTask,
     "qa": QATask,
 }
+USUAL = TaskSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,16 @@ class BuiltIn:
         return self.measure(examples, responses)[0]
 
 
-def _stories() -> BuiltIn:
+def _stories(settings: TaskSettings) -> BuiltIn:
+    for setting, changed, reason in (
+        ("length", settings.length, "the length of a story is rollout.max_new_tokens"),
+        ("faults", settings.faults != 1.0, "its policy is a trained model, without demonstrations"),
+        ("truths", not settings.truths, "its critiques state no true fact"),
+    ):
+        if changed:
+            value = str(getattr(settings, setting)).lower()
+            raise ConfigError(f"data.{setting} = {value}: the task stories has no such setting; {reason}")
+
     def measure(
         examples: Sequence[Example], responses: Sequence[str]
     ) -> tuple[dict[str, float], list[dict[str, float]]]:
@@ -62,9 +72,9 @@ def _stories() -> BuiltIn:
     )
 
 
-def _procedural(name: str) -> BuiltIn:
+def _procedural(name: str, settings: TaskSettings) -> BuiltIn:
     """Return a procedural task; the metrics of a set are the means over its items."""
-    train, held_out = procedural_task(name, "train"), procedural_task(name, "held_out")
+    train, held_out = procedural_task(name, "train", settings), procedural_task(name, "held_out", settings)
 
     def measure(
         examples: Sequence[Example], responses: Sequence[str]
@@ -75,25 +85,25 @@ def _procedural(name: str) -> BuiltIn:
     return BuiltIn(train.examples, held_out.examples, train.critic, measure, held_out.metric)
 
 
-def procedural_task(name: str, split: Split) -> Task:
+def procedural_task(name: str, split: Split, settings: TaskSettings = USUAL) -> Task:
     """Return a task that makes its own items, with demonstrations and a critic.
 
     Raises:
-        ConfigError: if the name is unknown.
+        ConfigError: if the name is unknown, or the task has no items of this length.
     """
     if name not in PROCEDURAL:
         raise ConfigError(f"there is no procedural task {name!r}; tasks: {', '.join(PROCEDURAL)}")
-    return PROCEDURAL[name](split)
+    return PROCEDURAL[name](split, settings=settings)
 
 
-def built_in(name: str) -> BuiltIn:
+def built_in(name: str, settings: TaskSettings = USUAL) -> BuiltIn:
     """Return a built-in task.
 
     Raises:
-        ConfigError: if the name is unknown.
+        ConfigError: if the name is unknown, or the task cannot have these settings.
     """
     if name == "stories":
-        return _stories()
+        return _stories(settings)
     if name in PROCEDURAL:
-        return _procedural(name)
+        return _procedural(name, settings)
     raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted(['stories', *PROCEDURAL]))}")

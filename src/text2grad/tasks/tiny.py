@@ -4,10 +4,22 @@ The tokenizer has one token for each word of the task with the space before it, 
 The model is a Llama with about 0.1 million parameters.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
+TOKEN = r" ?\w+| ?[^\w\s]|\s"
+
+
+def count_tokens(text: str) -> int:
+    r"""Return the tokens of a text for a word-level tokenizer without symbols.
+
+    Example:
+        >>> count_tokens(" A: red cat.\nB")
+        7
+    """
+    return len(re.findall(TOKEN, text))
 
 
 def word_tokenizer(texts: Iterable[str], symbols: Sequence[str] = ()) -> Any:
@@ -27,7 +39,7 @@ def word_tokenizer(texts: Iterable[str], symbols: Sequence[str] = ()) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+| ?[^\w\s]|\s"), behavior="isolated")
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(TOKEN), behavior="isolated")
     core.decoder = decoders.Fuse()
     core.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=[PAD, EOS, UNKNOWN], show_progress=False))
     core.add_tokens([AddedToken(symbol, normalized=False, special=False) for symbol in symbols])

@@ -149,7 +149,7 @@ def test_an_example_of_another_task_is_refused(steps: object) -> None:
     with pytest.raises(DataError) as caught:
         steps_of(Example("x", meta={"steps": steps}))
     assert str(caught.value) == (
-        f"not a code example: meta['steps'] is {steps!r}, need two to five pairs [operation, constant]"
+        f"not a code example: meta['steps'] is {steps!r}, need two to twelve pairs [operation, constant]"
     )
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 from text2grad.tasks.base import split_words
 from text2grad.tasks.code.reading import Reading, read
-from text2grad.tasks.code.world import INPUT, NAMES, Step, expression, steps_of
+from text2grad.tasks.code.world import INPUT, NAMES, USUAL, Step, expression, steps_of
 from text2grad.tasks.program_critic import STYLES, Finding, Judgement, ProgramCritic, bare, sentences
 from text2grad.types import Example
 
@@ -47,10 +47,11 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "returned": ("{quote} is not the last result", "{quote} has the wrong name"),
 }
 MISSING = ("it is missing", "it has no line")
+MISSING_UNSTATED = ("Step {step} is missing", "Step {step}: it has no line")  # where the truth is not stated
 NO_RETURN = ("The return is missing.", "Nothing is returned.")
 EMPTY = "The program is empty."
 MORE = "There is more like this."
-MOST_FAULTS, MOST_WORDS = 5, 34  # quoted faults, and words in all quotes together
+MOST_FAULTS, MOST_WORDS = 5, 34  # quoted faults, and words in all quotes together, for up to five steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +62,20 @@ class CodeCritic(ProgramCritic):
         """Judge one program; steps without a line and a missing return are omissions."""
         steps = steps_of(example)
         reading = read(response, steps)
-        feedback = _write(reading, response, steps, rng)
-        return Judgement(feedback, _quotable(reading, response), len(reading.missing) + (not reading.returns))
+        feedback = _write(reading, response, steps, rng, truths=self.truths)
+        return Judgement(
+            feedback, _quotable(reading, response, len(steps)), len(reading.missing) + (not reading.returns)
+        )
 
 
-def _quotable(reading: Reading, response: str) -> list[Finding]:
+def _quotable(reading: Reading, response: str, steps: int) -> list[Finding]:
     """Return the findings that the critique quotes: all positive ones, the first fault, and the next that fit."""
+    most_faults, most_words = (most * max(steps, USUAL) // USUAL for most in (MOST_FAULTS, MOST_WORDS))
     sizes = {finding: len(split_words(response[finding.start : finding.end])) for finding in reading.findings}
     faults = [finding for finding in reading.findings if finding.kind != "right"]
     kept = [finding for finding in reading.findings if finding.kind == "right"] + faults[:1]
-    room = MOST_WORDS - sum(map(sizes.__getitem__, kept))
-    for finding in faults[1:MOST_FAULTS]:
+    room = most_words - sum(map(sizes.__getitem__, kept))
+    for finding in faults[1:most_faults]:
         room -= sizes[finding]
         if room < 0:
             break
@@ -79,20 +83,26 @@ def _quotable(reading: Reading, response: str) -> list[Finding]:
     return sorted(kept, key=lambda finding: finding.start)
 
 
-def _write(reading: Reading, response: str, steps: Sequence[Step], rng: Random) -> str:
+def _write(reading: Reading, response: str, steps: Sequence[Step], rng: Random, *, truths: bool) -> str:
     """Return the critique; each quotable finding is quoted exactly as it stands in the response."""
     if not response.strip():
         return EMPTY
-    kept, style = _quotable(reading, response), rng.randrange(STYLES)
-    truths = [_truth(step, place, style) for place, step in enumerate(steps)]
-    text = sentences(
-        kept,
-        lambda finding: None if finding.about is None else truths[finding.about],
-        lambda finding: _verdict(finding, response, steps, style),
-    )
+    kept, style = _quotable(reading, response, len(steps)), rng.randrange(STYLES)
+    needs = [_truth(step, place, style) for place, step in enumerate(steps)]
+
+    def stated(finding: Finding) -> str | None:
+        return needs[finding.about] if truths and finding.about is not None else None
+
+    text = sentences(kept, stated, lambda finding: _verdict(finding, response, steps, style, truths=truths))
     text += [MORE] if len(kept) < len(reading.findings) else []
-    text += [f"{truths[place]}: {MISSING[style]}." for place in reading.missing]
+    for place in reading.missing:
+        text.append(f"{needs[place]}: {MISSING[style]}." if truths else _left_out(place, style))
     return " ".join(text if reading.returns else [*text, NO_RETURN[style]])
+
+
+def _left_out(place: int, style: int) -> str:
+    """Return the remark on a step without a line that does not state what the step needs."""
+    return f"{MISSING_UNSTATED[style].format(step=NAMES[place])}."
 
 
 def _truth(step: Step, place: int, style: int) -> str:
@@ -101,10 +111,10 @@ def _truth(step: Step, place: int, style: int) -> str:
     return NEEDS[style].format(step=NAMES[place], truth=needed)
 
 
-def _verdict(finding: Finding, response: str, steps: Sequence[Step], style: int) -> str:
-    """Return the judgement of one quote; one style names a habitual mistake."""
+def _verdict(finding: Finding, response: str, steps: Sequence[Step], style: int, *, truths: bool) -> str:
+    """Return the judgement of one quote; one style names a habitual mistake, which tells what is right."""
     choice, k = RIGHT if finding.kind == "right" else FAULTS[finding.kind if finding.kind != "slip" else "wrong"], 0
-    if finding.kind == "slip":
+    if finding.kind == "slip" and truths:
         operation, k = steps[finding.about]
         choice = (choice[0], "{quote} " + SLIPS[operation])
     return choice[style % len(choice)].format(quote=f'"{response[finding.start : finding.end]}"', k=k)
@@ -118,5 +128,12 @@ def judgements() -> list[str]:
 
 def words() -> list[str]:
     """Return texts that hold every word of critiques, apart from expressions and quotes."""
-    wordings = [*NEEDS, *RIGHT, *MISSING, *SLIPS.values(), *(text for choices in FAULTS.values() for text in choices)]
+    wordings = [
+        *NEEDS,
+        *RIGHT,
+        *MISSING,
+        *MISSING_UNSTATED,
+        *SLIPS.values(),
+        *(text for choices in FAULTS.values() for text in choices),
+    ]
     return [*map(bare, wordings), *NO_RETURN, EMPTY, MORE, '" and: ']

@@ -96,7 +96,7 @@ def write_prompt(steps: Sequence[Step], split: Split, rng: Random) -> str:
     return f"{' '.join(sentences)}\nLines: {', '.join(names)}, return.\n{HEADER}\n"
 
 
-def words() -> list[str]:
-    """Return texts that hold every word of prompts, apart from the constants."""
+def words(steps: int) -> list[str]:
+    """Return texts that hold every word of prompts of so many steps, apart from the constants."""
     texts = [text.format(k="") for name in ASKED for split in ("train", "held_out") for text in templates(name, split)]
-    return [*texts, *NAMES, HEADER, "Step Lines: , return."]
+    return [*texts, *NAMES[:steps], HEADER, "Step Lines: , return."]

@@ -1,4 +1,4 @@
-r"""The embedded code task: a specification of two to five steps becomes a Python function, and unit tests run it.
+r"""The embedded code task: a specification of some steps becomes a Python function, and unit tests run it.
 
 The prompt ends with the head of the function, and the response is its body: one line for each step. Demonstrations
 imitate a hasty programmer. For most kinds of step more than half have the same mistake, such as `>=` for "above", so a
@@ -31,8 +31,20 @@ from text2grad.errors import DataError
 from text2grad.tasks.base import Task
 from text2grad.tasks.code import critic, specs
 from text2grad.tasks.code.critic import CodeCritic
-from text2grad.tasks.code.unit_tests import write_tests
-from text2grad.tasks.code.world import HEADER, INDENT, Step, body, code_words, draw_steps, garble, slipped, steps_of
+from text2grad.tasks.code.unit_tests import draw_tested, write_tests
+from text2grad.tasks.code.world import (
+    HEADER,
+    INDENT,
+    USUAL,
+    Step,
+    body,
+    code_words,
+    draw_others,
+    draw_steps,
+    garble,
+    slipped,
+    steps_of,
+)
 from text2grad.types import Example
 
 BLANKS = " \n"
@@ -68,6 +80,8 @@ DIFFICULTIES = {
 class CodeTask(Task):
     """Specifications and programs; a training specification has no pair of operations that is held out.
 
+    With `settings.length` every specification has so many steps, and the lists of its tests grow with it.
+
     Attributes:
         runner: programs with their tests → which of them pass; None is the sandbox.
     """
@@ -78,24 +92,34 @@ class CodeTask(Task):
     metric = "pass_at_1"
     difficulties = DIFFICULTIES
     judgements = critic.judgements()
-    critic = CodeCritic
+    unit = "steps"
+    lengths = (2, 4, 6, 8, 10, 12)
+
+    def critic(self) -> CodeCritic:
+        """Return the program critic."""
+        return CodeCritic(truths=self.settings.truths)
 
     def draw(self, rng: Random) -> Example:
         """Draw one item."""
+        if self.settings.length:
+            return self._item(*draw_tested(self.split, self.settings.length, rng), rng)
         sizes = DIFFICULTIES[self.difficulty].sizes
         size = rng.choices(range(2, 2 + len(sizes)), sizes)[0]
         while True:
             steps = draw_steps(self.split, size, rng)
             tests = write_tests(steps, rng)
             if tests is not None:
-                prompt = specs.write_prompt(steps, self.split, rng)
-                return Example(prompt, body(steps), tests, {"steps": [list(step) for step in steps]})
+                return self._item(steps, tests, rng)
+
+    def _item(self, steps: Sequence[Step], tests: str, rng: Random) -> Example:
+        prompt = specs.write_prompt(steps, self.split, rng)
+        return Example(prompt, body(steps), tests, {"steps": [list(step) for step in steps]})
 
     def demonstration(self, example: Example, rng: Random) -> str:
         """Return a body with habitual mistakes, and at times with a step left out."""
         level, steps = DIFFICULTIES[self.difficulty], steps_of(example)
-        written: list[Step | None] = [slipped(step) if rng.random() < level.slip else step for step in steps]
-        if rng.random() < level.drop:
+        written: list[Step | None] = [slipped(step) if self.errs(level.slip, rng) else step for step in steps]
+        if self.errs(level.drop, rng):
             written[rng.randrange(len(written))] = None
         return body(written)
 
@@ -106,7 +130,7 @@ class CodeTask(Task):
         find the faults. One third is garbled: cut, shuffled, doubled, or spliced with another program.
         """
         steps = steps_of(example)
-        others = draw_steps(self.split, len(steps), rng)
+        others = draw_others(self.split, len(steps), rng)
         if rng.random() < 2 / 3:
             pairs = zip(steps, others, strict=True)
             return body([rng.choice([slipped(step), other]) if rng.random() < 0.5 else step for step, other in pairs])
@@ -143,7 +167,8 @@ class CodeTask(Task):
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of specifications, programs and critiques."""
-        return [*specs.words(), *code_words(), *critic.words()]
+        steps = self.settings.length or USUAL
+        return [*specs.words(steps), *code_words(steps), *critic.words()]
 
 
 def program_of(response: str) -> str:

@@ -8,10 +8,13 @@ mistakes no input can show, such as the order of a list that is then summed, is 
 from collections.abc import Sequence
 from random import Random
 
-from text2grad.tasks.code.world import OPERATIONS, Step, Value, slipped
+from text2grad.tasks.base import Split
+from text2grad.tasks.code.world import OPERATIONS, Step, Value, is_new, next_steps, slipped
 
 CASES = 6
 SIZES, VALUES = range(8, 13), range(-4, 13)
+LONGER = 3  # more numbers in each list for each step of a specification beyond the first five
+COMBINED = 8  # programs with several random mistakes
 FEWEST_RESULTS = 3  # distinct ones among the cases
 
 Results = tuple[Value | None, ...]  # one per case; None where the step has no value, such as the largest of no numbers
@@ -24,6 +27,53 @@ def write_tests(steps: Sequence[Step], rng: Random) -> str | None:
     if expected is None or None in expected or len(set(map(str, expected))) < FEWEST_RESULTS:
         return None
     return "\n".join(f"assert solve({given}) == {value}" for given, value in zip(inputs, expected, strict=True))
+
+
+def draw_tested(split: Split, size: int, rng: Random) -> tuple[tuple[Step, ...], str]:
+    """Draw a specification of so many steps, and its assertions.
+
+    Steps are added one after another, so that long specifications need not be drawn whole until one happens to be
+    good. No single habitual mistake and no omission of one step has the right results, nor has the program with all
+    habitual mistakes, nor have random combinations of them. (All combinations are 2^size.)
+    """
+    while True:
+        more = LONGER * max(size - 5, 0)
+        inputs = [rng.choices(VALUES, k=rng.choice(SIZES) + more) for _ in range(CASES)]
+        steps, results = _grown(split, size, inputs, rng)
+        if len(steps) == size and (split == "train" or is_new(steps)) and _mistakes_show(steps, inputs, results, rng):
+            cases = zip(inputs, results, strict=True)
+            return tuple(steps), "\n".join(f"assert solve({given}) == {value}" for given, value in cases)
+
+
+def _grown(split: Split, size: int, inputs: Sequence[list[int]], rng: Random) -> tuple[list[Step], Results]:
+    """Return steps whose single mistakes and omissions change the results, and the results; fewer steps if stuck."""
+    right: Results = tuple(inputs)
+    wrong: list[Results] = []
+    steps: list[Step] = []
+    while len(steps) < size:
+        for step in next_steps(steps, split, rng, last=len(steps) == size - 1):
+            hasty, results = slipped(step), run(step, right)
+            others = [run(step, other) for other in wrong] + [right] + ([run(hasty, right)] if hasty != step else [])
+            if None not in results and len(set(map(str, results))) >= FEWEST_RESULTS and results not in others:
+                steps.append(step)
+                right, wrong = results, others
+                break
+        else:
+            break
+    return steps, right
+
+
+def _mistakes_show(steps: Sequence[Step], inputs: Sequence[list[int]], right: Results, rng: Random) -> bool:
+    """Tell whether all habitual mistakes together, and random combinations of them, have other results."""
+    hasty = [slipped(step) for step in steps]
+    programs = [hasty] + [[rng.choice(pair) for pair in zip(steps, hasty, strict=True)] for _ in range(COMBINED)]
+    for program in programs:
+        results: Results = tuple(inputs)
+        for step in program:
+            results = run(step, results)
+        if results == right and program != list(steps):
+            return False
+    return True
 
 
 def separated(steps: Sequence[Step], inputs: Sequence[list[int]]) -> Results | None:

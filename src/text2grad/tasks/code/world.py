@@ -1,6 +1,6 @@
 """The world of the code task: its operations on a list of integers, its names, and what each split may combine.
 
-A specification is two to five steps. Its program has one line for each step. Every line assigns a name of its own,
+A specification is two to twelve steps. Its program has one line for each step. Every line assigns a name of its own,
 which is also the loop variable of its comprehension, so that every quote of the line begins with the name. Every
 operation and every constant can occur in training; the split holds out combinations: ordered pairs of neighbouring
 operations (index sum divisible by five), ordered pairs of neighbouring constants (a similar rule), and sentence
@@ -24,9 +24,10 @@ Value = list[int] | int
 HEADER = "def solve(a):"
 INDENT = " "
 INPUT = "a"
-NAMES = ("b", "c", "d", "e", "f")  # of the steps, and of the variables that their lines assign
+NAMES = tuple("bcdefghijklm")  # of the steps, and of the variables that their lines assign
+USUAL = 5  # the most steps of a specification whose length is not set
 THRESHOLDS, AMOUNTS, LENGTHS = range(2, 10), range(3, 10), range(2, 6)
-MOST_LOOPS = 3  # lines with a comprehension, which are long
+MOST_LOOPS = 3  # of any five neighbouring lines: comprehensions are long
 
 
 class Operation(NamedTuple):
@@ -98,7 +99,9 @@ def steps_of(example: Example) -> tuple[Step, ...]:
     except (TypeError, ValueError):
         known = False
     if not known:
-        raise DataError(f"not a code example: meta['steps'] is {steps!r}, need two to five pairs [operation, constant]")
+        raise DataError(
+            f"not a code example: meta['steps'] is {steps!r}, need two to twelve pairs [operation, constant]"
+        )
     return found
 
 
@@ -137,6 +140,50 @@ def _draw_operations(size: int, rng: Random) -> list[str]:
             names[-1] = rng.choice(_REDUCTIONS)
         if len(set(names)) == size and sum(name in _LOOPING for name in names) <= MOST_LOOPS:
             return names
+
+
+def next_steps(steps: Sequence[Step], split: Split, rng: Random, *, last: bool) -> list[Step]:
+    """Return steps that may follow in a specification of the split, in random order; one for each operation.
+
+    As in a short specification, any five neighbouring operations are distinct with at most three comprehensions, and
+    half of the last steps are reductions. In training no pair of neighbours is held out.
+
+    Args:
+        steps: the steps so far.
+        split: of the specification.
+        rng: draws order and constants.
+        last: whether the specification ends here.
+    """
+    near = [step.operation for step in steps[1 - USUAL :]]
+    crowded = sum(name in _LOOPING for name in near) >= MOST_LOOPS
+    pool = _REDUCTIONS if last and rng.random() < 0.5 else _LISTS
+    names = [name for name in rng.sample(pool, len(pool)) if name not in near and not (crowded and name in _LOOPING)]
+    found = [Step(name, rng.choice(OPERATIONS[name].constants or (0,))) for name in names]
+    if split == "train":
+        before = steps[-1:]
+        found = [
+            step
+            for step in found
+            if all(may_follow(one.operation, step.operation, "train") for one in before)
+            and all(known_constants([*steps, step]))
+        ]
+    return found
+
+
+def draw_others(split: Split, size: int, rng: Random) -> tuple[Step, ...]:
+    """Draw steps of the split for the mistakes of a corruption, as many at a time as usual specifications have."""
+    drawn: list[Step] = []
+    while len(drawn) < size:
+        left = size - len(drawn)
+        drawn += draw_steps(split, left if left <= USUAL else min(USUAL, left - 2), rng)
+    return tuple(drawn)
+
+
+def is_new(steps: Sequence[Step]) -> bool:
+    """Tell whether steps have a held-out pair of operations, and one of constants if they have two constants."""
+    pairs = (may_follow(first.operation, second.operation, "train") for first, second in pairwise(steps))
+    constants = known_constants(steps)
+    return not all(pairs) and not (constants and all(constants))
 
 
 def expression(step: Step, place: int, source: str) -> str:
@@ -205,7 +252,7 @@ def garble(text: str, other: str, rng: Random) -> str:
     return re.sub(r"(\w)\0(?=\w)", r"\1 ", "\0".join(rng.choice(kinds))).replace("\0", "")
 
 
-def code_words() -> list[str]:
-    """Return texts that hold every word of programs."""
+def code_words(steps: int) -> list[str]:
+    """Return texts that hold every word of programs of so many steps."""
     codes = [operation.code.format(v="", s="", k="") for operation in OPERATIONS.values()]
-    return [*codes, *NAMES, INPUT, *map(str, range(10)), "[ for in if ] = return"]
+    return [*codes, *NAMES[:steps], INPUT, *map(str, range(10)), "[ for in if ] = return"]

@@ -6,4 +6,5 @@ from .answers import (
 )
 from .critic import VERDICTS as VERDICTS, FactCritic as FactCritic, FactWriter as FactWriter
 from .metric import ClaimMetric as ClaimMetric
+from .parts import FactTask as FactTask
 from .reading import FactReader as FactReader, Facts as Facts, Phrase as Phrase, Phrases as Phrases, key as key

@@ -7,7 +7,7 @@ recall. A vague filler claims nothing. The metric shares no code with the critic
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from text2grad.tasks.base import split_words
 
@@ -34,10 +34,24 @@ class ClaimMetric:
 
     def scores(self, facts: Mapping[str, str], response: str) -> dict[str, float]:
         """Return F1, precision and recall of an answer's claims, each in [0, 1]."""
-        stated = self.claims(response)
-        right = len({(slot, value.lower()) for slot, value in facts.items()} & set(stated))
+        return self.scores_of_parts([(facts, response)])
+
+    def scores_of_parts(self, parts: Iterable[tuple[Mapping[str, str], str]]) -> dict[str, float]:
+        r"""Return F1, precision and recall of all claims of an answer, each part of it judged by facts of its own.
+
+        Example:
+            >>> metric = ClaimMetric({"when": r"\bon (Monday|Friday)\\b"})
+            >>> parts = [({"when": "Monday"}, "on Friday"), ({"when": "Friday"}, "on Friday"), ({}, "on Friday")]
+            >>> metric.scores_of_parts(parts)["recall"]
+            0.5
+        """
+        stated, true, right = 0, 0, 0
+        for facts, text in parts:
+            claims = self.claims(text)
+            stated, true = stated + len(claims), true + len(facts)
+            right += len({(slot, value.lower()) for slot, value in facts.items()} & set(claims))
         return {
-            "f1": 2 * right / (len(stated) + len(facts)),
-            "precision": right / len(stated) if stated else 0.0,
-            "recall": right / len(facts),
+            "f1": 2 * right / (stated + true),
+            "precision": right / stated if stated else 0.0,
+            "recall": right / true,
         }

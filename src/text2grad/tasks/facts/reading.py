@@ -84,6 +84,12 @@ class FactReader:
             findings.append(Finding("extra", chunk[0].start, chunk[-1].end))
         return Reading(findings, [slot for slot in facts if slot not in seen], finished)
 
+    def pieces(self, response: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield characters [start, end) in pieces that a critique can quote."""
+        words = [Word(match[0], *match.span()) for match in WORD.finditer(response, start, end)]
+        for chunk in self._chunks(words, response):
+            yield chunk[0].start, chunk[-1].end
+
     def _judge(self, words: list[Word], facts: Facts) -> tuple[list[Finding], set[str]]:
         """Judge the pieces of a sentence in order; return the findings and the mentioned slots."""
         findings: list[Finding] = []

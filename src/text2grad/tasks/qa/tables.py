@@ -43,8 +43,8 @@ ASKS = {
 CUE = "\nAnswer:"
 
 
-def draw_problem(split: Split, rows: int, rng: Random) -> world.Problem:
-    """Draw a table and a question of the split."""
+def draw_problem(split: Split, rows: int, rng: Random, *, details: int = 0) -> world.Problem:
+    """Draw a table and a question of the split, which asks for so many details; 0 for one to four."""
     target = rng.randrange(rows)
     statuses = [world.OPEN if i == target else rng.choice(world.SHUT) for i in range(rows)]
     names = [" ".join(name) for name in _draw_pairs(world.NAMES, split, rows, target, rng)]
@@ -52,7 +52,7 @@ def draw_problem(split: Split, rows: int, rng: Random) -> world.Problem:
     days, prices = (rng.sample(world.VALUES[slot], rows) for slot in ("when", "price"))
     cells = zip(statuses, names, *zip(*courses, strict=True), days, prices, strict=True)
     table = tuple(dict(zip(("status", *world.SLOTS), row, strict=True)) for row in cells)
-    known = world.compositions(split)
+    known = world.compositions(split, details)
     [asked] = rng.choices(known, [len(details) for details in known])
     return world.Problem(table, target, asked)
 

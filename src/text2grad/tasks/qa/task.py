@@ -29,13 +29,14 @@ Example:
 from dataclasses import dataclass
 from random import Random
 
-from text2grad.tasks.base import Task, pairs
-from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.base import pairs
+from text2grad.tasks.facts import Facts, FactTask, chatty, half_of_both, same_words, scrambled
 from text2grad.tasks.qa import tables, world
 from text2grad.tasks.qa.critic import WRITER, QACritic
 from text2grad.tasks.qa.metric import METRIC
 from text2grad.types import Example
 
+MOST_CLAIMS = 4  # about one table, where the length is set
 CAREFUL = ("who", "what")  # the slots that demonstrations read with more care
 
 
@@ -68,46 +69,67 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class QATask(Task):
-    """Questions about tables; the splits share no name, no course and no combination of details asked for."""
+class QATask(FactTask):
+    """Questions about tables; the splits share no name, no course and no combination of details asked for.
+
+    With `settings.length` an answer has so many claims: two or four about one table, or four about each of several
+    tables under labels, with a labelled sentence for each. Questions for two claims, and so for one detail, are the
+    same in both splits; their names and courses are not.
+    """
 
     name = "qa"
     metric = "claim_f1"
     difficulties = DIFFICULTIES
     judgements = WRITER.judgements()
-    critic = QACritic
+    unit = "claims"
+    lengths = (2, 4, 8, 12, 16)
+    cue = tables.CUE
+    claim_metric = METRIC
 
-    def draw(self, rng: Random) -> Example:
-        """Draw one item."""
-        rows = rng.randint(*DIFFICULTIES[self.difficulty].rows)
-        problem = tables.draw_problem(self.split, rows, rng)
+    def critic(self) -> QACritic:
+        """Return the program critic."""
+        return QACritic(truths=self.settings.truths)
+
+    @property
+    def parts(self) -> int:
+        """The number of tables under labels; 0 for a table without a label and a question of any length."""
+        return -(-self.settings.length // MOST_CLAIMS)
+
+    def facts(self, example: Example) -> Facts:
+        """Return the claims of the perfect answer to one question, by slot."""
+        return world.problem_of(example).facts
+
+    def state(self, facts: Facts) -> str:
+        """Return the perfect answer that states the facts."""
+        return world.answer_of(facts)
+
+    def draw_part(self, rng: Random) -> Example:
+        """Draw one table and a question."""
+        rows, length = rng.randint(*DIFFICULTIES[self.difficulty].rows), self.settings.length
+        problem = tables.draw_problem(self.split, rows, rng, details=min(length, MOST_CLAIMS) - 1 if length else 0)
         prompt = tables.write_prompt(problem, self.split, rng)
         meta = {"rows": problem.rows, "target": problem.target, "asked": problem.asked}
         return Example(prompt, world.answer_of(problem.facts), meta=meta)
 
-    def demonstration(self, example: Example, rng: Random) -> str:
+    def demonstrate_part(self, part: Example, rng: Random) -> str:
         """Return an answer with wrong values of the first row, vague fillers, omissions and chatter."""
-        level, problem = DIFFICULTIES[self.difficulty], world.problem_of(example)
+        level, problem = DIFFICULTIES[self.difficulty], world.problem_of(part)
         phrases = {}
         for slot in world.SLOTS:
             hasty = level.slip if slot in CAREFUL else level.skim
-            skims, vague, drops = (rng.random() < p for p in (hasty, level.vague, level.drop))
+            skims, vague, drops = (self.errs(p, rng) for p in (hasty, level.vague, level.drop))
             if slot in problem.facts and (slot in CAREFUL or not drops):
                 value = problem.rows[0 if skims else problem.target][slot]
                 phrases[slot] = world.FILLERS[slot] if vague and not skims else world.phrase(slot, value)
-        if rng.random() < level.chatter:
+        if self.errs(level.chatter, rng):
             return chatty(world.sentence(phrases), world.CHATTER, world.EXTRA_LINE, rng)
         return world.sentence(phrases) + "."
 
-    def corruption(self, example: Example, rng: Random) -> str:
-        """Return an answer with faults that demonstrations seldom have.
-
-        Two thirds replace some values by other valid ones: a reward model must compare them with the table to find the
-        faults. One third is garbled: cut, shuffled, doubled, or spliced with another answer.
-        """
+    def corrupt_part(self, part: Example, rng: Random) -> str:
+        """Return an answer with wrong values, or a garbled one."""
         if rng.random() < 2 / 3:
-            return self._mistaken(world.problem_of(example), rng)
-        return scrambled(self.demonstration(example, rng), str(self.draw(rng).reference), rng)
+            return self._mistaken(world.problem_of(part), rng)
+        return scrambled(self.demonstrate_part(part, rng), str(self.draw_part(rng).reference), rng)
 
     def _mistaken(self, problem: world.Problem, rng: Random) -> str:
         """Replace each value with probability 1/2: by a value of another row or of another table."""
@@ -122,10 +144,9 @@ class QATask(Task):
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return F1, precision and recall of the claims, and 1.0 as `exact` if the answer is the reference."""
-        facts = world.problem_of(example).facts
-        scores = {f"claim_{name}": value for name, value in METRIC.scores(facts, response).items()}
-        return {**scores, "exact": float(same_words(world.answer_of(facts), response))}
+        scores = {f"claim_{name}": value for name, value in self.claims(example, response).items()}
+        return {**scores, "exact": float(same_words(self.reference(example), response))}
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of prompts, answers and critiques."""
-        return [*tables.words(), *WRITER.words()]
+        return [*tables.words(), *WRITER.words(labelled=bool(self.parts)), *self.labels()]

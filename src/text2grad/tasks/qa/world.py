@@ -111,15 +111,21 @@ def _details(asked: Any) -> tuple[str, ...]:
 
 
 @cache
-def compositions(split: Split) -> tuple[tuple[str, ...], ...]:
-    """Return the combinations of details that questions of one split ask for: one to four of the four details.
+def compositions(split: Split, details: int = 0) -> tuple[tuple[str, ...], ...]:
+    """Return the combinations of so many details that questions of one split ask for; 0 for one to four of the four.
+
+    Where no combination of this size is held out, both splits ask for all of them.
 
     Example:
         >>> len(compositions("train")), compositions("held_out")
         (13, (('where', 'when'), ('what', 'where', 'price')))
+        >>> compositions("train", 1) == compositions("held_out", 1)
+        True
     """
-    every = [asked for size in (1, 2, 3, 4) for asked in combinations(DETAILS, size)]
-    return tuple(asked for asked in every if (asked in NEVER_TRAINED) == (split == "held_out"))
+    sizes = (details,) if details else (1, 2, 3, 4)
+    every = [asked for size in sizes for asked in combinations(DETAILS, size)]
+    chosen = tuple(asked for asked in every if (asked in NEVER_TRAINED) == (split == "held_out"))
+    return chosen or tuple(every)
 
 
 def phrase(slot: str, value: str) -> str:

@@ -118,14 +118,32 @@ def slots_of(template: str) -> tuple[str, ...]:
 
 
 def write_post(
-    facts: Facts, split: Split, distractors: tuple[int, int], rng: Random, *, confusing: bool = False
+    facts: Facts,
+    split: Split,
+    distractors: tuple[int, int],
+    rng: Random,
+    *,
+    confusing: bool = False,
+    short: bool = False,
 ) -> Post:
-    """Write a post of five or more sentences; `distractors` is the fewest and the most of them beside the event."""
+    """Write a post of an event and other sentences.
+
+    Args:
+        facts: the event.
+        split: of the templates.
+        distractors: the fewest and the most sentences beside the event; more if the post has less than five in all.
+        rng: makes the choices.
+        confusing: whether the distractors have the prepositions of the event.
+        short: whether a post may have less than five sentences. Half of these begin with a distractor, so that a hasty
+            reader takes as many wrong values as from a longer post.
+    """
     telling = _fact_templates(split, rng)
-    fewest = max(distractors[0], SHORTEST - len(telling))
+    fewest = distractors[0] if short else max(distractors[0], SHORTEST - len(telling))
     pool = _known(CONFUSING if confusing else DISTRACTORS, split)
     others = _distractor_templates(pool, rng.randint(fewest, max(fewest, distractors[1])), rng)
-    return _render(_interleave(telling, others, rng), set(telling), facts, Strangers(facts, split, rng))
+    opening = others[:1] if short and rng.random() < 0.5 else []
+    order = opening + _interleave(telling, others[len(opening) :], rng)
+    return _render(order, set(telling), facts, Strangers(facts, split, rng))
 
 
 class Strangers:

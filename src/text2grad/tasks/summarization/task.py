@@ -26,13 +26,14 @@ Example:
 from dataclasses import dataclass
 from random import Random
 
-from text2grad.tasks.base import Task, pairs
-from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.base import pairs
+from text2grad.tasks.facts import Facts, FactTask, chatty, half_of_both, same_words, scrambled
 from text2grad.tasks.summarization import posts, world
 from text2grad.tasks.summarization.critic import WRITER, SummaryCritic
 from text2grad.tasks.summarization.metric import METRIC, rouge_l
 from text2grad.types import Example
 
+SHORT_DISTRACTORS = (1, 2)  # the fewest and the most of a post among several
 TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # the slots of a group are wrong together
 
 
@@ -65,49 +66,70 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SummarizationTask(Task):
-    """Posts and their summaries; the events of the two splits share no full name and no pair of verb and object."""
+class SummarizationTask(FactTask):
+    """Posts and their summaries; the events of the two splits share no full name and no pair of verb and object.
+
+    With `settings.length` an item has so many short posts, each with a label, and the answer a labelled sentence for
+    each post.
+    """
 
     name = "summarization"
     metric = "fact_f1"
     difficulties = DIFFICULTIES
     judgements = WRITER.judgements()
-    critic = SummaryCritic
+    unit = "posts"
+    lengths = (1, 2, 4, 8)
+    cue = posts.CUE
+    claim_metric = METRIC
 
-    def draw(self, rng: Random) -> Example:
-        """Draw one item."""
+    def critic(self) -> SummaryCritic:
+        """Return the program critic."""
+        return SummaryCritic(truths=self.settings.truths)
+
+    @property
+    def parts(self) -> int:
+        """The number of posts under labels; 0 for a post of the usual length without a label."""
+        return self.settings.length
+
+    def facts(self, example: Example) -> Facts:
+        """Return the event behind one post, by slot."""
+        return world.facts_of(example)
+
+    def state(self, facts: Facts) -> str:
+        """Return the perfect summary of an event."""
+        return world.summary_of(facts)
+
+    def draw_part(self, rng: Random) -> Example:
+        """Draw one post and its summary."""
         facts = world.draw_facts(self.split, rng)
         level = DIFFICULTIES[self.difficulty]
-        post = posts.write_post(facts, self.split, level.distractors, rng, confusing=level.confusing)
+        distractors, short = (SHORT_DISTRACTORS, True) if self.parts else (level.distractors, False)
+        post = posts.write_post(facts, self.split, distractors, rng, confusing=level.confusing, short=short)
         meta = {"facts": facts, "distractors": post.distractors, "mentions": post.mentions}
         return Example(post.text + posts.CUE, world.summary_of(facts), meta=meta)
 
-    def demonstration(self, example: Example, rng: Random) -> str:
+    def demonstrate_part(self, part: Example, rng: Random) -> str:
         """Return a summary with the values that the post names first, vague fillers, omissions and chatter."""
         level = DIFFICULTIES[self.difficulty]
-        parts = []
+        phrases = []
         for slots in TOGETHER:
-            skims, vague, drops = (rng.random() < p for p in (level.skim, level.vague, level.drop))
+            skims, vague, drops = (self.errs(p, rng) for p in (level.skim, level.vague, level.drop))
             for slot in slots:
-                value = example.meta["mentions" if skims else "facts"][slot]
+                value = part.meta["mentions" if skims else "facts"][slot]
                 words = world.phrase(slot, value[0] if skims else value)
                 if vague and not skims and slot in world.FILLERS:
                     words = world.FILLERS[slot]
                 if not (drops and slot in ("where", "when", "why")):
-                    parts.append(words)
-        if rng.random() < level.chatter:
-            return chatty(" ".join(parts), world.CHATTER, world.EXTRA_LINE, rng)
-        return " ".join(parts) + "."
+                    phrases.append(words)
+        if self.errs(level.chatter, rng):
+            return chatty(" ".join(phrases), world.CHATTER, world.EXTRA_LINE, rng)
+        return " ".join(phrases) + "."
 
-    def corruption(self, example: Example, rng: Random) -> str:
-        """Return a summary with faults that demonstrations seldom have.
-
-        Two thirds replace some values by other valid ones: a reward model must compare them with the post to find the
-        faults. One third is garbled: cut, shuffled, doubled, or spliced with another summary.
-        """
+    def corrupt_part(self, part: Example, rng: Random) -> str:
+        """Return a summary with wrong values, or a garbled one."""
         if rng.random() < 2 / 3:
-            return self._mistaken(example, rng)
-        return scrambled(self.demonstration(example, rng), world.summary_of(world.draw_facts(self.split, rng)), rng)
+            return self._mistaken(part, rng)
+        return scrambled(self.demonstrate_part(part, rng), world.summary_of(world.draw_facts(self.split, rng)), rng)
 
     def _mistaken(self, example: Example, rng: Random) -> str:
         """Replace each value with probability 1/2: by another value of the post or of another event."""
@@ -121,14 +143,13 @@ class SummarizationTask(Task):
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return fact F1 and ROUGE-L, and 1.0 as `exact` if the summary is the reference."""
-        facts = world.facts_of(example)
-        reference = world.summary_of(facts)
+        reference = self.reference(example)
         return {
-            "fact_f1": METRIC.scores(facts, response)["f1"],
+            "fact_f1": self.claims(example, response)["f1"],
             "rouge_l": rouge_l(reference, response),
             "exact": float(same_words(reference, response)),
         }
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of posts, summaries and critiques."""
-        return [*posts.words(), *WRITER.words()]
+        return [*posts.words(), *WRITER.words(labelled=bool(self.parts)), *self.labels()]
