@@ -47,7 +47,7 @@ WITHOUT_REWARD_MODEL = ("sft", "start")
 VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
 CONTEXT, WIDTH = 512, 64
-MEASURED, RESERVE = 300, 1.2  # items whose texts decide the context of a model for long answers
+MEASURED, RESERVE = 100, 1.2  # items whose texts decide the context of a model for long answers
 
 OnProgress = Callable[[str, int, int], None]  # phase, finished steps or responses, number of all
 
