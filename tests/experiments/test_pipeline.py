@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoConfig
@@ -9,13 +10,14 @@ from transformers import AutoConfig
 from places import ROOT
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError
-from text2grad.experiments.pipeline import CONTEXT, WITHOUT_REWARD_MODEL, Pipeline, longest_text
+from text2grad.experiments.pipeline import CONTEXT, WITHOUT_REWARD_MODEL, Pipeline, longest_text, training_lengths
 from text2grad.experiments.recipe_run import critic_of_run, held_out_examples, run_recipe
 from text2grad.experiments.run_examples import check_response_limit, recipe_task, run_examples, task_settings
 from text2grad.feedback import annotate
-from text2grad.models import load_tokenizer
+from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
-from text2grad.tasks import TaskSettings, count_tokens
+from text2grad.tasks import TaskSettings, count_tokens, procedural_task
+from text2grad.types import Example
 
 SHORT = [
     "sft.steps=2",
@@ -96,6 +98,44 @@ def test_the_models_of_a_length_have_its_context(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(tmp_path / "long" / "sft"))
     words = tokenizer.get_vocab()
     assert all(word in words and f" {word}" in words for word in pipeline.task.vocabulary())
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "expected"),
+    [
+        ("summarization", 0, [0]),
+        ("summarization", 1, [1]),
+        ("summarization", 8, [2, 4, 8]),
+        ("qa", 12, [2, 4, 12]),
+        ("qa", 16, [4, 8, 16]),
+        ("code", 12, [2, 6, 12]),
+    ],
+)
+def test_fine_tuning_begins_with_short_items(name: str, length: int, expected: list[int]) -> None:
+    assert training_lengths(procedural_task(name, "train", TaskSettings(length))) == expected
+
+
+def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[int, int, set[int], int]] = []
+    seen: list[tuple[str, int, int]] = []
+
+    def fine_tune(
+        model: Any, _: Any, examples: list[Example], answers: list[str], settings: FineTuning, *, on_step: Any
+    ) -> Any:
+        parts = {len(example.meta["parts"]) for example in examples}
+        assert {answer.count("\n") + 1 for answer in answers} == parts
+        trained.append((settings.steps, settings.batch_size, parts, len(examples)))
+        on_step(settings.steps)
+        return model
+
+    monkeypatch.setattr("text2grad.experiments.pipeline.fine_tune", fine_tune)
+    overrides = ["data.length=8", "rollout.max_new_tokens=150", "sft.steps=7", "sft.batch_size=2"]
+    recipe = recipe_of("summarization", *SHORT, *overrides)
+    Pipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
+    assert trained == [(2, 8, {2}, 16), (2, 4, {4}, 8), (3, 2, {8}, 6)]
+    assert seen == [("sft", 2, 7), ("sft", 4, 7), ("sft", 7, 7)]
 
 
 def test_a_start_that_needs_a_reward_model_is_refused_without_one(tmp_path: Path) -> None:
