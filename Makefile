@@ -5,13 +5,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup test check slow quickstart benchmarks clean
+.PHONY: setup test check slow quickstart results results-short benchmarks clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,tune,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in seven minutes without a GPU
@@ -27,6 +27,12 @@ test: check                  ## what CI runs
 
 slow: setup                  ## checks that take minutes each
 	$(ONE_THREAD) $(BIN)/pytest -q -m slow
+
+results-short: setup         ## every part of the evidence, tiny, in minutes
+	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results-short.toml --at-once 2
+
+results: setup               ## the evidence: about 60 core-hours, says how long, goes on after an interruption
+	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results.toml --at-once 2
 
 benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/align.py --json docs/results/align.json

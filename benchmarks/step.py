@@ -72,6 +72,7 @@ class Step:
         from text2grad.config.policy import OptimConfig, PPOConfig
         from text2grad.models.policy import PolicyWithValue, Reference
         from text2grad.rl.optimizers import Optimizers
+        from text2grad.rl.piece_sizes import PieceSizes
         from text2grad.rl.update import MinibatchGradient
 
         self.policy, self.vocab, self.kl = policy, vocab, kl
@@ -84,11 +85,12 @@ class Step:
         )
         optimizers.begin(0)
         self.optimizers, self.config = optimizers, PPOConfig(epochs=EPOCHS, micro_batch_tokens=4096)
-        names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef", "micro_batch_tokens")
+        names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef")
         self.gradient = MinibatchGradient(
             self.model,
             Accelerator(cpu=True),
             temperature=1.0,
+            sizes=PieceSizes(micro_batch_tokens=self.config.micro_batch_tokens),
             half_precision=False,
             **self.config.model_dump(include=set(names)),
         )

@@ -17,6 +17,7 @@ import pytest
 
 import text2grad
 from text2grad.config.recipe import Recipe, load_recipe
+from text2grad.experiments.experiment_plan import load_plan
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "text2grad"
@@ -199,9 +200,17 @@ def test_the_mathematics_does_not_load_transformers() -> None:
     assert found.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda p: p.stem)
+PLANS = {path for path in (ROOT / "recipes").glob("*.toml") if "[[study]]" in path.read_text("utf-8")}
+
+
+@pytest.mark.parametrize("path", sorted({*(ROOT / "recipes").glob("*.toml")} - PLANS), ids=lambda p: p.stem)
 def test_every_recipe_loads(path: Path) -> None:
     assert isinstance(load_recipe(path), Recipe)
+
+
+@pytest.mark.parametrize("path", sorted(PLANS), ids=lambda p: p.stem)
+def test_every_plan_loads(path: Path) -> None:
+    assert load_plan(path).study
 
 
 def test_every_setting_is_used_by_a_recipe_or_a_method_or_documented() -> None:

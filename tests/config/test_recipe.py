@@ -32,15 +32,15 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, model, '
-        "optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+        "optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
     )
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"ppo": {"clip_epsilon": 0.2}}) == (
-        'my.toml: [ppo] has no key "clip_epsilon". Did you mean "clip_range"? Known keys: beta, clip_range, '
-        "entropy_coef, epochs, gamma, kl, kl_horizon, lam, max_ratio, micro_batch_tokens, minibatches, stop_kl, "
-        "target_kl, value_clip_range, vf_coef, whiten"
+        'my.toml: [ppo] has no key "clip_epsilon". Did you mean "clip_range"? Known keys: baseline, beta, clip_range, '
+        "entropy_coef, epochs, gamma, kl, kl_horizon, kl_in, lam, loss_mean, max_ratio, micro_batch_tokens, "
+        "minibatches, stop_kl, target_kl, value_clip_range, vf_coef, whiten"
     )
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, model, optim, '
-        "ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+        "ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -159,6 +159,22 @@ def test_a_batch_that_minibatches_cannot_share_evenly_is_refused(batch_size: int
     assert make_recipe({"rollout": {"batch_size": 6}, "ppo": {"minibatches": 3}}).ppo.minibatches == 3
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            {"rollout": {"batch_size": 6, "group_size": 4}},
+            "rollout.batch_size = 6 is not a multiple of rollout.group_size = 4",
+        ),
+        ({"ppo": {"whiten": "group"}}, 'ppo.whiten = "group" divides by the deviation of a prompt\'s group'),
+        ({"ppo": {"baseline": "group"}}, "set rollout.group_size to 2 or more"),
+        ({"ppo": {"baseline": "leave_one_out"}, "rollout": {"group_size": 2}}, 'set model.value = "none"'),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(changed: dict[str, dict[str, object]], reason: str) -> None:
+    assert reason in refusal(changed)
+
+
 def test_a_refresh_needs_room_for_what_is_new() -> None:
     assert refusal({"refresh": {"replay": 1.0}}) == (
         "my.toml: [refresh] replay = 1.0 leaves no room for new annotations; choose less"
@@ -173,12 +189,12 @@ def test_a_critic_is_refreshed_where_a_step_or_a_drift_is_named() -> None:
     assert make_recipe({"refresh": {"drift": 0.5}}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["vllm", "server", "scalar", "process"])
-def test_only_a_generative_critic_of_this_process_is_refreshed(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["vllm", "server", "process"])
+def test_only_a_generative_or_scalar_critic_of_this_process_is_refreshed(kind: str) -> None:
     critic, refresh = {"model": "rm", "kind": kind}, {"drift": 0.5}
     assert refusal({"critic": critic, "refresh": refresh}) == (
         f'my.toml: [refresh] trains the critic again, and one of critic.kind = "{kind}" cannot be; choose '
-        '"generative", or leave refresh.steps and refresh.drift out'
+        '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
     )
     assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == kind
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
@@ -248,7 +264,9 @@ def test_an_override_of_another_form_is_refused(empty: Path, override: str) -> N
 def test_an_override_is_checked_like_the_file(empty: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_recipe(empty, ["ppo.betta=1"])
-    assert str(caught.value).startswith(f'{empty}: [ppo] has no key "betta". Did you mean "beta"? Known keys: beta, ')
+    assert str(caught.value).startswith(
+        f'{empty}: [ppo] has no key "betta". Did you mean "beta"? Known keys: baseline, beta, '
+    )
     with pytest.raises(ConfigError) as caught:
         load_recipe(empty, ["ppo.beta.start=1"])
     assert str(caught.value).startswith(f'{empty}: [ppo] has no key "beta.start". Did you mean "beta"? Known keys: ')

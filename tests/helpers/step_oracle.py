@@ -59,6 +59,7 @@ class Scored:
 
     response: Response
     logp: Tensor
+    logp_ref: Tensor
     kl: np.ndarray
     entropy: np.ndarray
     values: np.ndarray
@@ -210,14 +211,31 @@ def deltas(response: Response, texts: Sequence[str], setting: Any, is_noun: Call
     return found
 
 
-def earned_rewards(response: Response, delta: np.ndarray, setting: Any) -> np.ndarray:
+def gathered(response: Response, earned: np.ndarray, texts: Sequence[str], placement: str) -> np.ndarray:
+    """Return the sums of the rewards on the last token of each step; a step ends where a token holds its end."""
+    marks = {"last_token": "", "lines": "\n", "sentences": ".!?…\n", "clauses": ".!?…,;:\n"}[placement]
+    found, total = np.zeros(len(earned)), 0.0
+    for t, text in enumerate(texts):
+        total += earned[t]
+        rest = "".join(texts[t + 1 :]).strip()
+        if t == len(texts) - 1 or (text and text[-1] in marks and rest):
+            found[t], total = total, 0.0
+    return found
+
+
+def earned_rewards(response: Response, delta: np.ndarray, texts: Sequence[str], setting: Any) -> np.ndarray:
     """Return what each token earns before the KL term."""
     earned = np.zeros(len(delta))
     if not response.failed:
+        gained, lost = (
+            abs(sum(factor * abs(d) for d in delta if sign * d > 0))
+            for sign, factor in ((1, setting.positive), (-1, setting.negative))
+        )
+        fair = lost / gained if setting.balance and gained and lost else 1.0
         for t, d in enumerate(delta):
-            earned[t] = setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
-        if setting.placement == "last_token":
-            earned = np.array([0.0] * (len(delta) - 1) + [earned.sum()])
+            earned[t] = fair * setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
+        if setting.placement != "spans":
+            earned = gathered(response, earned, texts, setting.placement)
         earned[-1] += setting.outcome * (response.critique.outcome or 0.0)
     earned[-1] += setting.truncated * response.truncated
     return earned
@@ -236,9 +254,21 @@ def advantages_of(rewards: np.ndarray, values: np.ndarray, bootstrap: float, gam
     return found
 
 
+def over_group(group: "Sequence[Scored]", *, leave_one_out: bool, how: str) -> None:
+    """Subtract from each token the mean of its prompt's responses (or of the others), each response counting once."""
+    raw, means = [one.advantages for one in group], [float(one.advantages.mean()) for one in group]
+    n, middle = len(group), sum(means) / len(group)
+    deviation = math.sqrt(sum(float(((row - middle) ** 2).mean()) for row in raw) / (n - 1))
+    for number, (one, row) in enumerate(zip(group, raw, strict=True)):
+        others = [mean for j, mean in enumerate(means) if j != number]
+        one.advantages = row - (sum(others) / (n - 1) if leave_one_out else middle)
+        if how == "group":
+            one.advantages = one.advantages / (deviation + 1e-4)
+
+
 def whitened(rows: Sequence[np.ndarray], how: str) -> list[np.ndarray]:
     """Return advantages of unit deviation over all tokens of the batch, with zero mean too where how is "full"."""
-    if how == "none":
+    if how in ("none", "group"):
         return list(rows)
     every = np.concatenate(rows)
     shift = every.mean() if how == "full" else 0.0
@@ -294,12 +324,30 @@ class Oracle:
             texts = token_texts(self.tokenizer, response.ids)
             assert "".join(texts) == response.text
             delta = deltas(response, texts, reward, self.is_noun)
-            earned, values = earned_rewards(response, delta, reward), mine.values.numpy()
+            earned, values = earned_rewards(response, delta, texts, reward), mine.values.numpy()
             bootstrap = float(mine.after) if response.truncated else 0.0
-            raw = advantages_of(earned - self.beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)
-            entropy = mine.entropy.numpy()
-            one = Scored(response, mine.logp, kl.numpy(), entropy, values, bootstrap, delta, earned, raw + values, raw)
-            found.append(one)
+            beta = self.beta if ppo.kl_in == "reward" else 0.0
+            raw = advantages_of(earned - beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)
+            sampled = reference[torch.arange(len(response.ids)), torch.tensor(response.ids)]
+            found.append(
+                Scored(
+                    response,
+                    mine.logp,
+                    sampled,
+                    kl.numpy(),
+                    mine.entropy.numpy(),
+                    values,
+                    bootstrap,
+                    delta,
+                    earned,
+                    raw + values,
+                    raw,
+                )
+            )
+        if ppo.baseline != "value":
+            size = self.recipe.rollout.group_size
+            for first in range(0, len(found), size):
+                over_group(found[first : first + size], leave_one_out=ppo.baseline == "leave_one_out", how=ppo.whiten)
         for one, advantages in zip(found, whitened([one.advantages for one in found], ppo.whiten), strict=True):
             one.advantages = advantages
         return found
@@ -330,6 +378,14 @@ class Oracle:
             torch.from_numpy(np.concatenate([getattr(one, name) for one in chosen]))
             for name in ("values", "returns", "advantages")
         )
+        # weight of each token in the mean of the surrogate and of the KL term
+        lengths, limit = [len(one.response.ids) for one in chosen], self.recipe.rollout.max_new_tokens
+        share = {
+            "token": [1 / sum(lengths)] * len(chosen),
+            "response": [1 / len(chosen) / length for length in lengths],
+            "constant": [1 / len(chosen) / limit] * len(chosen),
+        }[ppo.loss_mean]
+        weights = torch.tensor([w for w, n in zip(share, lengths, strict=True) for _ in range(n)], dtype=torch.float64)
         ratio = (logp - logp_old).exp()
         clipped = ratio.clamp(1 - ppo.clip_range, 1 + ppo.clip_range)
         surrogate = torch.minimum(ratio * advantages, clipped * advantages)
@@ -337,7 +393,7 @@ class Oracle:
         if ppo.value_clip_range:
             near = values_old + (values - values_old).clamp(-ppo.value_clip_range, ppo.value_clip_range)
             value_error = torch.maximum(value_error, (near - returns) ** 2)
-        policy_loss, value_loss = -surrogate.mean(), 0.5 * value_error.mean()
+        policy_loss, value_loss = -(weights * surrogate).sum(), 0.5 * value_error.mean()
         found = {
             "update/policy_loss": policy_loss,
             "update/value_loss": value_loss,
@@ -353,6 +409,9 @@ class Oracle:
         if seen["update/skipped"]:
             return seen
         loss = policy_loss + ppo.vf_coef * value_loss - ppo.entropy_coef * entropy.mean()
+        if ppo.kl_in == "loss":
+            to_reference = torch.cat([one.logp_ref for one in chosen]) - logp
+            loss = loss + self.beta * (weights * (to_reference.exp() - 1 - to_reference)).sum()
         # This raises where the loss does not reach a weight; a coefficient of 0 reaches it with a gradient of 0.
         gradients = torch.autograd.grad(loss, [self.networks.weights[name] for name in names])
         return seen | self._optimizer_step(dict(zip(names, gradients, strict=True)))

@@ -17,6 +17,7 @@ from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.feedback.steps import split_steps
 from text2grad.models import measured_training
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
@@ -27,7 +28,7 @@ from text2grad.reward_models.process import (
     rows_of,
     train_process_reward_model,
 )
-from text2grad.reward_models.process_steps import Step, labelled_steps, split_steps
+from text2grad.reward_models.process_steps import Step, labelled_steps
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -85,7 +86,7 @@ def taught(tokenizer: Any, start: Path) -> tuple[ProcessRewardModel, ProcessRepo
     ],
 )
 def test_a_response_in_steps(text: str, rule: Any, steps: list[str]) -> None:
-    assert [text[step.start : step.end] for step in split_steps(text, rule)] == steps
+    assert [text[start:end] for start, end in split_steps(text, rule)] == steps
 
 
 def test_the_label_of_a_step_is_what_the_spans_in_it_agree_on() -> None:
@@ -107,7 +108,12 @@ def test_the_label_of_a_step_is_what_the_spans_in_it_agree_on() -> None:
 def test_a_step_ends_at_its_last_token(tokenizer: Any) -> None:
     # a | \n | red |  cat | . | \n | one | \n
     # 0    1    2     3     4    5     6    7
-    rows = rows_of(tokenizer, [Example("a\n")], ["red cat.\none"], [split_steps("red cat.\none", "lines")])
+    rows = rows_of(
+        tokenizer,
+        [Example("a\n")],
+        ["red cat.\none"],
+        [[Step(*place) for place in split_steps("red cat.\none", "lines")]],
+    )
     assert rows == [(tokenizer("a\nred cat.\none\n").input_ids, [4, 6])]
     assert rows_of(tokenizer, [], [], []) == []
 

@@ -15,17 +15,19 @@ import torch
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad import files
-from text2grad.align import AlignSettings
+from text2grad.align import AlignSettings, span_reward
 from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
-from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.spans import Match
 from text2grad.models.fine_tuning import FineTuning
+from text2grad.models.pretrained import load_tokenizer
 from text2grad.models.randomness import random_states
 from text2grad.reward_models import refresh
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher, rebalanced
+from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_reward_model
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
@@ -82,7 +84,7 @@ def trainer(
     return Text2GradTrainer(model, critic, tokenizer, EXAMPLES, recipe, refresher=retrained, resume=resume)
 
 
-def weights_of(critic: GenerativeRewardModel) -> dict[str, torch.Tensor]:
+def weights_of(critic: GenerativeRewardModel | ScalarRewardModel) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in critic.model.state_dict().items()}
 
 
@@ -534,6 +536,63 @@ def test_any_critic_can_be_audited_in_a_run_and_each_step_says_how_good_it_is(tm
         assert line["audit/gap"] > 0
 
 
+# A scalar reward model.
+
+
+@pytest.fixture(scope="module")
+def scalar(phases: Path) -> Path:
+    """Return a scalar reward model that learned Σ δ of the annotations badly."""
+    tokenizer = load_tokenizer(str(phases / "reward_model"))
+    annotations = read_annotations(phases / "annotations.jsonl")
+    rewards = [span_reward(tokenizer, one) for one in annotations]
+    how = FineTuning(steps=3, batch_size=16, learning_rate=1e-3)
+    learned, _ = train_scalar_reward_model(phases / "reward_model", tokenizer, annotations, rewards, how)
+    learned.save(phases / "scalar")
+    return phases / "scalar"
+
+
+def test_a_refresh_of_a_scalar_reward_model_brings_it_nearer_to_the_annotator(
+    tmp_path: Path, phases: Path, scalar: Path
+) -> None:
+    critic = ScalarRewardModel.load(scalar)
+    kept = (critic.mean, critic.deviation)
+    again = {"steps": (1,), "window": 64, "train_steps": 60, "batch_size": 16, "lr": 1e-2}
+    one = refresher(tmp_path, critic, Annotator(), **again)
+    responses = [f" {a} {b}" for a in WORDS[:8] for b in WORDS[:8]]
+    examples = [EXAMPLES[0]] * 64
+    truth = [span_reward(critic.tokenizer, annotation) for annotation in annotate(ColourCritic(), examples, responses)]
+
+    def error() -> float:
+        given = [critique.outcome or 0.0 for critique in critic(examples, responses)]
+        return sum((a - b) ** 2 for a, b in zip(given, truth, strict=True)) / len(truth)
+
+    before = error()
+    one.observe(examples, responses)
+    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
+    assert error() < 0.2 * before
+    assert (critic.mean, critic.deviation) == kept
+    again_loaded = ScalarRewardModel.load(tmp_path / "critic" / "step-000001")
+    assert same(weights_of(again_loaded), weights_of(critic))
+
+
+def test_a_run_with_a_refreshed_scalar_reward_model_is_resumed_exactly(
+    tmp_path: Path, phases: Path, scalar: Path
+) -> None:
+    again: dict[str, Any] = {"audit": 0, "steps": [2, 4]}
+    trainer(tmp_path / "a", phases, critic=ScalarRewardModel.load(scalar), refresh=again).train()
+    with pytest.raises(Killed):
+        trainer(tmp_path / "b", phases, critic=ScalarRewardModel.load(scalar), refresh=again).train(killed_after(3))
+    trainer(tmp_path / "b", phases, critic=ScalarRewardModel.load(scalar), refresh=again, resume=True).train()
+    one, other = (small_run.weights(tmp_path / name) for name in "ab")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_scalar_reward_model_is_not_audited(tmp_path: Path, scalar: Path) -> None:
+    assert refusal(tmp_path, ScalarRewardModel.load(scalar), Annotator(), audit=2) == (
+        "refresh.audit = 2 compares spans, and a scalar reward model marks none; set refresh.audit = 0"
+    )
+
+
 # Refusals.
 
 
@@ -547,8 +606,8 @@ def refusal(out: Path, critic: Any, annotator: Any, **settings: Any) -> str:
 @pytest.mark.parametrize("due", [{"steps": (1,)}, {"drift": 0.5}], ids=["steps", "drift"])
 def test_a_critic_that_cannot_be_trained_is_refused(tmp_path: Path, due: dict[str, Any]) -> None:
     assert refusal(tmp_path, ColourCritic(), Annotator(), **due) == (
-        "[refresh] trains a generative reward model, and the critic is a ColourCritic. Set critic.model to a "
-        "generative reward model, or remove refresh.steps and refresh.drift."
+        "[refresh] trains a generative or scalar reward model, and the critic is a ColourCritic. Set critic.model to "
+        "such a reward model, or remove refresh.steps and refresh.drift."
     )
 
 
@@ -583,7 +642,9 @@ def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tm
     with pytest.raises(DataError) as caught:
         trainer(tmp_path / "run", phases, refresh={"replay_from": "nowhere.jsonl"})
     assert str(caught.value) == "cannot read nowhere.jsonl: No such file or directory"
-    with pytest.raises(ConfigError, match="trains a generative reward model, and the critic is a ColourCritic"):
+    with pytest.raises(
+        ConfigError, match="trains a generative or scalar reward model, and the critic is a ColourCritic"
+    ):
         trainer(tmp_path / "run", phases, critic=ColourCritic())
     assert not (tmp_path / "run").exists()
 

@@ -1,11 +1,13 @@
 """GAE against the double sum of its definition, Appendix A's law, and whitening."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
 from text2grad.errors import ShapeError
-from text2grad.rl.advantages import Moments, gae, moments, whiten
+from text2grad.rl.advantages import GROUP_EPS, Moments, gae, group_advantages, moments, whiten
 from text2grad.rl.nl_gradient import at_last_token
 
 GARBAGE = [float("nan"), float("inf"), -float("inf"), 1e30]
@@ -272,3 +274,60 @@ def test_whiten_refuses_different_shapes() -> None:
     with pytest.raises(ShapeError) as error:
         whiten(torch.zeros(2, 3), torch.ones(3, 2, dtype=torch.bool))
     assert str(error.value) == "expected one shape [B, T], got x [2, 3], response_mask [3, 2]"
+
+
+# --- Groups of responses to one prompt --------------------------------------------------------------------------------
+
+
+def test_one_number_over_its_group_is_grpo_by_hand() -> None:
+    # two prompts, two responses each; numbers 1, 3 and 2, 2 on the last token
+    rewards = torch.tensor([[0.0, 1.0], [3.0, 0.0], [0.0, 2.0], [0.0, 2.0]])
+    out = group_advantages(rewards, mask_of([2, 1, 2, 2], 2), group_size=2, gamma=1.0, lam=1.0, scale=True)
+    # mean 2; deviation √((1 + 1)/1) = √2; −1/√2 and 1/√2 on every token; equal numbers teach nothing
+    half = 1 / (math.sqrt(2.0) + GROUP_EPS)
+    expected = torch.tensor([[-half, -half], [half, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    torch.testing.assert_close(out.advantages, expected)
+
+
+def test_rloo_subtracts_the_mean_of_the_others_by_hand() -> None:
+    rewards = torch.tensor([[0.0, 6.0], [0.0, 3.0], [0.0, 0.0]])
+    out = group_advantages(rewards, mask_of([2, 2, 2], 2), group_size=3, gamma=1.0, lam=1.0, leave_one_out=True)
+    # 6 − (3 + 0)/2, 3 − (6 + 0)/2, 0 − (6 + 3)/2
+    assert torch.equal(out.advantages, torch.tensor([[4.5, 4.5], [0.0, 0.0], [-4.5, -4.5]]))
+
+
+def test_spans_are_compared_with_the_average_token_of_the_group_by_hand() -> None:
+    # γλ = 0: G = r. Means 1/3 and −1 (one token): the group's is −1/3, whatever the lengths
+    rewards = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 7.0, 7.0]])
+    out = group_advantages(rewards, mask_of([3, 1], 3), group_size=2, gamma=0.0, lam=1.0)
+    third = 1 / 3
+    torch.testing.assert_close(out.advantages, torch.tensor([[1 + third, third, third], [-1 + third, 0.0, 0.0]]))
+    assert torch.equal(out.returns, torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]))
+
+
+@derandomized
+@given(st.integers(2, 4), st.integers(1, 3), st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 1.0]))
+def test_laws_of_group_advantages(size: int, groups: int, seed: int, gamma: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rewards = torch.randn(size * groups, 5, generator=generator)
+    lengths = torch.randint(1, 6, (size * groups,), generator=generator)
+    mask = mask_of(lengths.tolist(), 5)
+    plain, others, scaled = (
+        group_advantages(rewards, mask, group_size=size, gamma=gamma, lam=1.0, **more).advantages
+        for more in ({}, {"leave_one_out": True}, {"scale": True})
+    )
+    per_response = plain.sum(1) / lengths
+    torch.testing.assert_close(per_response.view(groups, size).sum(1), torch.zeros(groups), atol=1e-5, rtol=0)
+    # the mean of the others moves each response's mean by size / (size − 1) times its distance from the group's mean
+    torch.testing.assert_close(others.sum(1) / lengths, per_response * size / (size - 1), atol=1e-4, rtol=1e-4)
+    spread = (scaled.square().sum(1) / lengths).view(groups, size).sum(1) / (size - 1)
+    torch.testing.assert_close(spread, torch.ones(groups), atol=2e-2, rtol=0)  # GROUP_EPS
+    shifted = group_advantages(rewards.roll(size, 0), mask.roll(size, 0), group_size=size, gamma=gamma, lam=1.0)
+    assert torch.equal(shifted.advantages, plain.roll(size, 0))  # groups do not see each other
+
+
+def test_rows_that_are_no_groups_are_refused() -> None:
+    rewards, mask = torch.zeros(4, 2), mask_of([2] * 4, 2)
+    for size in (1, 3):
+        with pytest.raises(ShapeError, match=f"4 responses are not groups of {size}"):
+            group_advantages(rewards, mask, group_size=size, gamma=1.0, lam=1.0)

@@ -7,7 +7,7 @@ import torch
 
 from text2grad.errors import ShapeError
 from text2grad.rl.nl_gradient import nl_gradient_loss
-from text2grad.rl.ppo import KLController, masked_token_mean, policy_loss, value_loss
+from text2grad.rl.ppo import KLController, TokenMean, kl_loss, masked_token_mean, policy_loss, value_loss
 
 GARBAGE = [float("nan"), float("inf"), -float("inf"), 1e30]
 
@@ -280,3 +280,39 @@ def test_the_controller_brings_the_kl_to_its_target() -> None:
     for _ in range(400):
         controller.update(1 / controller.beta, 20)  # a policy whose KL is 1/β; its target is met at β = ½
     assert controller.beta == pytest.approx(0.5, rel=1e-3)
+
+
+# --- Means over tokens, and the KL term in the loss -------------------------------------------------------------------
+
+
+def test_the_three_means_by_hand() -> None:
+    x = torch.tensor([[1.0, 3.0, 9.0], [5.0, 9.0, 9.0]])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    # tokens: (1 + 3 + 5)/3; responses: ((1 + 3)/2 + 5)/2; constant: (1 + 3 + 5)/(2 · 4)
+    for mean, expected in ((TokenMean(), 3.0), (TokenMean("response"), 3.5), (TokenMean("constant", 4), 9 / 8)):
+        weights = mean.weights(mask, token_count=3.0, row_count=2.0)
+        assert float((weights * x).sum() / 3.0) == pytest.approx(expected)
+
+
+def test_the_kl_term_of_the_loss_by_hand() -> None:
+    logp = torch.log(torch.tensor([[0.5, 0.2]])).requires_grad_()
+    logp_ref = torch.log(torch.tensor([[0.25, 0.2]]))
+    mask, weights = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[3.0, 1.0]])
+    loss = kl_loss(logp, logp_ref, mask, weights, token_count=2.0)
+    # k3 = ½ − 1 − log ½ = 0.1931 on the first token, 0 on the second; · 3 / 2
+    assert float(loss.detach()) == pytest.approx(3 * (0.5 - 1 - math.log(0.5)) / 2)
+    loss.backward()
+    # d k3 / d log π = 1 − π_ref/π: lowering π towards π_ref lowers the loss
+    assert logp.grad is not None
+    torch.testing.assert_close(logp.grad, torch.tensor([[3 * 0.5 / 2, 0.0]]))
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_in_padding_changes_no_kl_loss(garbage: float) -> None:
+    mask = torch.tensor([[True, False]])
+    weights = TokenMean("response").weights(mask, token_count=1.0, row_count=1.0)
+    values = [
+        kl_loss(torch.tensor([[-1.0, x]]), torch.tensor([[-2.0, x]]), mask, weights, token_count=1.0)
+        for x in (0.0, garbage)
+    ]
+    assert torch.equal(*values)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards
-from text2grad.align.rollouts import policy_offsets, response_deltas
-from text2grad.rl.rewards import reward_tensor
+from text2grad.align.rollouts import policy_offsets, response_deltas, step_ends
+from text2grad.rl.rewards import balanced, reward_tensor
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
 from tokenizers_made_here import STORIES, stories260k
@@ -161,3 +161,26 @@ def test_rows_of_the_embedding_that_no_token_has_add_nothing_to_the_text() -> No
     rollout = Rollout(Example("?"), (0,), (a, padded, b), "in Lyon", False)
     critique = Critique("The town is wrong.", (Span(3, 7, "negative"),))
     assert response_deltas(tokenizer, [rollout], [critique])[0] == [[0, 0, -1]]
+
+
+def test_balanced_credit_by_hand() -> None:
+    # +½ on three tokens against −2 on one: the positive ones are scaled to 2 in all, 2/1.5 · ½ each
+    assert balanced([1.0, 1.0, 1.0, 0.0, -1.0], positive=0.5, negative=-2.0) == pytest.approx([4 / 3] * 3 + [0.0, -1.0])
+    assert balanced([1.0, 0.0], positive=0.5, negative=-2.0) == [1.0, 0.0]  # nothing to balance
+    assert balanced([0.0, -1.0], positive=0.5, negative=-2.0) == [0.0, -1.0]
+    assert balanced([1.0, -1.0], positive=1.0, negative=0.0) == [1.0, -1.0]  # blame is switched off
+
+
+def test_one_reward_per_step_is_the_sum_on_its_last_token() -> None:
+    # two steps of two and three tokens, and an end of sequence that belongs to the second; the outcome stays last
+    said = [Critique("said", outcome=3.0)]
+    given = rewards([[1.0, -0.5, 1.0, 0.0, 1.0, -1.0]], said, placement=[[1, 1, 5, 5, 5, 5]])
+    assert given == [[0.0, 0.5, 0.0, 0.0, 0.0, 1.0 + 3.0, 0.0]]
+
+
+def test_the_steps_of_sampled_tokens_follow_the_text() -> None:
+    text = " red cat.\n two, one"
+    offsets = [(0, 4), (4, 8), (8, 9), (9, 10), (10, 14), (14, 15), (15, 19), (19, 19)]
+    assert step_ends(text, offsets, "lines") == [2, 2, 2, 7, 7, 7, 7, 7]
+    assert step_ends(text, offsets, "clauses") == [2, 2, 2, 5, 5, 5, 7, 7]
+    assert step_ends("", [(0, 0)], "lines") == [0]

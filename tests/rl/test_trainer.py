@@ -230,6 +230,26 @@ def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.Mon
     assert str(caught.value) == (
         "rollout.batch_size = 8 cannot be shared evenly by 3 processes × ppo.minibatches = 1; choose a multiple of 3"
     )
+    with pytest.raises(ConfigError) as caught:
+        make_accelerator(out="runs", tracker="none", batch_size=12, minibatches=1, group_size=6)
+    assert str(caught.value) == (
+        "rollout.batch_size = 12 cannot be shared by 3 processes in whole groups of rollout.group_size = 6; choose a "
+        "multiple of 18"
+    )
+
+
+def test_the_responses_to_a_prompt_are_neighbours_and_differ(tmp_path: Path) -> None:
+    changed = {"rollout": {"group_size": 2}, "ppo": {"baseline": "group", "whiten": "none"}, "model": {"value": "none"}}
+    trainer = small_run.trainer(tmp_path, **changed)
+    trainer.train_step()
+    records = [json.loads(line) for file in (tmp_path / "rollouts").glob("*") for line in file.read_text().splitlines()]
+    pairs = list(zip(records[::2], records[1::2], strict=True))
+    assert all(one["prompt"] == other["prompt"] for one, other in pairs)
+    assert any(one["ids"] != other["ids"] for one, other in pairs)
+    assert len({one["prompt"] for one, _ in pairs}) == len(pairs)
+    for one, other in pairs:  # over their group, the means of the two are opposite
+        mean = [sum(record["advantage"]) / len(record["ids"]) for record in (one, other)]
+        assert sum(mean) == pytest.approx(0.0, abs=1e-4)
 
 
 def test_processes_that_do_not_see_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Critiques of sampled responses → δ on each sampled token (section 3.3)."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from text2grad.align.delta import DEFAULT, AlignSettings, pseudo_rewards
 from text2grad.align.offsets import token_offsets
+from text2grad.feedback import StepRule, split_steps
 from text2grad.types import Critique, Rollout
 
 Offsets = list[tuple[int, int]]
@@ -32,6 +34,26 @@ def response_deltas(
         deltas.append(pseudo_rewards(tokenizer, rollout.response_ids, spans, **asdict(settings), offsets=offsets))
         all_offsets.append(offsets)
     return deltas, all_offsets
+
+
+def step_ends(response: str, offsets: Sequence[tuple[int, int]], rule: StepRule) -> list[int]:
+    """Return the index of the last token of each token's line, sentence or clause, [T].
+
+    White space before a step belongs to it; what follows the last step, such as an end of sequence, to the last one.
+
+    Args:
+        response: the decoded response.
+        offsets: character range of each sampled token [T].
+        rule: the steps, see `split_steps`.
+
+    Example:
+        >>> step_ends("Red. Blue", [(0, 3), (3, 4), (4, 9), (9, 9)], "sentences")
+        [1, 1, 3, 3]
+    """
+    ends = [end for _, end in split_steps(response, rule)]
+    steps = [min(bisect_left(ends, end), max(len(ends) - 1, 0)) for _, end in offsets]
+    last = {step: token for token, step in enumerate(steps)}
+    return [last[step] for step in steps]
 
 
 def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:

@@ -17,10 +17,12 @@ from rich.console import Console
 
 from text2grad.cli import (
     align,
+    analyse,
     annotate,
     compare,
     doctor,
     evaluate_reward,
+    experiment,
     export,
     generate,
     import_,
@@ -28,11 +30,14 @@ from text2grad.cli import (
     quickstart,
     recipe,
     rehearse,
+    results,
     reward,
     reward_baseline,
+    rival,
     sft,
     study,
     train,
+    tune,
     win_rate,
 )
 from text2grad.cli.log import configure_log, write_nowhere
@@ -55,7 +60,29 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    for module in (quickstart, sft, plan, rehearse, train, compare, generate, *feedback, *critics, recipe, doctor):
+    evidence = (tune, experiment)
+    for module in (
+        quickstart,
+        sft,
+        plan,
+        rehearse,
+        train,
+        rival,
+        compare,
+        generate,
+        *feedback,
+        *critics,
+        *evidence,
+        compare,
+        analyse,
+        compare,
+        results,
+        generate,
+        *feedback,
+        *critics,
+        recipe,
+        doctor,
+    ):
         module.add_parser(commands)
     return top
 

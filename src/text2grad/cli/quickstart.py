@@ -22,6 +22,7 @@ from text2grad.experiments import (
     last_figures,
     method_directory,
     method_job,
+    refuse_other_settings,
     run_jobs,
     settings,
     steps_made,
@@ -30,11 +31,11 @@ from text2grad.files import lock_directory
 from text2grad.progress import Progress, duration
 
 if TYPE_CHECKING:
-    from text2grad.config import Recipe
+    pass
 
 TASKS = ("summarization", "code", "qa")
 LONGEST_FIRST = ("code", "summarization", "qa")
-DECIDE_MODELS = ("data", "rollout", "sft", "reward_model", "critic")  # sections of the recipe
+WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"
 PHASE_NAMES = {
     "sft": "fine-tuning on demonstrations",
     "annotations": "critiques in words and quotes",
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         for task, seed in parts:
             out, overrides = args.out / task / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
             recipe = load_recipe(recipe_path(task), overrides)
-            refuse_other_settings(out, recipe)
+            refuse_other_settings(out, recipe, way_out=WAY_OUT)
             steps = recipe.run.steps
             name = f"{task} {seed}"
             jobs[name] = models_job(args, task, seed, methods, threads=None if len(parts) == 1 else 1)
@@ -125,30 +126,6 @@ def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence
     return Job(
         lambda: command, out.with_suffix(".log"), lambda: all((out / name).exists() for name in made), threads=threads
     )
-
-
-def refuse_other_settings(out: Path, recipe: "Recipe") -> None:
-    """Write the settings by which the models of one task and seed are made, or compare them with an earlier run's.
-
-    Raises:
-        ConfigError: if the models are made, or being made, by other settings.
-    """
-    from text2grad.config import changed_settings, make_recipe
-    from text2grad.files import to_json, write_atomically
-
-    path, now = out / "recipe.json", recipe.model_dump(mode="json")
-    now = {section: now[section] for section in DECIDE_MODELS}
-    if not path.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, to_json(now))
-        return
-    before = make_recipe(json.loads(path.read_bytes()), where=str(path), warn=False).model_dump(mode="json")
-    changed = changed_settings(before, now)
-    if changed:
-        raise ConfigError(
-            f"{out} holds models that were made by other settings: {'; '.join(changed)}. Continue with those settings, "
-            "or choose another directory with --out DIR"
-        )
 
 
 def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrides: Sequence[str]) -> None:

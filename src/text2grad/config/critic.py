@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from text2grad.config.section import Count, Fraction, NonNegative, Positive, Section
+from text2grad.types import Placement
 
 
 class CriticConfig(Section):
@@ -53,8 +54,8 @@ class RewardConfig(Section):
     """Factor on `Critique.outcome`, a reward on the last token."""
     truncated: float = 0.0
     """Reward added on the last token of a truncated response."""
-    placement: Literal["spans", "last_token"] = "spans"
-    """ "last_token" sums the same rewards on the last token (scalar PPO)."""
+    placement: Placement = "spans"
+    """Place of rewards: each token; or summed, on the last token of each line, sentence, clause, or of the response."""
     mode: Literal["strict", "contract", "expand"] = "expand"
     """Tokens of a span: all that it touches (expand), only tokens inside (contract), exact boundaries only (strict)."""
     weighting: Literal["uniform", "linear_decay", "token_importance"] = "uniform"

@@ -88,9 +88,9 @@ class PPOConfig(Section):
     baseline: Literal["value", "group", "leave_one_out"] = "value"
     """Baseline of advantages: the value function, the mean of the prompt's group (GRPO), or of its others (RLOO)."""
     whiten: Literal["none", "scale", "full", "group"] = "full"
-    """Unit deviation of advantages over the global batch ("scale"), and zero mean ("full"); or over the group (GRPO)."""
+    """Unit deviation of advantages over the global batch ("scale"), and zero mean ("full"); or over the group."""
     loss_mean: Literal["token", "response", "constant"] = "token"
-    """The surrogate's mean: over all tokens, per response first (GRPO), or Σ over batch_size · max_new_tokens (Dr. GRPO)."""
+    """Mean of the surrogate: over tokens; per response first (GRPO); Σ / (responses · max_new_tokens) (Dr. GRPO)."""
     beta: NonNegative = 0.05
     """KL coefficient β, reward per nat; the initial value if target_kl is set."""
     kl: Literal["k1", "full"] = "k1"

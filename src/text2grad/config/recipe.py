@@ -19,6 +19,7 @@ from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
 from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
 from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
+from text2grad.config.rival import RivalConfig
 from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import Section
 from text2grad.errors import ConfigError, DataError
@@ -41,6 +42,7 @@ class Recipe(Section):
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
     optim: OptimConfig = OptimConfig()
+    rival: RivalConfig = RivalConfig()
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
@@ -57,15 +59,41 @@ class Recipe(Section):
                 f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of "
                 f"ppo.minibatches = {self.ppo.minibatches}"
             )
+        self._check_groups()
         learned = self.critic.model and not self.critic.use
-        if self.refresh.active and learned and self.critic.kind != "generative":
+        if self.refresh.active and learned and self.critic.kind not in ("generative", "scalar"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
-                '"generative", or leave refresh.steps and refresh.drift out'
+                '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
             )
         if self.data.task and self.data.train:
             raise ValueError("data.task and data.train are both set; choose one source of prompts")
         return self
+
+    def _check_groups(self) -> None:
+        """Refuse groups that do not fit the batch, and baselines or scales of groups without groups."""
+        size, ppo = self.rollout.group_size, self.ppo
+        if self.rollout.batch_size % size:
+            raise ValueError(
+                f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of rollout.group_size = {size}"
+            )
+        if ppo.baseline == "value":
+            if ppo.whiten == "group":
+                raise ValueError(
+                    'ppo.whiten = "group" divides by the deviation of a prompt\'s group, which ppo.baseline = "value" '
+                    'does not form: choose ppo.baseline = "group", or another ppo.whiten'
+                )
+            return
+        if size == 1:
+            raise ValueError(
+                f'ppo.baseline = "{ppo.baseline}" compares the responses to one prompt: set rollout.group_size to 2 or '
+                "more"
+            )
+        if self.model.value != "none":
+            raise ValueError(
+                f'ppo.baseline = "{ppo.baseline}" uses no value function, and model.value = "{self.model.value}" would '
+                'train it: set model.value = "none"'
+            )
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -11,6 +11,8 @@ from .answers import (
 )
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
 from .evaluations import main_metric as main_metric
+from .experiment import Experiment as Experiment
+from .experiment_plan import load_plan as load_plan
 from .jobs import Job as Job, run_jobs as run_jobs
 from .methods import (
     COMPARED as COMPARED,
@@ -22,6 +24,8 @@ from .methods import (
     settings as settings,
     steps_made as steps_made,
 )
+from .metric import lower_is_better as lower_is_better
+from .phase_models import refuse_other_settings as refuse_other_settings
 from .pipeline import Pipeline as Pipeline
 from .recipe_run import (
     critic_of_run as critic_of_run,
@@ -29,9 +33,12 @@ from .recipe_run import (
     run_recipe as run_recipe,
 )
 from .rehearsal import SHOWN as SHOWN, rehearse as rehearse, summary as summary
+from .results import write_results as write_results
 from .run_comparison import (
     compare_runs as compare_runs,
     print_compared as print_compared,
     write_compared as write_compared,
 )
+from .search_space import as_overrides as as_overrides
 from .sft_run import SFTRun as SFTRun
+from .tuning import Tuning as Tuning

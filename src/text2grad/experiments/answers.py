@@ -60,8 +60,9 @@ def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], criti
     critiques = ask(critic, examples, responses, match=recipe.critic.match)
     reward = recipe.reward
     settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
-    deltas, _ = response_deltas(tokenizer, rollouts, critiques, settings)
-    rewards = token_rewards(recipe, deltas, critiques, collate(rollouts, pad_id=0)).sum(dim=1).tolist()
+    deltas, offsets = response_deltas(tokenizer, rollouts, critiques, settings)
+    batch = collate(rollouts, pad_id=0)
+    rewards = token_rewards(recipe, deltas, critiques, batch, responses=responses, offsets=offsets).sum(dim=1).tolist()
     return [
         replace(answer, critique=critique, delta=delta, reward=total)
         for answer, critique, delta, total in zip(answers, critiques, deltas, rewards, strict=True)

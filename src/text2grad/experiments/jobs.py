@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,15 +25,23 @@ class Job(NamedTuple):
         command: () → the command line; called when the job starts.
         log: file to which its output is appended.
         finished: () → whether nothing is left to do.
-        needs: name of the job that must be finished before.
+        needs: name of the job that must be finished before, or names.
         threads: OMP_NUM_THREADS of the process; None keeps the value of the environment.
+        on_end: called with the job's name and the exit code when the process ends; returns whether the job is finished:
+            if not, the jobs that need it do not run. None raises an error unless the code is 0.
     """
 
     command: Callable[[], Sequence[str]]
     log: Path
     finished: Callable[[], bool]
-    needs: str | None = None
+    needs: str | Sequence[str] | None = None
     threads: int | None = 1
+    on_end: Callable[[str, int], bool] | None = None
+
+    @property
+    def needed(self) -> set[str]:
+        """The names of the jobs that must be finished before."""
+        return {self.needs} if isinstance(self.needs, str) else set(self.needs or ())
 
 
 def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once: int) -> None:
@@ -44,13 +53,13 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
         at_once: the most processes at a time.
 
     Raises:
-        TrainingError: if a job fails; holds the last line of its log.
+        TrainingError: if a job fails that does not handle its end; holds the last line of its log.
     """
     done = {name for name, job in jobs.items() if job.finished()}
     waiting, running = [name for name in jobs if name not in done], dict[str, "subprocess.Popen[bytes]"]()
     try:
-        while waiting or running:
-            ready = [name for name in waiting if jobs[name].needs in (None, *done)]
+        while running or any(jobs[name].needed <= done for name in waiting):
+            ready = [name for name in waiting if jobs[name].needed <= done]
             for name in ready[: at_once - len(running)]:
                 waiting.remove(name)
                 running[name] = _start(jobs[name])
@@ -60,18 +69,25 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
             for name, process in list(running.items()):
                 if process.poll() is None:
                     continue
-                if process.returncode:
-                    log = jobs[name].log
-                    raise TrainingError(
-                        f"{name} stopped with exit code {process.returncode}: {_last_line(log)}\n"
-                        f"All its output is in {log}"
-                    )
                 del running[name]
-                done.add(name)
+                on_end = jobs[name].on_end or partial(refuse_failure, log=jobs[name].log)
+                if on_end(name, process.returncode):
+                    done.add(name)
     finally:
         _stop(running.values())
     for name in jobs:
         on_poll(name)
+
+
+def refuse_failure(name: str, code: int, *, log: Path) -> bool:
+    """Return True if the exit code of a job is 0.
+
+    Raises:
+        TrainingError: with the last line of the job's log.
+    """
+    if code:
+        raise TrainingError(f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}")
+    return True
 
 
 def _stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
@@ -87,7 +103,8 @@ def _stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
         raise
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
+    """Return the last line of a job's log that is not blank."""
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no output"
 

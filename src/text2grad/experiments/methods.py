@@ -19,7 +19,10 @@ ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
 GROUP = ("rollout.group_size=4", "model.value=none", "ppo.lam=1.0", "optim.value_warmup_steps=0")
 """Four responses per prompt, whose mean is the baseline, in place of a value function."""
 
-SPANS_SEARCHED = ("lr", "beta", "epochs", "gamma", "lam", "value_lr", "positive", "span_mass")
+EXPLAINS_RETURNS = ("model.value=model", "ppo.value_clip_range=0.0", "optim.value_lr=3e-3")
+"""A value function of its own, not clipped against returns of 8: the head on the policy's trunk explains nothing."""
+
+SPANS_SEARCHED = ("lr", "beta", "epochs", "gamma", "lam", "value_lr", "value", "positive", "span_mass")
 NUMBER_SEARCHED = ("lr", "beta", "epochs", "lam", "value_lr", "value_clip_range", "value", "positive")
 GROUP_SEARCHED = ("lr", "beta", "epochs", "group_size", "whiten", "loss_mean", "kl_in", "positive")
 
@@ -57,9 +60,11 @@ def _number(label: str, *settings: str, searched: tuple[str, ...], needs: str = 
 
 METHODS: Mapping[str, Method] = {
     "text2grad": Method("Text2Grad", leading=True),
-    "scalar_ppo": _number("same spans, summed", searched=NUMBER_SEARCHED, leading=True),
-    "scalar_reward_model": _number(
-        "learned scalar reward model", searched=NUMBER_SEARCHED, needs="reward_head", leading=True
+    "scalar_ppo": _number("same spans, summed", searched=NUMBER_SEARCHED),
+    "ppo": _number("one number, PPO", *EXPLAINS_RETURNS, searched=NUMBER_SEARCHED, leading=True),
+    "scalar_reward_model": _number("learned scalar reward model", searched=NUMBER_SEARCHED, needs="reward_head"),
+    "ppo_scalar_reward_model": _number(
+        "one learned number, PPO", *EXPLAINS_RETURNS, searched=NUMBER_SEARCHED, needs="reward_head", leading=True
     ),
     "grpo": _number(
         "one number, GRPO",
@@ -91,6 +96,14 @@ METHODS: Mapping[str, Method] = {
         (*GROUP, "ppo.baseline=group"),
         ("lr", "beta", "epochs", "gamma", "group_size", "positive", "span_mass"),
     ),
+    **{
+        f"process_{rule}": Method(
+            f"one number per {rule.removesuffix('s')}",
+            (f"reward.placement={rule}", "ppo.gamma=1.0"),
+            (*NUMBER_SEARCHED, "gamma"),
+        )
+        for rule in ("lines", "sentences", "clauses")
+    },
     "gamma_1": _ablation("Text2Grad, γ = 1", "ppo.gamma=1.0"),
     "gamma_0": _ablation("Text2Grad, γ = 0", "ppo.gamma=0.0"),
     "lambda_1": _ablation("Text2Grad, λ = 1", "ppo.lam=1.0"),

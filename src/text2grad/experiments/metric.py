@@ -22,9 +22,17 @@ RESERVED = (
 )
 """The numbers that every evaluation has; a metric needs other names."""
 
+LOWER_IS_BETTER = ("invented_share",)
+"""Main metrics of built-in tasks of which a small value is good."""
+
 LARGEST = 1e300  # sums of larger numbers may be infinite
 
 WAY_OUT = "Mend the metric; a run goes on with --resume"
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return whether a small value of a main metric is good; of a user's metric, and of the reward, it is not."""
+    return metric in LOWER_IS_BETTER
 
 
 def load_metric(path: str) -> Metric:

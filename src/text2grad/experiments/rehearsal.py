@@ -216,10 +216,11 @@ def _report(
     settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
     batch = collate(rollouts, pad_id=0)
     zeros = torch.zeros(batch.response_mask.shape)
+    texts = [rollout.response for rollout in rollouts]
     records, deltas, advantages, rewards = [], [], [], []
     for one in answers:
         found, offsets = response_deltas(tokenizer, rollouts, one.critiques, settings)
-        given = token_rewards(recipe, found, one.critiques, batch)
+        given = token_rewards(recipe, found, one.critiques, batch, responses=texts, offsets=offsets)
         gained = gae(given, zeros, batch.response_mask, gamma=ppo.gamma, lam=ppo.lam).advantages
         records.append(
             response_records(0, rollouts, one.critiques, found, offsets, {"reward": given, "advantage": gained})

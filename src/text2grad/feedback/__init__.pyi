@@ -52,6 +52,7 @@ from .spans import (
     inside_word as inside_word,
     locate_spans as locate_spans,
 )
+from .steps import StepRule as StepRule, split_steps as split_steps
 from .user_code import described as described
 from .votes import check_votes as check_votes, vote as vote
 from .word_overlap import has_word_overlap as has_word_overlap, quotes_without_overlap as quotes_without_overlap

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import DataError, ModelError, check_known
-from text2grad.feedback import Annotation
+from text2grad.feedback import Annotation, StepRule, split_steps
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
     NO_LOSS,
@@ -25,7 +25,7 @@ from text2grad.models import (
     load_tokenizer,
     measured_at,
 )
-from text2grad.reward_models.process_steps import STEP_LABELS, Step, StepRule, labelled_steps, split_steps
+from text2grad.reward_models.process_steps import STEP_LABELS, Step, labelled_steps
 from text2grad.reward_models.scalar import ensure_padding, fit, logits_of, new_classifier, too_long
 from text2grad.reward_models.writing import critique_prompt, inputs_of
 from text2grad.types import Critique, Example, Span
@@ -81,7 +81,7 @@ class ProcessRewardModel:
 
         A response that does not fit into the model's context with its prompt gets a failed critique.
         """
-        steps = [split_steps(response, self.rule) for response in responses]
+        steps = [[Step(*place) for place in split_steps(response, self.rule)] for response in responses]
         return self.judge(examples, responses, steps)
 
     def judge(

@@ -1,8 +1,8 @@
-"""Refresh of a generative reward model during RL: audit it, and train it again on the policy's own responses.
+"""Refresh of a reward model during RL: audit it, and train it again on the policy's own responses.
 
 A policy exploits the errors of a fixed reward model. So the annotator judges some responses of each step (audit), and
 after chosen steps the reward model is trained on the policy's last responses, mixed with older annotations so that it
-does not forget.
+does not forget. A scalar reward model is refreshed on Σ δ_t of the same annotations.
 
     critic/annotations.jsonl     cache of the annotator's critiques; no response is annotated twice
     critic/step-000010/          the reward model from step 10 on
@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from text2grad.align import AlignSettings, response_deltas
+from text2grad.align import AlignSettings, response_deltas, span_reward
 from text2grad.config import Recipe, RefreshConfig
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
@@ -24,6 +24,7 @@ from text2grad.files import published
 from text2grad.models import FineTuning, random_states, restore_random_states
 from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_further
 from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.types import Critique, Example, Rollout
@@ -46,17 +47,24 @@ class Refresher:
     ) -> None:
         """Check that the critic can be trained, and that there is an annotator, whose critiques are taken as the truth.
 
-        A refresh needs a `GenerativeRewardModel`; without audit and refresh the annotator is None. `delta_settings` say
+        A refresh needs a `GenerativeRewardModel` or a `ScalarRewardModel`; without audit and refresh the annotator is
+        None. `delta_settings` say
         how spans become δ in the audit, and `match` how the annotator's quotes are located in a response.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator.
             DataError: if the old annotations cannot be read.
         """
-        if settings.active and not isinstance(critic, GenerativeRewardModel):
+        if settings.active and not isinstance(critic, GenerativeRewardModel | ScalarRewardModel):
             raise ConfigError(
-                f"[refresh] trains a generative reward model, and the critic is a {type(critic).__name__}. Set "
-                "critic.model to a generative reward model, or remove refresh.steps and refresh.drift."
+                "[refresh] trains a generative or scalar reward model, and the critic is a "
+                f"{type(critic).__name__}. Set critic.model to such a reward model, or remove refresh.steps and "
+                "refresh.drift."
+            )
+        if settings.audit and isinstance(critic, ScalarRewardModel):
+            raise ConfigError(
+                f"refresh.audit = {settings.audit} compares spans, and a scalar reward model marks none; set "
+                "refresh.audit = 0"
             )
         if (settings.active or settings.audit) and annotator is None:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
@@ -165,16 +173,20 @@ class Refresher:
             prompt_format=critic.prompt_format,
         )
         device = critic.model.device  # a trainer of transformers moves the model to its own
-        with learning(critic.model) as model:
-            train_reward_model(
-                model,
-                critic.tokenizer,
-                annotations,
-                training,
-                write_feedback=critic.write_feedback,
-                form=critic.form,
-                constrain=critic.constrain,
-            )
+        if isinstance(critic, ScalarRewardModel):
+            rewards = [span_reward(critic.tokenizer, one) for one in annotations]
+            train_scalar_further(critic, annotations, rewards, training)
+        else:
+            with learning(critic.model) as model:
+                train_reward_model(
+                    model,
+                    critic.tokenizer,
+                    annotations,
+                    training,
+                    write_feedback=critic.write_feedback,
+                    form=critic.form,
+                    constrain=critic.constrain,
+                )
         critic.model.to(device)
         return True
 

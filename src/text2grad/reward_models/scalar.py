@@ -193,6 +193,28 @@ def train_scalar_reward_model(
     return ScalarRewardModel(model, tokenizer, mean=mean, deviation=deviation), len(annotations) - len(kept)
 
 
+def train_scalar_further(
+    critic: ScalarRewardModel, annotations: Sequence[Annotation], rewards: Sequence[float], settings: FineTuning
+) -> None:
+    """Train a scalar reward model further, in place, on one reward per annotation; its mean and deviation stay.
+
+    Annotations that are longer than `settings.max_tokens` or than the model's context are left out.
+
+    Raises:
+        DataError: if no annotation is short enough.
+    """
+    from transformers import DataCollatorWithPadding
+
+    rows = scored_ids(critic.tokenizer, *inputs_of(annotations), critic.prompt_format)
+    limit = min(settings.max_tokens, context_of(critic.model))
+    kept = [row for row, ids in enumerate(rows) if len(ids) <= limit]
+    if not kept:
+        raise DataError(f"all {len(annotations)} annotations are longer than {limit} tokens; none can be learned")
+    labels = [(rewards[row] - critic.mean) / critic.deviation for row in kept]
+    data = {"input_ids": [rows[row] for row in kept], "labels": labels}
+    fit(critic.model, data, DataCollatorWithPadding(critic.tokenizer), settings, None)
+
+
 def fit(
     model: Any,
     data: dict[str, Any],

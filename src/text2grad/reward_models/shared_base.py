@@ -18,6 +18,7 @@ from text2grad.models import (
     adapter_parameters,
     base_named_by,
     is_peft,
+    load_model,
     load_policy,
 )
 
@@ -106,7 +107,7 @@ def learning(model: Any) -> Iterator[Any]:
 def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False) -> None:
     """Load weights that `save_pretrained` wrote into a model or an adapter."""
     if not is_peft(model):
-        saved = load_policy(str(directory), trust_remote_code=trust_remote_code)
+        saved = load_model(type(model), "a refreshed reward model", directory, trust_remote_code=trust_remote_code)
         model.load_state_dict(saved.state_dict())
         return
     from peft import set_peft_model_state_dict

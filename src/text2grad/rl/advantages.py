@@ -6,6 +6,10 @@
 
 With V = 0 this is A_t = Σ_k (γλ)^(k−t) r_k, Appendix A's A_t^A: a reward k−t tokens away weighs (γλ)^(k−t).
 
+A group of responses to one prompt gives a baseline without a value function (GRPO, arXiv 2402.03300; RLOO, 2402.14740):
+
+    A_it = G_it − mean_j mean_t G_jt          G = A at V = 0; with one number on the last token and γλ = 1, G_it = R_i
+
 Shapes: B responses, T response tokens, right-padded. All arithmetic is fp32.
 """
 
@@ -14,7 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from text2grad.errors import ShapeError
 from text2grad.rl.nl_gradient import check_same_shape, is_last_token
+
+GROUP_EPS = 1e-4  # keeps a group of nearly equal returns from being blown up
 
 
 class Advantages(NamedTuple):
@@ -70,6 +77,59 @@ def gae(
         advantages[:, t] = running
     advantages = advantages.masked_fill(~response_mask, 0.0)
     return Advantages(advantages, (advantages + values).masked_fill(~response_mask, 0.0))
+
+
+def group_advantages(
+    rewards: Tensor,
+    response_mask: Tensor,
+    *,
+    group_size: int,
+    gamma: float,
+    lam: float,
+    leave_one_out: bool = False,
+    scale: bool = False,
+) -> Advantages:
+    """Return advantages over the mean of each prompt's group of responses.
+
+    Every response counts the same in its group's mean and deviation, however long it is. With one number R per
+    response (γλ = 1, no KL in the reward) these are exactly the advantages of GRPO, Dr. GRPO (`scale=False`) and RLOO
+    (`leave_one_out=True`); with spans each token is compared with the average token of the group.
+
+    Args:
+        rewards: r_t, [B, T]; rows i·group_size … (i+1)·group_size − 1 answer one prompt.
+        response_mask: True on response tokens, right-padded, bool [B, T].
+        group_size: responses per prompt, 2 or more; divides B.
+        gamma: discount γ in [0, 1].
+        lam: multiplied with γ; 1 leaves the discounted sum.
+        leave_one_out: subtract the mean of the other responses, which makes the baseline independent of the response.
+        scale: divide by the deviation within the group (Bessel's correction over responses).
+
+    Returns:
+        Advantages, and G as returns.
+
+    Raises:
+        ShapeError: if the shapes differ, or group_size does not divide B.
+
+    Example:
+        >>> rewards, mask = torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.ones(2, 2, dtype=torch.bool)
+        >>> group_advantages(rewards, mask, group_size=2, gamma=1.0, lam=1.0).advantages
+        tensor([[ 1.,  1.],
+                [-1., -1.]])
+    """
+    if len(rewards) % group_size or group_size < 2:
+        raise ShapeError(f"{len(rewards)} responses are not groups of {group_size}; a group needs at least 2 responses")
+    returns = gae(rewards, torch.zeros_like(rewards), response_mask, gamma=gamma, lam=lam).advantages
+    tokens = response_mask.sum(dim=1).clamp(min=1)
+    means = (returns.sum(dim=1) / tokens).view(-1, group_size)  # [groups, group_size]
+    center = means.mean(dim=1, keepdim=True)
+    baseline = (means.sum(dim=1, keepdim=True) - means) / (group_size - 1) if leave_one_out else center.expand_as(means)
+    advantages = (returns - baseline.reshape(-1, 1)).masked_fill(~response_mask, 0.0)
+    if scale:
+        from_center = (returns - center.expand_as(means).reshape(-1, 1)).masked_fill(~response_mask, 0.0)
+        squares = (from_center.square().sum(dim=1) / tokens).view(-1, group_size)
+        deviation = (squares.sum(dim=1, keepdim=True) / (group_size - 1)).sqrt().expand_as(means)
+        advantages = advantages / (deviation.reshape(-1, 1) + GROUP_EPS)
+    return Advantages(advantages, returns)
 
 
 class Moments(NamedTuple):

@@ -11,6 +11,8 @@ and `ppo.policy_loss` take it from there. With advantages A = δ and π_θ = π_
 Shapes: B responses, T response tokens. Everything is response-aligned: index t is the token y_t itself.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -89,6 +91,27 @@ def at_last_token(delta: Tensor, response_mask: Tensor) -> Tensor:
     check_same_shape(delta=delta, response_mask=response_mask)
     total = delta.masked_fill(~response_mask, 0.0).sum(dim=1, keepdim=True)  # [B, 1]
     return torch.where(is_last_token(response_mask), total, 0.0)
+
+
+def at_step_ends(rewards: Tensor, ends: Sequence[Sequence[int]]) -> Tensor:
+    """Return the sum of the rewards of each step on the step's last token, 0 elsewhere (PRM-PPO, section 5.1).
+
+    Args:
+        rewards: [B, T], zero outside the mask.
+        ends: for each token of a response, the index of the last token of its step; one list per response.
+
+    Returns:
+        Rewards, [B, T].
+
+    Example:
+        >>> import torch
+        >>> at_step_ends(torch.tensor([[1.0, -3.0, 5.0]]), [[1, 1, 2]])
+        tensor([[ 0., -2.,  5.]])
+    """
+    summed = torch.zeros_like(rewards)
+    for row, own in enumerate(ends):
+        summed[row].index_add_(0, torch.tensor(own, dtype=torch.long, device=rewards.device), rewards[row, : len(own)])
+    return summed
 
 
 def is_last_token(response_mask: Tensor) -> Tensor:

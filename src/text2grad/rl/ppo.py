@@ -4,6 +4,7 @@
     L^CLIP = mean_t min(ρ_t A_t, clip(ρ_t, 1−ε, 1+ε) A_t)          maximised
     L^VF   = mean_t ½ max((V−R)², (clip(V, V_old ± ε_v) − R)²)      minimised
     L^ENT  = mean_t H(π_θ(· | x, y_<t))                             maximised: a bonus, as the text says
+    L^KL   = mean_t π_ref/π_θ − 1 − log(π_ref/π_θ)                  minimised, where the KL term is not in the reward
 
 (The paper's pseudo-code prints −β L^ENT inside a maximised objective and calls it a bonus.)
 
@@ -12,7 +13,7 @@ micro-batches nor the number of processes change a gradient. Shapes: B responses
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,35 @@ from torch import Tensor
 from text2grad.rl.nl_gradient import check_same_shape
 
 LOG_RATIO_LIMIT = 20.0  # e^20: far beyond any update that should be made, far from overflow
+
+
+class TokenMean(NamedTuple):
+    """A mean over the tokens of an optimizer batch.
+
+    Attributes:
+        kind: "token": over all tokens. "response": the mean over responses of the mean over their tokens (GRPO,
+            arXiv 2402.03300). "constant": Σ / (responses · limit), without a bias of length (Dr. GRPO, 2503.20783).
+        limit: length limit of a response, in tokens.
+    """
+
+    kind: Literal["token", "response", "constant"] = "token"
+    limit: int = 1
+
+    def weights(self, response_mask: Tensor, *, token_count: float, row_count: float) -> Tensor:
+        """Return the weights w_t ≥ 0 with which Σ w_t x_t / token_count is this mean of x, [B, T].
+
+        Args:
+            response_mask: True on response tokens, bool [B, T].
+            token_count: response tokens in the whole optimizer batch.
+            row_count: responses in the whole optimizer batch.
+        """
+        weights = response_mask.float()
+        if self.kind == "response":
+            return weights * token_count / row_count / response_mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return weights * token_count / row_count / self.limit if self.kind == "constant" else weights
+
+
+TOKEN_MEAN = TokenMean()
 
 
 class PolicyLoss(NamedTuple):
@@ -100,6 +130,24 @@ def value_loss(
         near = values_old + (values - values_old).clamp(-clip_range, clip_range)
         loss = torch.maximum(loss, (near - returns).square())
     return 0.5 * loss.sum() / token_count
+
+
+def kl_loss(logp: Tensor, logp_ref: Tensor, response_mask: Tensor, weights: Tensor, *, token_count: float) -> Tensor:
+    """Return L^KL, [], nats per token: the estimator k3 of KL(π_θ ‖ π_ref), never negative (GRPO, arXiv 2402.03300).
+
+    Args:
+        logp: log π_θ(y_t), [B, T], differentiable.
+        logp_ref: log π_ref(y_t), [B, T].
+        response_mask: True on response tokens, bool [B, T].
+        weights: of the tokens in the mean, [B, T], see `TokenMean`.
+        token_count: response tokens in the whole optimizer batch.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check_same_shape(logp=logp, logp_ref=logp_ref, response_mask=response_mask, weights=weights)
+    log_ratio = (logp_ref - logp).masked_fill(~response_mask, 0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return ((log_ratio.exp() - 1 - log_ratio) * weights).sum() / token_count
 
 
 def masked_token_mean(x: Tensor, response_mask: Tensor, *, token_count: float) -> Tensor:

@@ -6,14 +6,16 @@ With the default settings δ' is the paper's δ in {−1, 0, +1}. Shapes: B resp
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from text2grad.align import step_ends
 from text2grad.config import Recipe
 from text2grad.models import TokenBatch
-from text2grad.rl.nl_gradient import at_last_token, is_last_token
-from text2grad.types import Critique, Placement
+from text2grad.rl.nl_gradient import at_last_token, at_step_ends, is_last_token
+from text2grad.types import Critique
 
 
 def reward_tensor(
@@ -27,7 +29,7 @@ def reward_tensor(
     unlabelled: float = 0.0,
     outcome: float = 1.0,
     truncation: float = 0.0,
-    placement: Placement = "spans",
+    placement: Literal["spans", "last_token"] | Sequence[Sequence[int]] = "spans",
 ) -> Tensor:
     """Return the reward of each token before the KL term, [B, T] fp32.
 
@@ -41,7 +43,8 @@ def reward_tensor(
         unlabelled: reward of a token with δ = 0.
         outcome: factor on `Critique.outcome`, on the last token.
         truncation: reward on the last token of a truncated response.
-        placement: "spans" leaves each reward on its token, "last_token" sums them on the last one (scalar PPO).
+        placement: "spans" leaves each reward on its token, "last_token" sums them on the last one (scalar PPO); the
+            index of the last token of each token's step sums them there (PRM-PPO), one list per response.
     """
     delta = torch.zeros(response_mask.shape)
     for row, values in enumerate(deltas):
@@ -56,14 +59,59 @@ def reward_tensor(
     rewards = rewards.masked_fill(~response_mask, 0.0) * judged[:, None]
     if placement == "last_token":
         rewards = at_last_token(rewards, response_mask)
+    elif placement != "spans":
+        rewards = at_step_ends(rewards, placement)
     return rewards + last * (outcome * outcomes * judged + truncation * truncated)[:, None]
 
 
+def balanced(delta: Sequence[float], *, positive: float, negative: float) -> list[float]:
+    """Return δ with its positive part scaled so that both parts of the response earn the same total.
+
+    The update then moves probability from the criticised tokens to the praised ones (the idea of arXiv 2606.15893). δ
+    with one sign, or with a factor of 0, comes back as it is.
+
+    Args:
+        delta: δ of one response.
+        positive: reward of a token with δ = 1.
+        negative: reward of a token with δ = −1.
+
+    Example:
+        >>> balanced([1.0, 1.0, 0.0, -1.0], positive=1.0, negative=-1.0)
+        [0.5, 0.5, 0.0, -1.0]
+    """
+    gained = abs(positive) * sum(value for value in delta if value > 0)
+    lost = abs(negative) * sum(-value for value in delta if value < 0)
+    factor = lost / gained if gained and lost else 1.0
+    return [factor * value if value > 0 else value for value in delta]
+
+
 def token_rewards(
-    recipe: Recipe, deltas: Sequence[Sequence[float]], critiques: Sequence[Critique], batch: TokenBatch
+    recipe: Recipe,
+    deltas: Sequence[Sequence[float]],
+    critiques: Sequence[Critique],
+    batch: TokenBatch,
+    *,
+    responses: Sequence[str],
+    offsets: Sequence[Sequence[tuple[int, int]]],
 ) -> Tensor:
-    """Return the reward of each token before the KL term as [reward] says, [B, T]; see `reward_tensor`."""
+    """Return the reward of each token before the KL term as [reward] says, [B, T]; see `reward_tensor`.
+
+    Args:
+        recipe: its section [reward] is used.
+        deltas: δ of each response.
+        critiques: one per response.
+        batch: the collated rollouts.
+        responses: their texts.
+        offsets: character range of each sampled token.
+    """
     reward = recipe.reward
+    if reward.balance:
+        deltas = [balanced(delta, positive=reward.positive, negative=reward.negative) for delta in deltas]
+    place: Literal["spans", "last_token"] | list[list[int]]
+    if reward.placement == "spans" or reward.placement == "last_token":
+        place = reward.placement
+    else:
+        place = [step_ends(*one, reward.placement) for one in zip(responses, offsets, strict=True)]
     return reward_tensor(
         deltas,
         critiques,
@@ -74,5 +122,5 @@ def token_rewards(
         unlabelled=reward.unlabelled,
         outcome=reward.outcome,
         truncation=reward.truncated,
-        placement=reward.placement,
+        placement=place,
     )

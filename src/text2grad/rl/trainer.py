@@ -54,19 +54,20 @@ from text2grad.models import (
     with_lora,
 )
 from text2grad.progress import Progress, note
-from text2grad.rl.advantages import Moments, gae, moments, whiten
+from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
 from text2grad.rl.cpu_heap import return_freed_memory
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
-from text2grad.rl.ppo import KLController
+from text2grad.rl.ppo import KLController, TokenMean
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
+from text2grad.rl.update_effect import UpdateEffect
 from text2grad.types import Critique, Example, Rollout
 
 DATA_PARALLEL = (
@@ -78,6 +79,9 @@ DATA_PARALLEL = (
 )
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
+
+FIGURES = {"reward": "reward/per_response", "KL": "kl/per_token", "loss": "update/policy_loss"}
+"""Name in the progress → metric."""
 
 STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 
@@ -127,6 +131,7 @@ class Text2GradTrainer:
             tracker=recipe.run.tracker,
             batch_size=recipe.rollout.batch_size,
             minibatches=recipe.ppo.minibatches,
+            group_size=recipe.rollout.group_size,
         )
         self.tracker = RunTracker(self.accelerator, recipe)
         self.refresher = self._checked(refresher)
@@ -207,6 +212,13 @@ class Text2GradTrainer:
             rows_at_once=recipe.rollout.rows_at_once,
             may_halve=self.accelerator.num_processes == 1,
         )
+        self.effect = UpdateEffect(
+            self.model,
+            self.accelerator,
+            self.sizes,
+            every=recipe.run.track_update,
+            temperature=recipe.rollout.temperature,
+        )
         self.step = 0
         self._restore()
         self.gradient = MinibatchGradient(
@@ -217,6 +229,7 @@ class Text2GradTrainer:
             vf_coef=ppo.vf_coef,
             entropy_coef=ppo.entropy_coef,
             temperature=recipe.rollout.temperature,
+            loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
             sizes=self.sizes,
             half_precision=half_precision(policy),
         )
@@ -241,11 +254,7 @@ class Text2GradTrainer:
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                figures: dict[str, Any] = {
-                    "reward": metrics["reward/per_response"],
-                    "KL": metrics["kl/per_token"],
-                    "loss": metrics["update/policy_loss"],
-                }
+                figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:
                     self.save()  # also new sizes of pieces, which a resumed run takes
@@ -276,17 +285,13 @@ class Text2GradTrainer:
         with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
             scores = self.score(batch, kl=ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-            span_rewards = token_rewards(self.recipe, deltas, critiques, batch)
-            # line 14: r_t = δ_t − β KL_t
-            rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta)
-            # lines 15-16: GAE(γ, λ); a truncated response is bootstrapped with V of its last state
-            advantages, returns = gae(
-                rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap
+            span_rewards = token_rewards(
+                self.recipe, deltas, critiques, batch, responses=[r.response for r in rollouts], offsets=offsets
             )
-            if ppo.whiten != "none":
-                advantages = whiten(
-                    advantages, mask, self._global_moments(advantages, mask), center=ppo.whiten == "full"
-                )
+            # line 14: r_t = δ_t − β KL_t
+            in_reward = ppo.kl_in == "reward"
+            rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta if in_reward else 0.0)
+            advantages, returns = self._advantages(rewards, scores, mask)  # lines 15-16
 
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
@@ -294,18 +299,22 @@ class Text2GradTrainer:
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
+        with self._memory("update"):
+            metrics |= self.effect.before(self.step, batch, advantages, deltas)
         with self._memory("update"), clock("update"):  # lines 19-31: epochs of clipped PPO
             metrics |= self.optimizers.begin(self.step)
             metrics |= ppo_epochs(
                 self.gradient,
                 self.optimizers,
-                PPOBatch(batch, scores, advantages, returns),
+                PPOBatch(batch, scores, advantages, returns, kl_coef=0.0 if in_reward else self.kl.beta),
                 epochs=ppo.epochs,
                 minibatches=ppo.minibatches,
                 max_ratio=ppo.max_ratio,
                 stop_kl=ppo.stop_kl,
                 seed=self.recipe.run.seed + self.step,
             )
+        with self._memory("update"):
+            self.effect.after(self.step, batch, scores.logp, records)
 
         with clock("refresh"), self._critic_at_work(can_save=False):  # the learned critic follows the policy
             self.refresher.observe(
@@ -413,6 +422,26 @@ class Text2GradTrainer:
                     whole[index] = piece
         return full
 
+    def _advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
+        """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""
+        ppo = self.recipe.ppo
+        if ppo.baseline == "value":  # a truncated response is bootstrapped with V of its last state
+            found = gae(rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap)
+        else:
+            found = group_advantages(
+                rewards,
+                mask,
+                group_size=self.recipe.rollout.group_size,
+                gamma=ppo.gamma,
+                lam=ppo.lam,
+                leave_one_out=ppo.baseline == "leave_one_out",
+                scale=ppo.whiten == "group",
+            )
+        if ppo.whiten not in ("scale", "full"):
+            return found
+        over = self._global_moments(found.advantages, mask)
+        return found._replace(advantages=whiten(found.advantages, mask, over, center=ppo.whiten == "full"))
+
     def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the advantages over the responses of all processes."""
         return Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
@@ -486,9 +515,10 @@ class Text2GradTrainer:
             self.refresher.observe([self.examples[i] for i in self._chosen(step)], responses)
 
     def _chosen(self, step: int) -> list[int]:
-        """Return the indices of a step's examples, over all processes."""
-        count, seed = self.recipe.rollout.batch_size, self.recipe.run.seed
-        return batch_indices(len(self.examples), count, step=step, seed=seed)
+        """Return the indices of a step's examples, over all processes; the responses to a prompt are neighbours."""
+        rollout, seed = self.recipe.rollout, self.recipe.run.seed
+        prompts = batch_indices(len(self.examples), rollout.batch_size // rollout.group_size, step=step, seed=seed)
+        return [index for index in prompts for _ in range(rollout.group_size)]
 
 
 def ppo_epochs(
@@ -561,7 +591,7 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
     return model
 
 
-def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: int) -> Accelerator:
+def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: int, group_size: int = 1) -> Accelerator:
     """Return accelerate's view of the processes and trackers of a run.
 
     Args:
@@ -569,6 +599,7 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
         tracker: "tensorboard", "wandb", "trackio" or "none".
         batch_size: responses per step, over all processes.
         minibatches: optimizer steps per epoch.
+        group_size: responses per prompt, which stay in one process.
 
     Raises:
         ConfigError: if the tracker is not installed, weights would be sharded, the launcher started more processes than
@@ -593,5 +624,11 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
         raise ConfigError(
             f"rollout.batch_size = {batch_size} cannot be shared evenly by {accelerator.num_processes} "
             f"processes × ppo.minibatches = {minibatches}; choose a multiple of {shares}"
+        )
+    if batch_size % (accelerator.num_processes * group_size):
+        raise ConfigError(
+            f"rollout.batch_size = {batch_size} cannot be shared by {accelerator.num_processes} processes in whole "
+            f"groups of rollout.group_size = {group_size}; choose a multiple of "
+            f"{accelerator.num_processes * group_size}"
         )
     return accelerator

@@ -1,6 +1,6 @@
 """The gradient of one PPO minibatch (Algorithm 4, lines 21-28), and the rows that each minibatch holds.
 
-    loss = −L^CLIP + c_v L^VF − c_e L^ENT
+    loss = −L^CLIP + c_v L^VF − c_e L^ENT + β L^KL          (the last term only where the KL is not in the reward)
 
 Micro-batches bound memory and change nothing else: every loss divides by the token count of the whole minibatch over
 all processes, and gradients are summed. Shapes: B responses of this process, T response tokens.
@@ -17,7 +17,7 @@ from torch import Tensor
 from text2grad.errors import TrainingError
 from text2grad.models import Scores, TokenBatch
 from text2grad.rl.piece_sizes import PieceSizes
-from text2grad.rl.ppo import masked_token_mean, policy_loss, value_loss
+from text2grad.rl.ppo import TOKEN_MEAN, TokenMean, kl_loss, masked_token_mean, policy_loss, value_loss
 
 RATIO_TOLERANCE = 1e-4  # before the first optimizer step π_θ = π_old, so the ratio is 1 up to fp32 noise
 RATIO_TOLERANCE_HALF = 0.05
@@ -25,19 +25,28 @@ RATIO_TOLERANCE_HALF = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PPOBatch:
-    """Rollouts with their scores, advantages and returns; tensors are [B, T]."""
+    """Rollouts with their scores, advantages and returns; tensors are [B, T].
+
+    Attributes:
+        batch: the rollouts.
+        scores: log π_old and the others.
+        advantages: A_t.
+        returns: targets of the value function.
+        kl_coef: β of the KL term in the loss, per nat; 0 with the KL in the reward.
+    """
 
     batch: TokenBatch
     scores: Scores
     advantages: Tensor
     returns: Tensor
+    kl_coef: float = 0.0
 
     def rows(self, index: Tensor) -> "PPOBatch":
         """Return some rows, trimmed to the longest of them."""
         batch = self.batch.rows(index)
         width = batch.response_mask.shape[1]
         scores = Scores(*(x[index, :width] if x.ndim == 2 else x[index] for x in self.scores))
-        return PPOBatch(batch, scores, self.advantages[index, :width], self.returns[index, :width])
+        return PPOBatch(batch, scores, self.advantages[index, :width], self.returns[index, :width], self.kl_coef)
 
 
 def minibatch_rows(rows: int, minibatches: int, *, seed: int, rank: int = 0, processes: int = 1) -> Iterator[Tensor]:
@@ -73,6 +82,7 @@ class MinibatchGradient:
         vf_coef: float,
         entropy_coef: float,
         temperature: float,
+        loss_mean: TokenMean = TOKEN_MEAN,
         sizes: PieceSizes,
         half_precision: bool,
     ) -> None:
@@ -86,6 +96,7 @@ class MinibatchGradient:
             vf_coef: c_v, weight of the value loss.
             entropy_coef: c_e, weight of the entropy bonus.
             temperature: divides the logits, as in the rollout.
+            loss_mean: the mean of the surrogate and of the KL term in the loss.
             sizes: the most tokens of one forward pass, padding included; halved where memory runs out.
             half_precision: True for weights of fewer than 32 bits, which widens the tolerance of the first ratio.
         """
@@ -93,6 +104,7 @@ class MinibatchGradient:
         self.clip_range, self.value_clip_range = clip_range, value_clip_range or None
         self.vf_coef, self.entropy_coef = vf_coef, entropy_coef
         self.temperature, self.sizes = temperature, sizes
+        self.loss_mean = loss_mean
         self.tolerance = RATIO_TOLERANCE_HALF if half_precision else RATIO_TOLERANCE
 
     def __call__(self, minibatch: PPOBatch, *, first: bool) -> dict[str, float]:
@@ -110,14 +122,16 @@ class MinibatchGradient:
     def _minibatch(self, minibatch: PPOBatch, first: bool) -> dict[str, float]:
         """Do the work of `__call__` in the micro-batches of now; an earlier attempt leaves no gradient."""
         self.model.zero_grad(set_to_none=True)
-        token_count = max(float(self._sum(minibatch.batch.response_mask.sum().double())), 1.0)
+        mask = minibatch.batch.response_mask
+        counts = torch.tensor([float(mask.sum()), len(mask)], dtype=torch.float64, device=mask.device)
+        token_count, row_count = self._sum(counts).clamp(min=1.0).tolist()
         sums = torch.zeros(7, dtype=torch.float64, device=minibatch.batch.ids.device)
         deviation = ratio_max = torch.zeros((), device=sums.device)
         micro_batches = [minibatch.rows(index) for index in minibatch.batch.groups(self.sizes.micro_batch_tokens)]
         for number, part in enumerate(micro_batches, start=1):
             last = number == len(micro_batches)
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                found = self._micro_batch(part, token_count)
+                found = self._micro_batch(part, token_count, row_count)
             sums += found[0]
             deviation, ratio_max = torch.maximum(deviation, found[1]), torch.maximum(ratio_max, found[2])
         means = self._sum(sums) / token_count
@@ -133,12 +147,18 @@ class MinibatchGradient:
         }
         return metrics | ({"update/entropy_per_token": entropy} if self.entropy_coef else {})
 
-    def _micro_batch(self, part: PPOBatch, token_count: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _micro_batch(self, part: PPOBatch, token_count: float, row_count: float) -> tuple[Tensor, Tensor, Tensor]:
         """Run forward and backward; return sums over tokens [7], the largest |log ρ| and the largest ρ."""
         mask, scores = part.batch.response_mask, part.scores
         passes = self.model(part.batch, temperature=self.temperature, with_entropy=self.entropy_coef > 0)
+        weights = self.loss_mean.weights(mask, token_count=token_count, row_count=row_count)
         surrogate = policy_loss(
-            passes.logp, scores.logp, part.advantages, mask, clip_range=self.clip_range, token_count=token_count
+            passes.logp,
+            scores.logp,
+            part.advantages * weights,
+            mask,
+            clip_range=self.clip_range,
+            token_count=token_count,
         )
         value = value_loss(
             passes.values, scores.values, part.returns, mask, clip_range=self.value_clip_range, token_count=token_count
@@ -147,6 +167,8 @@ class MinibatchGradient:
         entropy = passes.entropy.detach().masked_fill(~mask, 0.0).sum()
         if self.entropy_coef:
             loss = loss - self.entropy_coef * masked_token_mean(passes.entropy, mask, token_count=token_count)
+        if part.kl_coef:
+            loss = loss + part.kl_coef * kl_loss(passes.logp, scores.logp_ref, mask, weights, token_count=token_count)
         if loss.requires_grad:  # DDP averages gradients over processes; the losses need their sum
             self.accelerator.backward(loss * self.accelerator.num_processes)
         log_ratio = (passes.logp.detach() - scores.logp).abs().masked_fill(~mask, 0.0)

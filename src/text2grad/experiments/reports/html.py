@@ -23,7 +23,14 @@ from text2grad.types import visible
 Record = Mapping[str, Any]
 Groups = Sequence[tuple[str, Sequence[Record]]]
 
-COLUMNS = {"delta": "δ", "reward": "reward", "kl": "KL", "value": "value", "advantage": "advantage"}
+COLUMNS = {
+    "delta": "δ",
+    "reward": "reward",
+    "kl": "KL",
+    "value": "value",
+    "advantage": "advantage",
+    "change": "Δ\u00a0log\u00a0p",  # page.js splits the names at ordinary spaces
+}
 """Numbers per token that a record may have → their names on the page."""
 
 GLOSSARY = {
@@ -32,6 +39,7 @@ GLOSSARY = {
     "kl": "KL divergence from the reference model, nats",
     "value": "value function: expected discounted reward from this token on",
     "advantage": "reward compared with the value function; the policy update follows it",
+    "change": "change of the token's log-probability by this step's update, nats",
 }
 WORDS = {
     "F1": "harmonic mean of precision and recall: 1 if everything is right and nothing is missing",
@@ -51,6 +59,8 @@ WORDS = {
     "distinct 2": "different pairs of neighbouring words / all pairs, over all responses: low if they repeat",
     "pass@1": "share of programs that pass all their tests",
     "held-out": "on prompts that training does not use",
+    "signal-to-noise": "variance of advantages that the labels of tokens explain / the rest of their variance",
+    "autocorrelation": "correlation of the advantages of two tokens of a response, by their distance",
     "interval": "95 % bootstrap interval, unless the table says otherwise: contains the true value in 95 of 100 cases",
     "step": "one batch of responses, their critiques, and the update of the policy by them",
 }

@@ -1,0 +1,128 @@
+"""`text2grad experiment PLAN`: tune and evaluate methods by a plan of studies, and keep a record of every run."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from text2grad.cli.options import add_command, add_set, at_least
+from text2grad.errors import ConfigError, TrainingError
+from text2grad.files import lock_directory
+from text2grad.progress import CONSOLE, Progress, duration
+
+if TYPE_CHECKING:
+    from text2grad.experiments import Experiment
+
+EPILOG = """\
+examples:
+  text2grad experiment recipes/results-short.toml
+  text2grad experiment recipes/results.toml --list
+  text2grad experiment recipes/results.toml --only leading --at-once 2
+
+Every finished run is a line of docs/results/runs/STUDY.jsonl (`records` of the plan). A run that has a line is not run
+again, and an interrupted run goes on with the same command. docs/results/README.md explains plans and records."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    add = add_command(
+        commands,
+        "experiment",
+        run,
+        "tune and evaluate methods by a plan of studies",
+        "Make the models of the phases before RL, tune every method, evaluate it with its best settings on every seed "
+        "and length, and keep a record of each run. Says first how many runs are missing and how long they will take.",
+        EPILOG,
+    ).add_argument
+    add("plan", type=Path, help="TOML file of studies")
+    add("--only", action="append", default=[], metavar="STUDY", help="this study only; may be repeated")
+    add("--at-once", type=at_least(1), default=1, metavar="N", help="most runs at a time; default %(default)s")
+    add("--list", action="store_true", help="print what is missing and how long it will take, and run nothing")
+    add("--models", type=Path, metavar="DIR", help="directory of the models; default: models in `runs` of the plan")
+    hidden = argparse.SUPPRESS  # the jobs of the models: the plan is a recipe (`Experiment`)
+    add("--models-in", type=Path, help=hidden)
+    add("--phases", default="", help=hidden)
+    add_set(lambda *names, **options: add(*names, **{**options, "help": hidden}))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is missing, and run it."""
+    if args.models_in is not None:
+        make_models(args)
+        return 0
+    from text2grad.experiments import Experiment, load_plan, run_jobs
+
+    if args.overrides:
+        raise ConfigError("--set: the settings of an experiment are in its plan; change `settings` of the study")
+    plan = load_plan(args.plan)
+    experiment = Experiment(
+        plan, args.plan, [sys.executable, "-m", "text2grad.cli"], only=args.only, models=args.models
+    )
+    show(experiment, args.at_once)
+    if args.list:
+        return 0
+    lock_directory(Path(plan.runs))
+    jobs = experiment.jobs()
+    with Progress("jobs", len(jobs), unit="job") as progress:
+        ended = experiment.ended
+
+        def on_poll(name: str) -> None:
+            if len(ended) > progress.done:
+                progress.advance(len(ended) - progress.done, last=ended[-1])
+
+        run_jobs(jobs, on_poll, at_once=args.at_once)
+    if experiment.failed:
+        raise TrainingError(
+            f"{len(experiment.failed)} jobs failed, and those that need them did not run. The same command runs the "
+            "rest:\n" + "\n".join(experiment.failed)
+        )
+    CONSOLE.print(f"records {experiment.records}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def show(experiment: "Experiment", at_once: int) -> None:
+    """Print the missing part of each study, and the expected time."""
+    table = Table(title="missing", title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
+    for column in ("study", "models", "trials", "runs", "of all", "time"):
+        table.add_column(column, justify="left" if column == "study" else "right", no_wrap=column != "study")
+    seconds = 0.0
+    for study in experiment.studies:
+        found = experiment.amount(study)
+        seconds += found.seconds
+        counts = (found.models, found.trials, found.evaluations, found.all_runs)
+        name = f"{study.name}, {study.task}, {study.critic.replace('_', ' ')}"
+        table.add_row(name, *map(str, counts), duration(found.seconds))
+    CONSOLE.print(table)
+    CONSOLE.print(
+        f"expected: {duration(seconds)} in one process, {duration(seconds / at_once)} with --at-once {at_once}",
+        highlight=False,
+    )
+
+
+def make_models(args: argparse.Namespace) -> None:
+    """Make the models of one task and seed; print the progress as lines of JSON."""
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    from text2grad.config import load_recipe
+    from text2grad.experiments import Pipeline
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    set_verbosity_error()  # type: ignore[no-untyped-call]
+    printed = 0.0
+
+    def on_progress(part: str, done: int, total: int) -> None:
+        nonlocal printed
+        if done == total or time.perf_counter() - printed > 2.0:
+            printed = time.perf_counter()
+            sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
+            sys.stdout.flush()
+
+    lock_directory(args.models_in)
+    Pipeline(load_recipe(args.plan, args.overrides), args.models_in, on_progress).run(
+        [name for name in args.phases.split(",") if name]
+    )

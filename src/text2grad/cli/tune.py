@@ -1,0 +1,125 @@
+"""`text2grad tune RECIPE --method NAME`: search the settings of a method on held-out items."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from text2grad.cli.options import add_command, add_set, at_least
+from text2grad.errors import ConfigError
+from text2grad.experiments import EARLIER_NAMES, METHODS, run_jobs, settings
+from text2grad.files import lock_directory
+from text2grad.progress import CONSOLE, Progress, note
+
+if TYPE_CHECKING:
+    from text2grad.experiments import Tuning
+
+EPILOG = """\
+examples:
+  text2grad tune my.toml --method text2grad --set data.eval_seed=1
+  text2grad tune recipes/quickstart-qa.toml --method grpo --models runs/quickstart/qa/seed-0
+
+Every trial is a run of `text2grad train` in DIR/trial-NNN. The first has the default settings of the method.
+DIR/tuning.json holds all trials. After Ctrl-C or a kill the same command goes on; no finished trial is run again.
+Report on other held-out items than those of the tuning (data.eval_seed): the best of many trials is partly luck.
+docs/tune.md has the ranges."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    add = add_command(
+        commands,
+        "tune",
+        run,
+        "search the settings of a method on held-out items",
+        "Search learning rates, β, γ and further settings of a method, the same ranges and number of trials for every "
+        "method. A trial is a whole run; its value is the mean of the main metric over the held-out items at the end.",
+        EPILOG,
+    ).add_argument
+    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
+    add(
+        "--method",
+        default="text2grad",
+        type=lambda name: EARLIER_NAMES.get(name, name),
+        choices=tuple(METHODS),
+        metavar="NAME",
+        help=f"one of {', '.join(METHODS)}; default %(default)s",
+    )
+    add("--trials", type=at_least(1), default=12, metavar="N", help="number of trials; default %(default)s")
+    add("--out", type=Path, metavar="DIR", help="directory of the search; default: run.out with -tune-METHOD")
+    add("--seed", type=at_least(0), default=0, metavar="N", help="seed of the search; default %(default)s")
+    add("--models", type=Path, metavar="DIR", help="models of the phases before RL, as TASK/seed-N of a quickstart")
+    add("--at-once", type=at_least(1), default=1, metavar="N", help="most trials at a time; default %(default)s")
+    add("--minimise", action="store_true", help="a small value of the main metric is good")
+    add_set(add)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the missing trials, and print the best settings."""
+    from text2grad.config import load_recipe
+    from text2grad.experiments import Tuning, lower_is_better
+    from text2grad.tasks import built_in
+
+    recipe = load_recipe(args.recipe, args.overrides)
+    of_method = list(METHODS[args.method].settings)
+    if args.models is not None:
+        if not recipe.data.task:
+            raise ConfigError("--models takes models of an embedded task; name yours with --set model.path=DIR")
+        of_method = settings(args.method, recipe.data.task, args.models)
+    full = load_recipe(args.recipe, [*args.overrides, *of_method])
+    if not full.model.path:
+        raise ConfigError(f"{args.recipe}: [model] path is not set; give --set model.path=DIR, or --models DIR")
+    if METHODS[args.method].needs and args.models is None and not recipe.critic.model:
+        raise ConfigError(
+            f"the method {args.method} needs a model of its own ({METHODS[args.method].needs}); name it with --set "
+            "critic.model=DIR and critic.kind, or give --models DIR"
+        )
+    out = args.out or Path(f"{recipe.run.out}-tune-{args.method}")
+    lock_directory(out)
+    minimise = args.minimise or lower_is_better(built_in(recipe.data.task).metric if recipe.data.task else "")
+    program = [sys.executable, "-m", "text2grad.cli"]
+    tuning = Tuning(
+        args.method, args.recipe, args.overrides, of_method, out, args.trials, args.seed, program, minimise=minimise
+    )
+    tuning.write()
+    with Progress("trials", args.trials, unit="trial", done=tuning.ended) as progress:
+
+        def on_poll(name: str) -> None:
+            if tuning.ended > progress.done:
+                best = tuning.best
+                progress.advance(tuning.ended - progress.done, **({"best": float(best.value or 0.0)} if best else {}))
+
+        run_jobs(tuning.jobs(), on_poll, at_once=args.at_once)
+    show(tuning, args)
+    return 0
+
+
+def show(tuning: "Tuning", args: argparse.Namespace) -> None:
+    """Print all trials, the best first, and the command that trains with the best settings."""
+    from text2grad.experiments import as_overrides
+
+    best = tuning.best
+    table = Table(title=f"{METHODS[tuning.method].label}: {len(tuning.trials)} trials", title_justify="left")
+    names = list(tuning.space.searched)
+    for column in ("trial", "value", *(name.partition(".")[2] for name in names)):
+        table.add_column(column, justify="right")
+    for trial in tuning.ranked():
+        value = "failed" if trial.value is None else f"{trial.value:.4f}"
+        cells = (_short(trial.settings[name]) for name in names)
+        table.add_row(str(trial.number), value, *cells, style="bold" if trial is best else "")
+    CONSOLE.print(table)
+    if best is None:
+        return
+    for edge in tuning.space.at_edge(best.settings):
+        note(f"the best value is at the edge of its range: {edge}", warning=True)
+    overrides = [*args.overrides, *tuning.of_method, *as_overrides(best.settings)]
+    words = ["text2grad", "train", str(args.recipe), *(word for one in overrides for word in ("--set", one))]
+    CONSOLE.print(f"trials  {tuning.out / 'tuning.json'}", markup=False, highlight=False, soft_wrap=True)
+    CONSOLE.print(f"best    {shlex.join(words)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,433 @@
+"""The work of a plan of studies: which models, trials and evaluations are missing, and the jobs that make them.
+
+    RUNS/models/TASK/[program-][length-L-][faults-F-]seed-S/     models of the phases before RL
+    RUNS/STUDY/TASK/CRITIC/tuning/METHOD/                       the search of one method
+    RUNS/STUDY/TASK/CRITIC/seed-S/length-L-faults-F/METHOD[-N]/    an evaluation, with the N-th combination of `vary`
+
+A run whose record exists is not run again, and an interrupted run is resumed. The tuning of a method is rebuilt from
+its records where its directory is gone. The jobs of one seed are neighbours, so that they run on one machine.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from text2grad.config import Recipe, load_recipe
+from text2grad.errors import ConfigError, DataError, TrainingError
+from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, tuning_study
+from text2grad.experiments.jobs import Job, last_line
+from text2grad.experiments.methods import METHODS, settings
+from text2grad.experiments.metric import lower_is_better
+from text2grad.experiments.phase_models import refuse_other_settings
+from text2grad.experiments.records import (
+    Place,
+    Record,
+    append_record,
+    key_of,
+    read_records,
+    record_of,
+    settings_between,
+)
+from text2grad.experiments.search_space import Trial, as_overrides, value_in
+from text2grad.experiments.tuning import FINISHED, Tuning, remove_run, run_command, run_failed
+from text2grad.progress import note
+from text2grad.tasks import built_in
+
+RUN_SECONDS = {"program": 60.0, "reward_model": 190.0}
+"""Of 60 steps of a quickstart's recipe on one thread, evaluations included; for studies without records."""
+
+MODEL_SECONDS = {"program": 60.0, "reward_model": 240.0}
+EVALUATIONS = 1.25  # seconds of a run with evaluations, per second of training
+MOST_FAILURES = 3  # failed jobs that end the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models that one run starts from.
+
+    Attributes:
+        directory: of the models.
+        overrides: settings by which they are made, each as "section.key=value".
+        more: further models of phase 2.
+    """
+
+    directory: Path
+    overrides: tuple[str, ...]
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One evaluation of a method with its best settings."""
+
+    study: Study
+    method: str
+    length: int
+    faults: float
+    seed: int
+    variant: Mapping[str, Any]
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The name of its job."""
+        varied = "".join(f" {setting}={value}" for setting, value in self.variant.items())
+        study = self.study
+        return f"{_named(study)} seed {self.seed} length {self.length} faults {self.faults} {self.method}{varied}"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """The missing part of a study: counts, and seconds of one process."""
+
+    models: int
+    trials: int
+    evaluations: int
+    all_runs: int
+    seconds: float
+
+
+class Experiment:
+    """A plan, its records, and the jobs of its missing runs."""
+
+    def __init__(
+        self, plan: Plan, path: Path, program: Sequence[str], *, only: Sequence[str] = (), models: Path | None = None
+    ) -> None:
+        """Read the records.
+
+        Args:
+            plan: of `load_plan`.
+            path: its file.
+            program: the command line of text2grad.
+            only: names of studies; empty for all.
+            models: directory of the models; None for one in `plan.runs`.
+
+        Raises:
+            ConfigError: if a name in `only` is no study, or a search in the directory is another one.
+            DataError: if a file of records is damaged.
+        """
+        names = list(dict.fromkeys(study.name for study in plan.study))
+        unknown = [name for name in only if name not in names]
+        if unknown:
+            raise ConfigError(f"{path} has no study {unknown[0]!r}; studies: {', '.join(names)}")
+        self.plan, self.path, self.program = plan, path, list(program)
+        self.studies = [study for study in plan.study if not only or study.name in only]
+        self.runs, self.records = Path(plan.runs), Path(plan.records)
+        self.models = models or self.runs / "models"
+        self.known: dict[str, Record] = {}
+        if self.records.exists():
+            self.known = {key_of(record): record for record in read_records(self.records)}
+        self.tunings: dict[tuple[str, str, str, str], Tuning] = {}
+        self.failed: list[str] = []
+        self.ended: list[str] = []
+
+    def jobs(self) -> dict[str, Job]:
+        """Return the jobs of the missing runs by name, in order.
+
+        Raises:
+            ConfigError: if models in the directory were made by other settings, or a pretrained model is missing.
+        """
+        found: dict[str, Job] = {}
+        for study in self.studies:
+            if study.model and not Path(study.model).exists():
+                raise ConfigError(
+                    f"study {study.name!r}: model = {study.model!r} does not exist; the path starts at the working "
+                    "directory"
+                )
+            for method in study.methods:
+                owner = tuning_study(self.plan, study, method)
+                tuning = self.tuning(owner, method)
+                if tuning.count and not tuning.finished:
+                    length, faults = owner.tuned_at
+                    needs = self._add_models(found, owner, length, faults, owner.tune_seed)
+                    found |= {
+                        name: job._replace(on_end=partial(self._end_of_trial, job))
+                        for name, job in tuning.jobs(_trials_named(owner, method), needs).items()
+                    }
+            for evaluation in self._evaluations(study):
+                if self._record(evaluation) is None:
+                    needs = self._add_models(found, study, evaluation.length, evaluation.faults, evaluation.seed)
+                    owner = tuning_study(self.plan, study, evaluation.method)
+                    trials = [n for n in found if n.startswith(f"{_trials_named(owner, evaluation.method)} ")]
+                    found[evaluation.name] = Job(
+                        partial(self._command, evaluation),
+                        self._directory(evaluation).with_suffix(".log"),
+                        lambda: False,
+                        (*needs, *trials),
+                        on_end=partial(self._end_of_evaluation, evaluation),
+                    )
+        return found
+
+    def amount(self, study: Study) -> Amount:
+        """Return the missing part of a study; models and trials that another study shares count for both."""
+        models, seconds, trials, evaluations, total = set[Path](), 0.0, 0, 0, 0
+        for method in study.methods:
+            owner = tuning_study(self.plan, study, method)
+            tuning = self.tuning(owner, method)
+            missing = sum(not tuning.is_finished(number) for number in range(tuning.count))
+            trials, total = trials + missing, total + tuning.count
+            seconds += missing * self._seconds(owner, method)
+            if missing:
+                models.add(self._models(owner, *owner.tuned_at, owner.tune_seed).directory)
+        for one in self._evaluations(study):
+            total += 1
+            if self._record(one) is None:
+                evaluations, seconds = evaluations + 1, seconds + self._seconds(study, one.method)
+                models.add(self._models(study, one.length, one.faults, one.seed).directory)
+        missing_models = [] if study.model else [path for path in models if not (path / "start").exists()]
+        seconds += len(missing_models) * MODEL_SECONDS[study.critic]
+        return Amount(len(missing_models), trials, evaluations, total, seconds)
+
+    def tuning(self, study: Study, method: str) -> Tuning:
+        """Return the search of a method, with the trials of its directory and of its records."""
+        key = (study.name, study.task, study.critic, method)
+        if key not in self.tunings:
+            length, faults = study.tuned_at
+            shared = [*study.at(length=length, faults=faults), f"run.seed={study.tune_seed}"]
+            shared += [f"data.eval_seed={study.tune_eval_seed}"]
+            models = self._models(study, length, faults, study.tune_seed)
+            of_method = self._of_method(study, method, models)
+            tuning = Tuning(
+                method,
+                self._recipe(study),
+                shared,
+                of_method,
+                self.runs / study.name / study.task / study.critic / "tuning" / method,
+                study.trials_of(method),
+                study.tune_seed,
+                self.program,
+                minimise=lower_is_better(built_in(study.task).metric),
+                on_trial=partial(self._keep_trial, study, method),
+            )
+            tuning.restore(list(self._recorded_trials(study, method, tuning)))
+            self.tunings[key] = tuning
+        return self.tunings[key]
+
+    def _recorded_trials(self, study: Study, method: str, tuning: Tuning) -> Iterator[Trial]:
+        """Yield the trials of a search that have records.
+
+        Raises:
+            ConfigError: if a record was made with other settings than the plan's.
+        """
+        base, fixed = self._base(study), load_recipe(self._recipe(study), [*tuning.overrides, *tuning.of_method])
+        searched = set(tuning.space.searched)
+        wanted = {name: value for name, value in settings_between(base, fixed).items() if name not in searched}
+        for record in self.known.values():
+            place = Place(*(record[name] for name in Place._fields))
+            if place._replace(trial=None) != self._place(study, method, *study.tuned_at, study.tune_seed, trial=True):
+                continue
+            there = {name: value for name, value in record["settings"].items() if name not in searched}
+            if there != wanted:
+                raise ConfigError(
+                    f"the records of study {study.name!r} hold trials of {method} on {study.task} with other settings "
+                    f"({_differences(there, wanted)}); give the study another name, or remove the records"
+                )
+            values = {
+                name: record["settings"].get(name, value_in(base, one)) for name, one in tuning.space.searched.items()
+            }
+            error = record.get("error", "")
+            yield Trial(int(place.trial or 0), values, None if error else record["curve"][-1]["value"], error)
+
+    def _evaluations(self, study: Study) -> Iterator[Evaluation]:
+        """Yield the evaluations of a study, the methods of a seed beside one another."""
+        for seed, length, faults in product(study.seeds, study.lengths, study.faults):
+            for method in study.methods:
+                for number, variant in enumerate(study.variants()):
+                    yield Evaluation(study, method, length, faults, seed, variant, number)
+
+    def _overrides(self, one: Evaluation) -> list[str]:
+        """Return the settings of an evaluation, each as "section.key=value"; those of the best trial are last."""
+        study = one.study
+        models = self._models(study, one.length, one.faults, one.seed)
+        found = [*study.at(length=one.length, faults=one.faults), f"run.seed={one.seed}"]
+        found += [f"data.eval_seed={EVALUATION_ITEMS + one.seed}", *self._of_method(study, one.method, models)]
+        best = self.tuning(tuning_study(self.plan, study, one.method), one.method).best
+        return [*found, *as_overrides(best.settings if best else {}), *as_overrides(one.variant)]
+
+    def _record(self, one: Evaluation) -> Record | None:
+        """Return the record of an evaluation with the best settings so far; None if the search is not finished."""
+        tuning = self.tuning(tuning_study(self.plan, one.study, one.method), one.method)
+        if tuning.count and not tuning.finished:
+            return None
+        recipe = load_recipe(self._recipe(one.study), self._overrides(one))
+        place = self._place(one.study, one.method, one.length, one.faults, one.seed)
+        key = key_of({**place._asdict(), "settings": settings_between(self._base(one.study), recipe)})
+        return self.known.get(key)
+
+    def _command(self, one: Evaluation) -> list[str]:
+        return run_command(
+            self.program, one.method, self._recipe(one.study), self._directory(one), self._overrides(one)
+        )
+
+    def _end_of_models(self, log: Path, name: str, code: int) -> bool:
+        self.ended.append(name)
+        return code == 0 or self._failure(name, code, log)
+
+    def _end_of_evaluation(self, one: Evaluation, name: str, code: int) -> bool:
+        """Keep the record of an evaluation whose process has ended."""
+        self.ended.append(name)
+        directory = self._directory(one)
+        log = directory.with_suffix(".log")
+        if code not in FINISHED and not run_failed(code, log):
+            return self._failure(name, code, log)
+        place = self._place(one.study, one.method, one.length, one.faults, one.seed)
+        try:
+            record = record_of(
+                directory,
+                place,
+                self._base(one.study),
+                asked=load_recipe(self._recipe(one.study), self._overrides(one)),
+                error="" if code in FINISHED else last_line(log),
+            )
+        except DataError:  # it failed in its first step
+            return self._failure(name, code, log)
+        self._keep(record)
+        if not self.plan.keep_runs:
+            remove_run(directory)
+        return True
+
+    def _end_of_trial(self, job: Job, name: str, code: int) -> bool:
+        """Note the end of a trial; then its directory may go."""
+        self.ended.append(name)
+        try:
+            ended = bool(job.on_end and job.on_end(name, code))
+        except TrainingError:
+            return self._failure(name, code, job.log)
+        if not self.plan.keep_runs:
+            remove_run(job.log.with_suffix(""))
+        return ended
+
+    def _keep_trial(self, study: Study, method: str, trial: Trial, directory: Path) -> None:
+        place = self._place(study, method, *study.tuned_at, study.tune_seed, trial=True)._replace(trial=trial.number)
+        tuning = self.tuning(study, method)
+        asked = load_recipe(self._recipe(study), tuning.settings_of(trial))
+        try:
+            self._keep(record_of(directory, place, self._base(study), asked=asked, error=trial.error))
+        except DataError:
+            if not trial.error:
+                raise
+            note(f"{directory}: the trial failed in its first step, and has no record", warning=True)
+
+    def _keep(self, record: Record) -> None:
+        append_record(self.records, record)
+        self.known[key_of(record)] = record
+
+    def _failure(self, name: str, code: int, log: Path) -> bool:
+        """Count a job that failed for another reason than its settings; the third ends the work.
+
+        Raises:
+            TrainingError: if it is the third.
+        """
+        self.failed.append(f"{name} stopped with exit code {code}: {last_line(log)} (all its output is in {log})")
+        note(self.failed[-1], warning=True)
+        if len(self.failed) == MOST_FAILURES:
+            raise TrainingError(f"{MOST_FAILURES} jobs failed:\n" + "\n".join(self.failed))
+        return False
+
+    def _add_models(self, jobs: dict[str, Job], study: Study, length: int, faults: float, seed: int) -> tuple[str, ...]:
+        """Add the job that makes the models of a run, if they are missing; return the names of the needed jobs."""
+        if study.model:
+            return ()
+        made = self._models(study, length, faults, seed)
+        name = f"models {made.directory.relative_to(self.models)}"
+        recipe = load_recipe(self._recipe(study), made.overrides)
+        refuse_other_settings(
+            made.directory,
+            recipe,
+            way_out="Name another directory with --models DIR, or in runs of the plan",
+        )
+        files = _files(study, made)
+        if all((made.directory / file).exists() for file in files):
+            return ()
+        words = [*self.program, "experiment", str(self._recipe(study)), "--models-in", str(made.directory)]
+        words += [word for setting in made.overrides for word in ("--set", setting)]
+        words += ["--phases", ",".join(made.more)]
+        jobs[name] = Job(
+            partial(list, words),
+            made.directory.with_suffix(".log"),
+            lambda: False,
+            on_end=partial(self._end_of_models, made.directory.with_suffix(".log")),
+        )
+        return (name,)
+
+    def _models(self, study: Study, length: int, faults: float, seed: int) -> Models:
+        """Return the models of a run, which all studies of the task and the critic share."""
+        program = ["sft.after_reward_model=0"] if study.critic == "program" else []
+        parts = ["program"] if program else []
+        parts += [f"length-{length}"] if length else []
+        parts += [f"faults-{faults:g}"] if faults != 1.0 else []
+        name = "-".join([*parts, f"seed-{seed}"])
+        overrides = (*study.at(length=length, faults=faults), *program, f"run.seed={seed}")
+        sharing = [
+            one
+            for one in self.plan.study
+            if (one.task, one.critic) == (study.task, study.critic) and seed in (*one.seeds, one.tune_seed)
+        ]
+        more = sorted({METHODS[method].needs for one in sharing for method in one.methods} - {""})
+        return Models(self.models / study.task / name, overrides, tuple(more))
+
+    def _of_method(self, study: Study, method: str, models: Models) -> list[str]:
+        """Return the settings of a method, each as "section.key=value"."""
+        if study.critic == "reward_model":
+            return settings(method, study.task, models.directory)
+        start = study.model or models.directory / "start"
+        learned = ["critic.use=''", "critic.model=''", "refresh.steps=[]", "refresh.audit=0"]
+        return [f"model.path='{start}'", *learned, *METHODS[method].settings]
+
+    def _directory(self, one: Evaluation) -> Path:
+        study = one.study
+        name = f"{one.method}-{one.number}" if one.study.vary else one.method
+        place = self.runs / study.name / study.task / study.critic / f"seed-{one.seed}"
+        return place / f"length-{one.length}-faults-{one.faults:g}" / name
+
+    def _seconds(self, study: Study, method: str) -> float:
+        """Return the expected seconds of a run: the mean of recorded runs of the study, of the method if it has any."""
+        same = [
+            record
+            for record in self.known.values()
+            if (record["study"], record["task"], record["critic"]) == (study.name, study.task, study.critic)
+        ]
+        spent = [record["seconds"] for record in same if record["method"] == method] or [r["seconds"] for r in same]
+        if spent:
+            return EVALUATIONS * fmean(spent)
+        steps = load_recipe(self._recipe(study), study.settings).run.steps
+        return RUN_SECONDS[study.critic] * steps / 60
+
+    def _recipe(self, study: Study) -> Path:
+        return self.path.parent / study.recipe
+
+    def _base(self, study: Study) -> Recipe:
+        return load_recipe(self._recipe(study))
+
+    @staticmethod
+    def _place(study: Study, method: str, length: int, faults: float, seed: int, *, trial: bool = False) -> Place:
+        purpose = "tuning" if trial else "evaluation"
+        return Place(study.name, study.task, length, faults, study.critic, method, purpose, None, seed)
+
+
+def _named(study: Study) -> str:
+    return f"{study.name} {study.task} {study.critic}"
+
+
+def _trials_named(study: Study, method: str) -> str:
+    return f"{_named(study)} {method} trial"
+
+
+def _files(study: Study, made: Models) -> list[str]:
+    """Return the files and directories of finished models."""
+    if study.critic == "program":
+        return ["sft", "start"]
+    return ["sft", "annotations.jsonl", "reward_model", "start", *made.more]
+
+
+def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    names = sorted({*there, *wanted})
+    return "; ".join(
+        f"{name}: {there.get(name, 'as the recipe')} → {wanted.get(name, 'as the recipe')}"
+        for name in names
+        if there.get(name) != wanted.get(name)
+    )

@@ -1,0 +1,228 @@
+"""A plan of studies, read from TOML: which methods are tuned and evaluated on which tasks, lengths, faults and seeds.
+
+runs = "runs/results"            # directory of models and runs
+records = "docs/results/runs"    # directory of the records of finished runs
+
+[[study]]
+name = "leading"
+task = "qa"
+recipe = "quickstart-qa.toml"    # beside the plan
+methods = ["text2grad", "grpo"]
+seeds = [0, 1, 2, 3, 4]
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from text2grad.config import Recipe, load_recipe
+from text2grad.errors import ConfigError, DataError, check_known
+from text2grad.experiments.methods import EARLIER_NAMES, METHODS
+from text2grad.experiments.search_space import as_overrides
+from text2grad.files import read_text
+
+EVALUATION_ITEMS = 10
+"""`data.eval_seed` of an evaluation is its seed plus this."""
+
+Seed = Annotated[int, Field(ge=0)]
+Some = Field(min_length=1, strict=False)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Study(_Strict):
+    """Methods on one task; several studies may share a name, one for each task."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    """Of the file of its records."""
+    task: str
+    """Name of the task in records; `data.task` of the recipe."""
+    recipe: str
+    """The base recipe, a path from the directory of the plan."""
+    critic: Literal["program", "reward_model"] = "reward_model"
+    """The task's program critic, or the learned reward model."""
+    model: str = ""
+    """A pretrained policy; empty makes the policies by the phases before RL."""
+    methods: Annotated[tuple[str, ...], Some]
+    """Names of methods."""
+    seeds: Annotated[tuple[Seed, ...], Some]
+    """Seeds of the evaluations, over all phases."""
+    lengths: Annotated[tuple[int, ...], Some] = (0,)
+    """Values of `length_setting`; 0 is the recipe's own."""
+    length_setting: str = "data.length"
+    """The setting that makes answers longer."""
+    with_length: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
+    """Length → further settings of its runs, such as a higher rollout.max_new_tokens."""
+    faults: Annotated[tuple[float, ...], Some] = (1.0,)
+    """Values of data.faults."""
+    vary: Mapping[str, Annotated[tuple[Any, ...], Some]] = {}
+    """ "section.key" → values; each evaluation is run with each combination, over the best settings."""
+    trials: Seed = 12
+    """Tuning trials of a leading method; 0 evaluates the default settings."""
+    other_trials: Seed = 6
+    """Tuning trials of the other methods."""
+    tuned_in: str = ""
+    """Name of a study of the plan whose tuning of the same task and critic is taken, for the methods that it has."""
+    tune_length: int | None = None
+    """Length of the tuning; the last of `lengths` if left out."""
+    tune_faults: float | None = None
+    """Faults of the tuning; the first of `faults` if left out."""
+    tune_seed: Seed = 100
+    """Seed of the tuning's models and runs, and of the search."""
+    tune_eval_seed: Seed = 1
+    """data.eval_seed of the tuning."""
+    settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Settings of all runs, each as "section.key=value"."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> "Study":
+        if self.tune_seed in self.seeds:
+            raise ValueError(f"tune_seed = {self.tune_seed} is one of the seeds; tune on another")
+        if self.tune_eval_seed in [EVALUATION_ITEMS + seed for seed in self.seeds]:
+            raise ValueError(
+                f"tune_eval_seed = {self.tune_eval_seed} chooses held-out items of an evaluation (its seed + "
+                f"{EVALUATION_ITEMS}); choose another"
+            )
+        known = {str(length) for length in (*self.lengths, self.tuned_at[0])}
+        if set(self.with_length) - known:
+            raise ValueError(f"with_length names {sorted(set(self.with_length) - known)}, which no run has")
+        for name in ("methods", "seeds", "lengths", "faults"):
+            listed = getattr(self, name)
+            if len(set(listed)) < len(listed):
+                raise ValueError(f"{name} = {list(listed)} names a value twice")
+        return self
+
+    @property
+    def tuned_at(self) -> tuple[int, float]:
+        """Length and faults of the tuning."""
+        length = self.lengths[-1] if self.tune_length is None else self.tune_length
+        return length, self.faults[0] if self.tune_faults is None else self.tune_faults
+
+    def trials_of(self, method: str) -> int:
+        """Return the number of a method's tuning trials."""
+        return self.trials if METHODS[method].leading else self.other_trials
+
+    def variants(self) -> list[dict[str, Any]]:
+        """Return the combinations of varied settings, one empty if nothing varies."""
+        return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
+
+    def at(self, *, length: int, faults: float) -> list[str]:
+        """Return the settings of all runs at a length and a rate of faults, each as "section.key=value"."""
+        longer = [f"{self.length_setting}={length}"] if length else []
+        longer += self.with_length.get(str(length), ())
+        return [*self.settings, *longer, *([f"data.faults={faults}"] if faults != 1.0 else [])]
+
+
+class Plan(_Strict):
+    """Studies, and where their runs and records are."""
+
+    runs: str
+    """Directory of models and runs."""
+    records: str
+    """Directory of the records of finished runs."""
+    keep_runs: bool = False
+    """Keep the directories of recorded runs; otherwise they are removed."""
+    study: Annotated[tuple[Study, ...], Some]
+    """The studies."""
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan, and check its recipes, methods and settings.
+
+    Raises:
+        ConfigError: if something is wrong; names the study.
+    """
+    try:
+        data = tomllib.loads(read_text(path))
+    except (DataError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: no plan of studies: {error}") from error
+    try:
+        plan = Plan.model_validate(_with_current_names(data))
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {_explain(dict(item), data)}" for item in error.errors())) from error
+    places = [(study.name, study.task, study.critic) for study in plan.study]
+    for study in plan.study:
+        if places.count((study.name, study.task, study.critic)) > 1:
+            raise ConfigError(
+                f"{path}: two studies are named {study.name!r} with task {study.task!r} and critic {study.critic!r}; "
+                "choose another name, or join them"
+            )
+        try:
+            _check(study, plan, path)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: study {study.name!r}, task {study.task!r}: {error}") from error
+    return plan
+
+
+def tuning_study(plan: Plan, study: Study, method: str) -> Study:
+    """Return the study that tunes a method of a study."""
+    same = (study.task, study.critic)
+    found = [one for one in plan.study if one.name == study.tuned_in and (one.task, one.critic) == same]
+    return found[0] if found and method in found[0].methods else study
+
+
+def _check(study: Study, plan: Plan, path: Path) -> None:
+    recipe = load_recipe(path.parent / study.recipe)
+    if recipe.data.task != study.task:
+        raise ConfigError(f"{study.recipe} has data.task = {recipe.data.task!r}; name its task")
+    if study.tuned_in and study.tuned_in not in [one.name for one in plan.study if one is not study]:
+        raise ConfigError(f"tuned_in = {study.tuned_in!r} is no other study of the plan")
+    learned = study.critic == "reward_model"
+    if learned and study.model:
+        raise ConfigError(
+            'a pretrained model has no learned reward model of the pipeline; set critic = "program", or leave model out'
+        )
+    for method in study.methods:
+        check_known("methods", method, tuple(METHODS))
+        if METHODS[method].needs and not learned:
+            raise ConfigError(
+                f'the method {method} needs a {METHODS[method].needs}, which critic = "program" does not make; '
+                'leave it out, or set critic = "reward_model"'
+            )
+    for length, faults in {*product(study.lengths, study.faults), study.tuned_at}:
+        for variant in study.variants():
+            made = load_recipe(
+                path.parent / study.recipe, [*study.at(length=length, faults=faults), *as_overrides(variant)]
+            )
+            _refuse_no_items(made)
+
+
+def _refuse_no_items(recipe: Recipe) -> None:
+    if not recipe.data.eval_examples:
+        raise ConfigError("data.eval_examples = 0 leaves no held-out items to compare methods on")
+
+
+def _with_current_names(data: Any) -> Any:
+    """Return a plan whose methods have the names of this version."""
+    studies = data.get("study", [])
+    if not isinstance(studies, list) or not all(isinstance(one, Mapping) for one in studies):
+        return data
+    renamed = [
+        {**one, "methods": [EARLIER_NAMES.get(name, name) for name in one["methods"]]}
+        if isinstance(one.get("methods"), list) and all(isinstance(name, str) for name in one["methods"])
+        else one
+        for one in studies
+    ]
+    return {**data, "study": renamed}
+
+
+def _explain(item: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    place: Sequence[Any] = item["loc"]
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if len(place) > 1 and place[0] == "study" and isinstance(place[1], int):
+        study = data["study"][place[1]]
+        named = f"study {study.get('name', place[1] + 1)!r}" if isinstance(study, Mapping) else f"study {place[1] + 1}"
+        key = ".".join(map(str, place[2:]))
+        known = f"; keys: {', '.join(Study.model_fields)}" if item["type"] == "extra_forbidden" else ""
+        value = f" = {item['input']!r}" if item["type"] not in ("missing", "extra_forbidden") else ""
+        return f"{named}: {f'{key}{value}: ' if key else ''}{message}{known}"
+    known = f"; keys: {', '.join(Plan.model_fields)}" if item["type"] == "extra_forbidden" else ""
+    return f"{'.'.join(map(str, place))}: {message}{known}"

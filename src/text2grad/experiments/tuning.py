@@ -1,0 +1,274 @@
+"""The search for the best settings of one method: trials, each a run in a process of its own.
+
+    tuning.json        the method, the seed, and settings and value of every trial
+    trial-000/         the run of a trial, and its log beside it
+
+The settings of a trial are written before it starts, and its value when it ends. After a kill at any moment the same
+search goes on: a finished trial is not run again, and a trial under way is resumed from its last checkpoint.
+
+A run that stops because its loss or gradient is not finite, because the critic cannot judge what the policy became, or
+for want of memory is a failed trial, which counts as the worst of the finished ones. Any other error says nothing about
+the settings, and ends the search; so does a first round in which every trial fails.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from text2grad.config import Recipe, changed_settings, load_recipe, make_recipe
+from text2grad.errors import CheckpointError, ConfigError, TrainingError
+from text2grad.experiments.jobs import Job, last_line
+from text2grad.experiments.methods import METHODS
+from text2grad.experiments.records import rounded
+from text2grad.experiments.reports.run_report import read_run
+from text2grad.experiments.search_space import ROUND, SearchSpace, Trial, as_overrides
+from text2grad.files import to_json, write_atomically
+from text2grad.progress import note
+
+FILE = "tuning.json"
+FAILURES = ("TrainingError", "OutOfMemory", "CriticError", "out of memory")
+"""Beginnings of the last line of a run whose settings are at fault."""
+
+FINISHED = (0, 3)  # exit codes of a finished run; 3: the critic labelled nothing
+OF_ERROR = (1, 2)  # exit codes of an error; others are signals
+
+OnTrial = Callable[[Trial, Path], None]
+
+
+def run_failed(code: int, log: Path) -> bool:
+    """Return whether the exit code and the log of a run show a failure of its settings, as a divergence."""
+    return code in OF_ERROR and last_line(log).startswith(FAILURES)
+
+
+def run_command(
+    program: Sequence[str], method: str, recipe: Path, directory: Path, overrides: Sequence[str]
+) -> list[str]:
+    """Return the command line that runs a method, or resumes its run.
+
+    Args:
+        program: the command line of text2grad.
+        method: a key of `METHODS`.
+        recipe: TOML file.
+        directory: of the run.
+        overrides: settings, each as "section.key=value".
+    """
+    command = METHODS[method].command
+    words = [*program, command, *([method] if command == "rival" else []), str(recipe), "--out", str(directory)]
+    words += [word for setting in overrides for word in ("--set", setting)]
+    return [*words, "--resume"] if (directory / "run.json").exists() else words
+
+
+@dataclass(slots=True)
+class Tuning:
+    """One search.
+
+    Attributes:
+        method: a key of `METHODS`.
+        recipe: TOML file.
+        overrides: settings that every method shares, each as "section.key=value"; ranges follow from them.
+        of_method: settings of the method.
+        out: directory of the search.
+        count: number of trials.
+        seed: of the search.
+        program: the command line of text2grad.
+        minimise: whether a small value of the main metric is good.
+        on_trial: called with each trial that ends and the directory of its run.
+        space: the searched settings.
+        trials: so far, by number.
+    """
+
+    method: str
+    recipe: Path
+    overrides: Sequence[str]
+    of_method: Sequence[str]
+    out: Path
+    count: int
+    seed: int
+    program: Sequence[str]
+    minimise: bool = False
+    on_trial: OnTrial = lambda trial, directory: None
+    space: SearchSpace = field(init=False)
+    trials: dict[int, Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Load the recipe, and the trials of an earlier process.
+
+        Raises:
+            ConfigError: if a setting is wrong, or the directory holds another search.
+            CheckpointError: if its file cannot be read.
+        """
+        full = load_recipe(self.recipe, [*self.overrides, *self.of_method])
+        refuse_no_items(full, self.recipe)
+        self.space = SearchSpace.of(METHODS[self.method].searched, load_recipe(self.recipe, self.overrides), full)
+        path = self.out / FILE
+        if path.exists():
+            self._read(path, full)
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best value, the first of equal ones; None while no trial has a value."""
+        return next((trial for trial in self.ranked() if trial.value is not None), None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every trial has ended."""
+        return self.ended == self.count
+
+    @property
+    def ended(self) -> int:
+        """Number of the trials that have ended."""
+        return sum(self.is_finished(number) for number in range(self.count))
+
+    def ranked(self) -> list[Trial]:
+        """Return the trials that have ended, the best first, failed ones last."""
+        found = [trial for _, trial in sorted(self.trials.items()) if trial.finished]
+        sign = 1.0 if self.minimise else -1.0
+        return sorted(found, key=lambda one: float("inf") if one.value is None else sign * one.value)
+
+    def settings_of(self, trial: Trial) -> list[str]:
+        """Return all settings of a trial's run, each as "section.key=value"."""
+        return [*self.overrides, *self.of_method, *as_overrides(trial.settings)]
+
+    def directory(self, number: int) -> Path:
+        """Return the directory of a trial's run."""
+        return self.out / f"trial-{number:03d}"
+
+    def jobs(self, name: str = "trial", needs: Sequence[str] = ()) -> dict[str, Job]:
+        """Return the jobs of all trials by name; a trial needs the trials of the round before.
+
+        Args:
+            name: begins the names of the jobs.
+            needs: names of the jobs that all trials need.
+        """
+        names = [f"{name} {number}" for number in range(self.count)]
+        found = {}
+        for number, label in enumerate(names):
+            before = number // ROUND * ROUND
+            found[label] = Job(
+                partial(self._command, number),
+                self.directory(number).with_suffix(".log"),
+                partial(self.is_finished, number),
+                (*needs, *names[max(0, before - ROUND) : before]),
+                on_end=partial(self._end, number),
+            )
+        return found
+
+    def restore(self, trials: Sequence[Trial]) -> None:
+        """Take finished trials from elsewhere, where this search has no finished trial of the number."""
+        for trial in trials:
+            if trial.number < self.count and not self.is_finished(trial.number):
+                self.trials[trial.number] = trial
+
+    def write(self) -> None:
+        """Write the file of the search."""
+        best = self.best
+        known = {
+            "method": self.method,
+            "seed": self.seed,
+            "minimise": self.minimise,
+            "recipe": load_recipe(self.recipe, [*self.overrides, *self.of_method]).model_dump(mode="json"),
+            "space": {setting: asdict(one) for setting, one in self.space.searched.items()},
+            "trials": [asdict(trial) for _, trial in sorted(self.trials.items())],
+            "best": best.number if best else None,
+            "at_edge": self.space.at_edge(best.settings) if best else [],
+        }
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.out / FILE, to_json(known, indent=1) + b"\n")
+
+    def is_finished(self, number: int) -> bool:
+        """Return whether a trial has ended."""
+        return number in self.trials and self.trials[number].finished
+
+    def _command(self, number: int) -> list[str]:
+        """Return the command of a trial, whose settings are on disk before it starts."""
+        if number not in self.trials:
+            self._propose(number)
+        settings = self.settings_of(self.trials[number])
+        return run_command(self.program, self.method, self.recipe, self.directory(number), settings)
+
+    def _propose(self, number: int) -> None:
+        """Propose the trials of a trial's round that are not known yet."""
+        start = number // ROUND * ROUND
+        first = max(1, start)
+        proposed = self.space.propose(
+            [self.trials[earlier] for earlier in range(start)],
+            seed=self.seed,
+            first=first,
+            count=start + ROUND - first,
+            minimise=self.minimise,
+        )
+        of_round = {0: self.space.default} if start == 0 else {}
+        of_round |= dict(enumerate(proposed, start=first))
+        for known, settings in of_round.items():
+            if known < self.count:
+                self.trials.setdefault(known, Trial(known, settings))
+        self.write()
+
+    def _end(self, number: int, name: str, code: int) -> bool:
+        """Note the value or the failure of a trial whose process has ended."""
+        trial, directory, log = self.trials[number], self.directory(number), self.directory(number).with_suffix(".log")
+        where = f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}. "
+        if code in FINISHED:
+            trial = replace(trial, value=final_value(directory))
+        elif not run_failed(code, log):
+            raise TrainingError(f"{where}The same command goes on with this trial")
+        elif self.best or self.ended < min(ROUND, self.count) - 1:
+            trial = replace(trial, error=last_line(log))
+            note(f"{name} failed and counts as the worst: {trial.error}", warning=True)
+        else:
+            raise TrainingError(f"{where}All trials so far failed: mend the recipe")
+        self.on_trial(trial, directory)
+        self.trials[number] = trial
+        self.write()
+        return True
+
+    def _read(self, path: Path, recipe: Recipe) -> None:
+        try:
+            known = json.loads(path.read_bytes())
+            trials = {trial["number"]: Trial(**trial) for trial in known["trials"]}
+            before = make_recipe(known["recipe"], where=str(path), warn=False).model_dump(mode="json")
+            told = {"--method": (known["method"], self.method), "--seed": (known["seed"], self.seed)}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"cannot read {path}: {error}. Restore it from a backup, or choose another directory with --out DIR"
+            ) from error
+        now = recipe.model_dump(mode="json")
+        changed = [f"{option}: {was} → {wanted}" for option, (was, wanted) in told.items() if was != wanted]
+        changed += changed_settings(before, now)
+        if before["run"]["steps"] != now["run"]["steps"]:
+            changed.append(f"run.steps: {before['run']['steps']} → {now['run']['steps']}")
+        if changed:
+            raise ConfigError(
+                f"{self.out} holds another search; {'; '.join(changed)}. Continue with the same settings, or choose "
+                "another directory with --out DIR"
+            )
+        self.trials = trials
+
+
+def final_value(directory: Path) -> float:
+    """Return the mean of a finished run's main metric over its held-out items, at the final evaluation."""
+    last = read_run(directory).evaluations[-1]
+    return rounded(float(last["metrics"][last["metric"]]))  # as in its record, from which a search may go on
+
+
+def remove_run(directory: Path) -> None:
+    """Remove the directory of a run and its log."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.with_suffix(".log").unlink(missing_ok=True)
+
+
+def refuse_no_items(recipe: Recipe, path: Path) -> None:
+    """Refuse a recipe whose runs have no held-out items.
+
+    Raises:
+        ConfigError: if it has none.
+    """
+    data = recipe.data
+    if not data.eval_examples or not (data.task or data.held_out or data.held_out_file):
+        raise ConfigError(
+            f"{path} holds out no items, by which trials are compared: set data.held_out = 0.1 or data.held_out_file, "
+            "and data.eval_examples above 0"
+        )
