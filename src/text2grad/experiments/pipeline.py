@@ -292,8 +292,7 @@ class Pipeline:
 def training_lengths(task: Task) -> list[int]:
     """Return the lengths of the demonstrations in the order of training: each at most half of the next, up to three.
 
-    A model of 0.1 million parameters that summarizes eight posts is at a fact F1 of 0.14 after 600 steps on eight
-    posts, and at 0.44 after 800 steps on two and 500 on eight posts, for as many sentences (docs/log.md).
+    On the longest items alone, a small model does not learn in the same time to find the right part (docs/log.md).
     """
     lengths = [task.settings.length]
     while len(lengths) < STAGES and (shorter := [one for one in task.lengths if 2 * one <= lengths[0]]):
