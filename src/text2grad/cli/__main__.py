@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    evidence = (tune, experiment, results)
+    evidence = (compare, analyse, tune, experiment, results)
     for module in (
         quickstart,
         sft,
@@ -68,8 +68,6 @@ def parser() -> argparse.ArgumentParser:
         rehearse,
         train,
         rival,
-        compare,
-        analyse,
         generate,
         *feedback,
         *critics,
