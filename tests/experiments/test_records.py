@@ -100,7 +100,9 @@ def test_a_run_without_metric_has_rewards_as_items(run: Path) -> None:
 def test_a_run_without_evaluations_has_no_record(run: Path) -> None:
     for file in (run / "evaluations").iterdir():
         file.unlink()
-    with pytest.raises(DataError, match="has no evaluation on held-out items; a record needs data.eval_examples above"):
+    with pytest.raises(
+        DataError, match=r"has no evaluation on held-out items; a record needs data\.eval_examples above"
+    ):
         record_of(run, PLACE, BASE)
 
 

@@ -35,6 +35,15 @@ def test_every_end_of_every_range_is_a_recipe(method: str) -> None:
                 assert getattr(getattr(made, section), key) == value
 
 
+def test_an_ablation_is_not_searched_away() -> None:
+    """γ = 1 is searched over other settings than γ; a rival may search what it sets, such as its group size."""
+    assert SEARCH_SPACE["gamma"].setting == "ppo.gamma"
+    assert set(METHODS["text2grad"].searched) - set(METHODS["gamma_1"].searched) == {"gamma"}
+    assert set(METHODS["text2grad"].searched) - set(METHODS["negative_only"].searched) == {"positive"}
+    assert METHODS["strict"].searched == METHODS["text2grad"].searched
+    assert "group_size" in METHODS["grpo"].searched
+
+
 def test_ranges_are_the_same_for_every_method_and_follow_from_the_base_alone() -> None:
     base = recipe_of("quickstart-qa")
     with_method = recipe_of("quickstart-qa", "optim.lr=0.5", "model.value=none")

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import STDOUT
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pretended_runs import PROGRAM
+from pretended_runs import PROGRAM, Process
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.experiments.jobs import run_jobs
 from text2grad.experiments.tuning import Tuning
@@ -27,7 +29,8 @@ steps = 3
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
     monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
-    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("text2grad.experiments.jobs.subprocess", SimpleNamespace(Popen=Process, STDOUT=STDOUT))
     (tmp_path / "recipe.toml").write_text(RECIPE)
     faults(tmp_path)
 

@@ -49,7 +49,7 @@ def record(method: str = "text2grad", seed: int = 0, **fields: Any) -> Record:
         "study": "made",
         "task": "summarization",
         "length": 8,
-        "faults": None,
+        "faults": 1.0,
         "critic": "program",
         "method": method,
         "purpose": "evaluation",
@@ -91,13 +91,13 @@ def trials(method: str, values: Sequence[float], **fields: Any) -> list[Record]:
 
 
 def study(
-    methods: Mapping[str, float] = VALUES, *, seeds: int = 5, lengths: Sequence[int | None] = (8,), **fields: Any
+    methods: Mapping[str, float] = VALUES, *, seeds: int = 5, lengths: Sequence[int] = (8,), **fields: Any
 ) -> list[Record]:
     """Return evaluations of methods at some lengths; with the length numbers fall behind spans."""
     found = []
     for length in lengths:
         for method, value in methods.items():
-            lost = 0.0 if method == "text2grad" else 0.02 * np.log2(length or 1)
+            lost = 0.0 if method == "text2grad" else 0.02 * np.log2(max(length, 1))
             found += [record(method, seed, value=value - lost, **{"length": length, **fields}) for seed in range(seeds)]
     return found
 

@@ -1,26 +1,25 @@
 """A program in place of `text2grad` whose runs take no time: `train` writes a finished run, its value by its settings.
 
-    python tests/helpers/pretended_runs.py train RECIPE --out DIR --set SECTION.KEY=VALUE ... [--resume]
-    python tests/helpers/pretended_runs.py experiment RECIPE --models-in DIR --phases MORE --set ...
+    train RECIPE --out DIR --set SECTION.KEY=VALUE ... [--resume]
+    experiment RECIPE --models-in DIR --phases MORE --set ...
 
 The value is 1 − (log10(optim.lr) + 3)², best at a learning rate of 1e-3. Each start is a line of the file in the
-environment variable JOURNAL; the variable FAULTS holds {directory's name: [exit code, message]}, each used once unless
-its third value is true.
+environment variable JOURNAL; the file in FAULTS holds {directory's name: [exit code, message, also when resumed]}.
+`Process` takes the place of `subprocess.Popen`, and runs the program in this process.
 """
 
 import argparse
 import json
 import math
 import os
-import signal
-import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from text2grad.config import Recipe, load_recipe
 from text2grad.files import to_json
 
-PROGRAM = [sys.executable, str(Path(__file__))]
+PROGRAM = ["text2grad"]
 ITEMS = 4
 
 
@@ -47,8 +46,8 @@ def write_run(directory: Path, recipe: Recipe, values: list[float], *, finished:
         (directory / "evaluations" / f"{step:06d}.json").write_bytes(to_json(evaluation))
 
 
-def main() -> int:
-    """Pretend to train, or to make models."""
+def pretend(argv: Sequence[str], log: IO[bytes]) -> int:
+    """Pretend to train, or to make models; return the exit code."""
     parser = argparse.ArgumentParser()
     add = parser.add_argument
     add("command")
@@ -58,14 +57,14 @@ def main() -> int:
     add("--phases")
     add("--set", dest="overrides", action="append", default=[])
     add("--resume", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     recipe = load_recipe(args.recipe[-1], args.overrides)
     directory = args.out or args.models_in
     with Path(os.environ["JOURNAL"]).open("a") as file:
         file.write(json.dumps([args.command, str(directory), args.resume, args.overrides]) + "\n")
     if args.models_in:
-        for name in ("sft", "start", "reward_model", "annotations.jsonl", *args.phases.split(",")):
-            (directory / name).mkdir(parents=True, exist_ok=True)
+        for name in args.phases.split(","):
+            (directory / name.replace("annotations", "annotations.jsonl")).mkdir(parents=True, exist_ok=True)
         return 0
     value = 1 - (math.log10(recipe.optim.lr) + 3) ** 2
     faults = Path(os.environ.get("FAULTS", os.devnull))
@@ -75,13 +74,23 @@ def main() -> int:
         write_run(directory, recipe, [value] * ITEMS, finished=False)
         if not again:
             faults.write_text(json.dumps(known))
-        print(message, flush=True)  # noqa: T201
-        if code < 0:
-            os.kill(os.getpid(), signal.Signals(-code))
+        log.write(f"{message}\n".encode())
         return int(code)
     write_run(directory, recipe, [value] * ITEMS)
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+class Process:
+    """A process that has ended when it starts."""
+
+    def __init__(self, command: Sequence[str], *, stdout: IO[bytes], **_: Any) -> None:
+        self.returncode = pretend(command[1:], stdout)
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def terminate(self) -> None:
+        """There is nothing to end."""
+
+    def wait(self) -> int:
+        return self.returncode

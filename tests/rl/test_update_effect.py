@@ -9,8 +9,9 @@ import torch
 
 import small_run
 from text2grad.models.batch import collate
+from text2grad.rl.ppo import TokenMean
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.types import Rollout
+from text2grad.types import Example, Rollout
 from tiny_models import own_logp
 
 STEPS = {"steps": 3, "save_every": 3}
@@ -97,6 +98,27 @@ def test_the_norms_are_those_of_the_gradients_by_plain_autograd(tmp_path: Path) 
             tokens += len(weights)
         squares = sum(float(p.grad.double().square().sum()) for p in before.model.policy_parameters())
         assert metrics[f"update/gradient_norm{name}"] == pytest.approx(squares**0.5 / tokens, rel=1e-3)
+
+
+def test_the_norms_follow_the_mean_of_the_loss(tmp_path: Path) -> None:
+    """Twice the weight of a response is twice its advantages."""
+    trainer = small_run.trainer(tmp_path / "run", run={**STEPS, "track_update": 1}, ppo={"loss_mean": "constant"})
+    batch = collate(rollouts((2, 3), (2, 6)), pad_id=0)
+    advantages, deltas = torch.ones(2, 6), [[1.0] * 3, [1.0] * 6]
+    constant = trainer.effect.before(0, batch, advantages, deltas)["update/gradient_norm"]
+    trainer.effect.loss_mean = TokenMean()
+    plain = trainer.effect.before(0, batch, advantages, deltas)["update/gradient_norm"]
+    assert constant == pytest.approx(plain * 9 / 2 / 6, rel=1e-5)  # Σ / (2 responses · 6 tokens), not Σ / 9
+    trainer.effect.loss_mean = TokenMean("response")
+    halved = torch.tensor([[1.0], [0.5]]).expand(2, 6)
+    response = trainer.effect.before(0, batch, advantages, deltas)["update/gradient_norm"]
+    trainer.effect.loss_mean = TokenMean()
+    weighted = trainer.effect.before(0, batch, halved, deltas)["update/gradient_norm"]
+    assert response == pytest.approx(weighted * 9 / 2 / 3, rel=1e-5)  # 1/(2·3) and 1/(2·6) in place of 1/9 and 1/18
+
+
+def rollouts(*lengths: tuple[int, int]) -> list[Rollout]:
+    return [Rollout(Example("x"), tuple(range(3, 3 + p)), tuple(range(4, 4 + r)), "y", False) for p, r in lengths]
 
 
 def test_nothing_is_left_in_the_gradients_and_micro_batches_change_no_norm(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ pictures. They state which runs are missing; no run is needed for the command to
 Also make the figures in README.md and in the other pages of --out again, between `<!-- results: NAME -->` and
 `<!-- end -->`, from the JSON files in --out. No model is loaded."""
 
+PLAN = Path("recipes/results.toml")
+
 EPILOG = """\
 examples:
   text2grad results
@@ -28,13 +30,10 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "results", run, about, DESCRIPTION, EPILOG).add_argument
     add("--runs", type=Path, metavar="DIR", help="records of runs, *.jsonl (default: runs in --out)")
     add("--out", type=Path, default=Path("docs/results"), metavar="DIR", help="pages and JSON (default: %(default)s)")
-    add(
-        "--readme",
-        type=Path,
-        default=Path("README.md"),
-        metavar="FILE",
-        help="a further page with blocks, if it exists",
-    )
+    more = "a further page with blocks, if it exists (default: %(default)s)"
+    add("--readme", type=Path, default=Path("README.md"), metavar="FILE", help=more)
+    planned = "plan of studies, whose missing runs are named (default: recipes/results.toml, if it exists)"
+    add("--plan", type=Path, metavar="FILE", help=planned)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.experiments import write_results
     from text2grad.progress import CONSOLE
 
-    written = write_results(args.runs or args.out / "runs", args.out, args.readme)
-    print_end(CONSOLE, ", ".join(map(str, written)))
+    plan = args.plan or (PLAN if PLAN.exists() else None)
+    written = write_results(args.runs or args.out / "runs", args.out, args.readme, plan)
+    print_end(CONSOLE, ", ".join(map(str, written)), note="" if written else "nothing: all pages are up to date")
     return 0

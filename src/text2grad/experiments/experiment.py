@@ -23,6 +23,7 @@ from text2grad.experiments.jobs import Job, last_line
 from text2grad.experiments.methods import METHODS, settings
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.phase_models import refuse_other_settings
+from text2grad.experiments.pipeline import PHASES, WITHOUT_REWARD_MODEL
 from text2grad.experiments.records import (
     Place,
     Record,
@@ -345,7 +346,7 @@ class Experiment:
             return ()
         words = [*self.program, "experiment", str(self._recipe(study)), "--models-in", str(made.directory)]
         words += [word for setting in made.overrides for word in ("--set", setting)]
-        words += ["--phases", ",".join(made.more)]
+        words += ["--phases", ",".join(_phases(study, made))]
         jobs[name] = Job(
             partial(list, words),
             made.directory.with_suffix(".log"),
@@ -417,11 +418,14 @@ def _trials_named(study: Study, method: str) -> str:
     return f"{_named(study)} {method} trial"
 
 
+def _phases(study: Study, made: Models) -> tuple[str, ...]:
+    """Return the phases before RL that a study needs."""
+    return WITHOUT_REWARD_MODEL if study.critic == "program" else (*PHASES, *made.more)
+
+
 def _files(study: Study, made: Models) -> list[str]:
     """Return the files and directories of finished models."""
-    if study.critic == "program":
-        return ["sft", "start"]
-    return ["sft", "annotations.jsonl", "reward_model", "start", *made.more]
+    return ["annotations.jsonl" if phase == "annotations" else phase for phase in _phases(study, made)]
 
 
 def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

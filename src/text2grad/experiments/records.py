@@ -252,7 +252,7 @@ def _cpu() -> str:
     path = Path("/proc/cpuinfo")
     lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def rounded(value: float) -> float:

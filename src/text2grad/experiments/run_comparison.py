@@ -28,9 +28,8 @@ from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, esti
 from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
 from text2grad.experiments.reports.run_report import Run, by_prompt, read_run
-from text2grad.experiments.reports.terminal import plain
-from text2grad.experiments.run_examples import recipe_task
 from text2grad.experiments.reports.terminal import print_table
+from text2grad.experiments.run_examples import recipe_task
 from text2grad.files import to_json, write_files
 
 OF_EVERY_RUN = {"kl_per_token", "mean_tokens", "truncated_share", "distinct_2", "failure_rate"}

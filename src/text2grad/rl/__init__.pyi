@@ -10,7 +10,7 @@ from .metrics import (
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
 from .optimizers import learning_rate_factor as learning_rate_factor
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
-from .rewards import token_rewards as token_rewards
+from .rewards import balanced as balanced, token_rewards as token_rewards
 from .run_log import RunLog as RunLog
 from .trackers import check_tracker as check_tracker
 from .trainer import (

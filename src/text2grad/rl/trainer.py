@@ -218,6 +218,7 @@ class Text2GradTrainer:
             self.sizes,
             every=recipe.run.track_update,
             temperature=recipe.rollout.temperature,
+            loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
         )
         self.step = 0
         self._restore()

@@ -7,10 +7,10 @@ With `run.track_update = n`, every n-th step adds to the records of its rollouts
 
 and to its metrics the norms of the surrogate's gradient at π_old, over the whole batch and before clipping,
 
-    ∇_S = −1/N Σ_{t in S} A_t ∇_θ log π_θ(y_t),   S: all tokens, tokens with δ ≠ 0, tokens with δ = 0
+    ∇_S = −1/N Σ_{t in S} w_t A_t ∇_θ log π_θ(y_t),   S: all tokens, tokens with δ ≠ 0, tokens with δ = 0
 
-(N: all tokens of the batch) as update/gradient_norm, update/gradient_norm_labelled and update/gradient_norm_unlabelled.
-A KL term in the loss, the entropy bonus and `ppo.loss_mean` are left out: the norms tell the advantages' part.
+(N: all tokens of the batch; w: the weights of `ppo.loss_mean`) as update/gradient_norm, update/gradient_norm_labelled
+and update/gradient_norm_unlabelled. A KL term in the loss and the entropy bonus are left out.
 
 Nothing of the training changes: no gradient is stored, no random number drawn. A measurement costs a forward pass and
 three forward and backward passes. Shapes: B responses of this process, T response tokens.
@@ -27,6 +27,7 @@ from torch import Tensor
 from text2grad.models import PolicyWithValue, TokenBatch, response_logprobs
 from text2grad.rl.metrics import Record
 from text2grad.rl.piece_sizes import PieceSizes
+from text2grad.rl.ppo import TOKEN_MEAN, TokenMean
 
 DIGITS = 6  # of a log-prob in a record
 
@@ -35,7 +36,14 @@ class UpdateEffect:
     """Measures every n-th update, without changing it."""
 
     def __init__(
-        self, model: PolicyWithValue, accelerator: Any, sizes: PieceSizes, *, every: int, temperature: float
+        self,
+        model: PolicyWithValue,
+        accelerator: Any,
+        sizes: PieceSizes,
+        *,
+        every: int,
+        temperature: float,
+        loss_mean: TokenMean = TOKEN_MEAN,
     ) -> None:
         """Take the model, not wrapped for several processes.
 
@@ -45,9 +53,10 @@ class UpdateEffect:
             sizes: the most tokens of one forward pass.
             every: steps between measurements; 0 measures none.
             temperature: of the rollout.
+            loss_mean: the mean of the surrogate.
         """
         self.model, self.accelerator, self.sizes = model, accelerator, sizes
-        self.every, self.temperature = every, temperature
+        self.every, self.temperature, self.loss_mean = every, temperature, loss_mean
 
     def due(self, step: int) -> bool:
         """Tell whether the update of this step is measured."""
@@ -69,11 +78,14 @@ class UpdateEffect:
         labelled = torch.zeros_like(batch.response_mask)
         for row, values in enumerate(deltas):
             labelled[row, : len(values)] = torch.tensor(values, device=labelled.device) != 0
-        parts = {"": batch.response_mask, "_labelled": labelled, "_unlabelled": batch.response_mask & ~labelled}
-        count = max(float(self._sum(batch.response_mask.sum().double())), 1.0)
+        mask = batch.response_mask
+        counts = torch.tensor([float(mask.sum()), len(mask)], dtype=torch.float64, device=mask.device)
+        count, rows = self._sum(counts).clamp(min=1.0).tolist()
+        weighted = advantages * self.loss_mean.weights(mask, token_count=count, row_count=rows) / count
+        parts = {"": mask, "_labelled": labelled, "_unlabelled": mask & ~labelled}
         norms = {}
         for name, tokens in parts.items():
-            work = partial(self._norm, batch, advantages * tokens / count)
+            work = partial(self._norm, batch, weighted * tokens)
             norms[f"update/gradient_norm{name}"] = self.sizes.in_micro_batches(batch, work)
         return norms
 

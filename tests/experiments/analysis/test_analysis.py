@@ -72,7 +72,7 @@ def test_the_command_writes_numbers_and_a_page_and_ends_with_the_verdict(
     assert order == sorted(order)
     assert found["runs"]["number"]["verdict"] in said
     page = (tmp_path / "out" / "analysis.html").read_text("utf-8")
-    assert page.count("<picture>") == 5
+    assert page.count("<picture>") == 6
     assert "://" not in page
     assert main(["analyse", "-q", str(runs[0]), "--out", str(tmp_path / "out")]) == 0  # its own files are replaced
 
@@ -136,14 +136,14 @@ def test_a_run_without_the_log_says_what_to_set(runs: tuple[Path, Path], tmp_pat
     assert "set run.track_update = 10" in notes(results)[0]
     assert len(tables(results)) == 3
     _, both = analyse_runs([runs[0], run])
-    assert notes(both)[0].startswith("plain: No update was logged")
+    assert notes(both)[0].startswith("plain: No update of the policy was logged")
 
 
 def test_a_case_shows_both_runs_on_the_same_prompt_with_what_the_update_did(runs: tuple[Path, Path]) -> None:
     named = {run.name: read_run(run) for run in runs}
     training, *_, held_out = case_groups(named, 1)
     poor = [record for record in lines(runs[0]) if record["step"] == 0 and min(record["delta"]) < 0]
-    [card] = training[1]
+    card, by_advantage, by_change = training[1]
     assert (card["prompt"], card["response"], card["by"]) == (poor[1]["prompt"], poor[1]["response"], "spans")
     before, after = poor[1]["logp"], poor[1]["logp_after"]
     assert card["change"] == pytest.approx([b - a for a, b in zip(before, after, strict=True)])
@@ -151,6 +151,12 @@ def test_a_case_shows_both_runs_on_the_same_prompt_with_what_the_update_did(runs
     assert (beside["prompt"], beside["response"], beside["by"]) == (card["prompt"], card["response"], "number")
     assert beside["change"] != card["change"]
     assert beside["delta"] == card["delta"]
+    assert by_advantage["by"] == "spans, coloured by advantage"
+    for column, shaded in (("advantage", by_advantage), ("change", by_change)):  # one scale for both runs
+        both = [*card[column], *beside[column]]
+        largest = max(map(abs, both))
+        shades = [*shaded["shade"], *shaded["beside"][0]["shade"]]
+        assert shades == pytest.approx([x / largest if abs(x) > 0.1 * largest else 0 for x in both])
     assert [card["step"] for card in held_out[1]] == [0, 3, 6]
     assert [card["response"].rpartition(" <")[2] for card in held_out[1]] == ["spans 0>", "spans 3>", "spans 6>"]
     assert held_out[1][2]["beside"][0]["response"].endswith("<number 6>")

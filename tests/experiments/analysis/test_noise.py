@@ -64,6 +64,9 @@ def test_rewards_of_a_run_with_one_number_go_back_to_their_tokens() -> None:
     )
     # 0.5 − 0.25 − 2 = −1.75 as logged; 0.5 + 0.5 = 1, so 3 of the 4 are an outcome on the last token
     assert placed_rewards(batch(deltas, reward=summed), recipe).tolist() == [[0.5, -0.25, -2.0], [0.5, 3.5, 0.0]]
+    # balanced: 2 positive tokens earn what 1 negative one loses
+    even = make_recipe({"reward": {"placement": "lines", "balance": True}})
+    assert placed_rewards(batch([[1, 1, -1]], reward=[[0, 0, 0.0]]), even).tolist() == [[0.5, 0.5, -1.0]]
     own = make_recipe({"reward": {"positive": 0.5}})
     assert placed_rewards(batch(deltas, reward=summed), own).tolist() == [[0.0, 0.0, -1.75], [0.0, 4.0, 0.0]]
 

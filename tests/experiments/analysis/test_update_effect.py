@@ -42,10 +42,13 @@ def test_shares_and_means_by_hand() -> None:
     assert found["all"] == {
         "tokens": 6,
         "mean_change": pytest.approx(0.0),
+        "still": 0.0,
         "right": pytest.approx(3 / 5),  # not the token without advantage
-        "far_tokens": 3,
+        "far": 3,
         "far_right": pytest.approx(2 / 3),
-        "right_distance": pytest.approx(1.25 / 2.5),
+        "open": 3,
+        "open_right": pytest.approx(2 / 3),
+        "far_distance": pytest.approx(1 / 2),
     }
     labels = found["labels"]
     assert (labels["negative"]["mean_change"], labels["negative"]["right"]) == (pytest.approx(0.25), 0.5)
@@ -105,19 +108,25 @@ def test_regressors_by_hand() -> None:
         kl=[[0.0, 0.5, 0.0, 1.0], [0.0] * 3],
     )
     found = dict(zip(FEATURES, features(step, factor=0.5).T.tolist(), strict=True))
-    room = 1 - np.exp(-1)
+    room = 1 - np.exp(-1)  # all tokens have log p = −1
     assert found["advantage"] == [1, 2, -1, 4, 3, 5, 7]
-    assert found["room"] == pytest.approx([room * a for a in found["advantage"]])
+    assert found["push"] == pytest.approx([room * a for a in found["advantage"]])
     assert found["kl"] == [-0.375, -0.75, -0.5, -1, 0, 0, 0]  # −(0 + .5/2 + 0 + 1/8), ...
-    assert found["before"] == [0, 0.5, 1.25, 0.125, 0, 1.5, 3.25]  # 1/2; 2/2 + 1/4; −1/2 + 2/4 + 1/8; ...
-    assert found["after"] == [1.25, 0.5, 2.0, 0, 4.25, 3.5, 0]  # 2/2 − 1/4 + 4/8; −1/2 + 4/4; ...
-    assert found["same_token"] == pytest.approx([1, 4.5, 2, 3.5, 0, 3, 0])  # of 5: 1, −1, 3; of 6: 2, 4, 5
+    assert found["before"] == pytest.approx(
+        [room * x for x in [0, 0.5, 1.25, 0.125, 0, 1.5, 3.25]]
+    )  # 1/2; 2/2 + 1/4; −1/2 + 2/4 + 1/8; ...
+    assert found["after"] == pytest.approx(
+        [room * x for x in [1.25, 0.5, 2.0, 0, 4.25, 3.5, 0]]
+    )  # 2/2 − 1/4 + 4/8; −1/2 + 4/4; ...
+    assert found["same_token"] == pytest.approx(
+        [room * x for x in [1, 4.5, 2, 3.5, 0, 3, 0]]
+    )  # of 5: 1, −1, 3; of 6: 2, 4, 5
     # after nothing: 5 twice (1, 3); after nothing and 5: 6 twice (2, 5); after 5 6: 5 once (−1), 9 once (7)
-    assert found["same_context"] == [3, 5, 0, 0, 1, 2, 0]
-    assert found["competing"] == [0, 0, 7, 0, 0, 0, -1]
+    assert found["same_context"] == pytest.approx([room * x for x in [3, 5, 0, 0, 1, 2, 0]])
+    assert found["competing"] == pytest.approx([room * x for x in [0, 0, 7, 0, 0, 0, -1]])
 
 
-def made(change: np.ndarray, x: np.ndarray, advantage: np.ndarray, *, step: int = 0) -> MovedTokens:  # type: ignore[type-arg]
+def made(change: np.ndarray, x: np.ndarray, advantage: np.ndarray, *, p: float = 0.5, step: int = 0) -> MovedTokens:  # type: ignore[type-arg]
     count = len(change)
     return MovedTokens(
         step=np.full(count, step),
@@ -126,7 +135,7 @@ def made(change: np.ndarray, x: np.ndarray, advantage: np.ndarray, *, step: int 
         deviation=np.full(count, advantage.std()),
         label=np.zeros(count, int),
         length=np.full(count, 8),
-        probability=np.linspace(0, 1, count),
+        probability=np.full(count, p),
         features=x,
     )
 
@@ -167,3 +176,31 @@ def test_a_shift_of_all_tokens_is_a_cause_and_nothing_wrong_has_none() -> None:
     right = explained([made(x[:, 0], x, x[:, 0])])
     assert right["wrong"]["tokens"] == 0
     assert right["wrong"]["causes"]["unexplained"] == 0.0
+
+
+def test_tokens_that_were_nearly_certain_are_a_cause_and_those_that_did_not_move_are_left_out() -> None:
+    rng = np.random.default_rng(2)
+    x = np.zeros((1000, len(FEATURES)))
+    x[:, 0] = rng.normal(size=1000)
+    change = np.where(np.arange(1000) < 500, x[:, 0] - 1.0, 1e-7 * -x[:, 0])
+    found = explained([made(change, x, x[:, 0], p=0.95)])
+    assert found["wrong"]["tokens"] == int((change[:500] * x[:500, 0] < 0).sum())
+    assert found["wrong"]["causes"]["certain"] == 1.0
+    assert sum(found["far_wrong"]["causes"].values()) == pytest.approx(1)
+
+
+def test_tokens_that_stood_still_or_were_nearly_certain_are_counted_apart() -> None:
+    step = logged([[0.5, 1e-6, -0.5, 0.0]], [[2.0, 2.0, 2.0, -2.0]], logp=[[-1.0, -1.0, -0.01, -1.0]])
+    tokens = moved_tokens(step, factor=0.5)
+    assert tokens is not None
+    tokens = tokens._replace(change=np.array([0.5, 1e-6, -0.5, 0.0]))
+    found = update_effect([tokens], [])
+    assert found is not None
+    assert found["all"]["still"] == 0.5
+    assert (found["all"]["far"], found["all"]["far_right"]) == (2, 0.5)
+    assert (found["all"]["open"], found["all"]["open_right"]) == (1, 1.0)  # p = e^−0.01 = 0.99 is not open
+
+
+def test_a_step_that_moved_no_token_is_left_out() -> None:
+    """In the warm-up of the value function the policy stands still."""
+    assert moved_tokens(logged([[0.0, 0.0]], [[1.0, -1.0]]), factor=0.5) is None

@@ -9,9 +9,10 @@ import pytest
 
 from places import ROOT
 from text2grad.errors import DataError
+from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.results.blocks import BLOCKS, filled
 from text2grad.experiments.results.pages import result_pages
-from text2grad.experiments.results.records import read_records
+from text2grad.experiments.results.records import read_runs
 
 RESULTS = ROOT / "docs" / "results"
 PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
@@ -27,7 +28,7 @@ def test_committed_blocks_are_what_the_json_gives(page: Path) -> None:
 
 
 def test_committed_pages_are_what_the_records_give() -> None:
-    made = result_pages(read_records(RESULTS / "runs"))
+    made = result_pages(read_runs(RESULTS / "runs"), load_plan(ROOT / "recipes" / "results.toml"))
     for name, data in made.items():
         path = RESULTS / name
         assert path.exists(), f"{name} is not committed: run text2grad results"

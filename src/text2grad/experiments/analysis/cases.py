@@ -12,10 +12,11 @@ from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.experiments.analysis.rollouts import Record, steps_of
-from text2grad.experiments.reports.html import count
+from text2grad.experiments.reports.html import COLUMNS, count
 from text2grad.experiments.reports.run_report import Run, by_prompt
 
 SHOWN_STEPS = 4  # evaluations of a held-out case
+FAINTEST = 0.1  # smaller numbers, as a share of the largest, are not coloured
 Group = tuple[str, list[dict[str, Any]]]
 
 
@@ -38,8 +39,12 @@ def case_groups(runs: Mapping[str, Run], number: int) -> list[Group]:
     sides = {name: by_prompt(_records_of(run, step)).get(key) for name, run in runs.items()}
     columns = [{**_shown(record), "by": name} for name, record in sides.items() if record is not None]
     logged = "" if any("change" in one for one in columns) else "; the update was not logged"
+    cards = [_card(columns, step=step), *(_shaded(columns, name) for name in ("advantage", "change"))]
     groups = [
-        (f"Case {number}: a response of step {step}, and what its update did{logged}", [_card(columns, step=step)])
+        (
+            f"Case {number}: a response, its critique, and what the update of step {step} did{logged}",
+            list(filter(None, cards)),
+        )
     ]
     groups += _again(runs, key[0], after=step)
     return groups + _held_out(runs, number)
@@ -71,6 +76,25 @@ def _shown(record: Record) -> dict[str, Any]:
     if "logp_after" in record:
         shown["change"] = [after - before for before, after in zip(record["logp"], record["logp_after"], strict=True)]
     return shown
+
+
+def _shaded(columns: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """Return the responses coloured by a number per token, in all columns on one scale; None where none has it."""
+    having = [one for one in columns if name in one]
+    if not having:
+        return None
+    largest = max(abs(value) for one in having for value in one[name]) or 1.0
+    made = [
+        {
+            "response": one["response"],
+            "offsets": one["offsets"],
+            **{column: one[column] for column in COLUMNS if column in one},
+            "shade": [value / largest if abs(value) > FAINTEST * largest else 0.0 for value in one[name]],
+            "by": f"{one['by']}, coloured by {COLUMNS[name]}",
+        }
+        for one in having
+    ]
+    return {**made[0], "beside": made[1:]}
 
 
 def _card(columns: Sequence[dict[str, Any]], *, step: int) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """Why a token moved as it did: a regression of its change of log p on what acts on it in the update.
 
-    own         its advantage A_t, and A_t (1 − p_t): a token that is nearly certain cannot move up
+    own         its advantage A_t, and its push A_t (1 − p_t): the gradient of log p vanishes as p nears 1
     kl          the KL term in its advantage, −Σ_{k≥t} (γλ)^(k−t) KL_k
-    neighbours  the advantages before and after it, weighted by (γλ)^distance (by 0.5^distance if that reaches further)
-    shared      mean advantage, elsewhere in the batch, of the same token, of the same token after the same two tokens,
-                and of other tokens after the same two tokens, which compete with it for probability
+    neighbours  the pushes before and after it, weighted by (γλ)^distance (by 0.5^distance if that reaches further)
+    shared      mean push, elsewhere in the batch, of the same token, of the same token after the same two tokens, and
+                of other tokens after the same two tokens, which compete with it for probability
 
 Tokens share all weights, so an update of one moves the others. Changes and regressors are in units of their step's
 deviation, and the regression is one for all steps. The R² is shared out among the four causes as the mean of what each
 adds over all orders of adding them (Lindeman, Merenda and Gold; the Shapley value of R²): no order is preferred.
 
-A token that moved the wrong way is explained if the regression predicts the direction in which it went; its cause is
-the one that pushes it furthest in this direction, or the mean change of all tokens ("drift").
+A token that moved the wrong way was nearly certain ("certain": p > 0.9, so that its own push was small and others
+decided), or is explained if the regression predicts the direction in which it went; its cause is then the one that
+pushes it furthest in this direction, or the mean change of all tokens ("drift"). Tokens that did not move are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +27,15 @@ from text2grad.experiments.analysis.rollouts import Batch, Floats
 from text2grad.experiments.analysis.signals import discounted
 
 CAUSES: Mapping[str, Sequence[str]] = {
-    "own": ("advantage", "room"),
+    "own": ("advantage", "push"),
     "kl": ("kl",),
     "neighbours": ("before", "after"),
     "shared": ("same_token", "same_context", "competing"),
 }
 FEATURES = tuple(name for names in CAUSES.values() for name in names)
 LEAST_REACH = 0.5
-CERTAIN = 0.9  # probability above which a token can hardly move up
+CERTAIN = 0.9  # probability above which a token's own push is small
+STILL = 1e-5  # nats: a smaller change is rounding
 
 
 class MovedTokens(NamedTuple):
@@ -69,24 +71,25 @@ def features(batch: Batch, *, factor: float) -> Floats:
     """Return the regressors of every token of a step, [N, features]; a mean over no token is 0."""
     mask, ids, columns = batch.mask, batch.ids, batch.columns
     advantages = np.where(mask, columns["advantage"], 0.0)
+    pushes = np.where(mask, advantages * (1.0 - np.exp(np.minimum(columns["logp"], 0.0))), 0.0)
     reach = min(max(factor, LEAST_REACH), 0.99)
-    after = discounted(advantages, reach) - advantages
-    before = discounted(advantages[:, ::-1], reach)[:, ::-1] - advantages
+    after = discounted(pushes, reach) - pushes
+    before = discounted(pushes[:, ::-1], reach)[:, ::-1] - pushes
     known = np.where(mask, ids, -1)
     previous = np.full((2, *ids.shape), -1)
     previous[0, :, 1:], previous[1, :, 2:] = known[:, :-1], known[:, :-2]
-    own = advantages[mask]
+    push = pushes[mask]
     contexts = np.stack([*(one[mask] for one in previous), ids[mask]])
     context, token_in_context = _keys(contexts[:2]), _keys(contexts)
     columns_of = {
-        "advantage": own,
-        "room": own * (1.0 - np.exp(np.minimum(columns["logp"][mask], 0.0))),
+        "advantage": advantages[mask],
+        "push": push,
         "kl": -discounted(np.where(mask, columns["kl"], 0.0), factor)[mask],
         "before": before[mask],
         "after": after[mask],
-        "same_token": _others(own, _keys(contexts[2:])),
-        "same_context": _others(own, token_in_context),
-        "competing": _remaining(own, context, token_in_context),
+        "same_token": _others(push, _keys(contexts[2:])),
+        "same_context": _others(push, token_in_context),
+        "competing": _remaining(push, context, token_in_context),
     }
     found: Floats = np.stack([columns_of[name] for name in FEATURES], axis=1)
     return found
@@ -120,7 +123,7 @@ def explained(steps: Sequence[MovedTokens]) -> dict[str, Any]:
     Returns:
         "r2": of the whole regression; "parts": of it by cause, which add up to it; "wrong" and "far_wrong": of all
         tokens that moved against their advantage, and of those whose advantage is beyond half a deviation, "tokens"
-        (their number), "causes" (share by cause, and "unexplained") and "certain" (share nearly certain before).
+        (their number) and "causes" (share by cause: those of `CAUSES` but "own", "certain", "drift" and "unexplained").
     """
     x = np.concatenate([_in_deviations(one.features) for one in steps])
     y = np.concatenate([_in_deviations(one.change[:, None])[:, 0] for one in steps])
@@ -131,7 +134,7 @@ def explained(steps: Sequence[MovedTokens]) -> dict[str, Any]:
     deviations = np.concatenate([np.full(len(one.change), one.change.std()) for one in steps])
     pushes = {cause: x[:, chosen] @ weights[chosen] * deviations for cause, chosen in columns.items()}  # nats
     pushes["drift"] = np.concatenate([np.full(len(one.change), one.change.mean()) for one in steps])
-    wrong = whole.change * whole.advantage < 0
+    wrong = (whole.change * whole.advantage < 0) & (np.abs(whole.change) > STILL)
     far = wrong & (np.abs(whole.advantage) > whole.deviation / 2)
     return {
         "r2": sum(parts.values()),
@@ -139,23 +142,26 @@ def explained(steps: Sequence[MovedTokens]) -> dict[str, Any]:
         **{
             name: {
                 "tokens": int(rows.sum()),
-                "causes": _causes({cause: push[rows] for cause, push in pushes.items()}, whole.change[rows]),
-                "certain": float((whole.probability[rows] > CERTAIN).mean()) if rows.any() else 0.0,
+                "causes": _causes(
+                    {cause: push[rows] for cause, push in pushes.items()},
+                    whole.change[rows],
+                    whole.probability[rows] > CERTAIN,
+                ),
             }
             for name, rows in (("wrong", wrong), ("far_wrong", far))
         },
     }
 
 
-def _causes(pushes: Mapping[str, Floats], change: Floats) -> dict[str, float]:
+def _causes(pushes: Mapping[str, Floats], change: Floats, certain: NDArray[np.bool_]) -> dict[str, float]:
     """Return the share of moves by cause; the token's own advantage pushes it the right way and is no cause."""
-    found = sum(pushes.values()) * change > 0
+    found = (sum(pushes.values()) * change > 0) & ~certain
     others = [name for name in pushes if name != "own"]
-    along = np.stack([pushes[name] * np.sign(change) for name in others])
-    furthest = along.argmax(0)
+    furthest = np.stack([pushes[name] * np.sign(change) for name in others]).argmax(0)
     total = max(len(change), 1)
     shares = {name: float((found & (furthest == n)).sum() / total) for n, name in enumerate(others)}
-    return {**shares, "unexplained": float((~found).sum() / total)}
+    unexplained = float((~found & ~certain).sum() / total)
+    return {"certain": float(certain.sum() / total), **shares, "unexplained": unexplained}
 
 
 def _in_deviations(values: Floats) -> Floats:

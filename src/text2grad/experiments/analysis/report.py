@@ -33,15 +33,29 @@ from text2grad.experiments.reports.terminal import plain, print_table
 from text2grad.files import to_json, write_files
 
 NOT_LOGGED = (
-    "No update was logged, so nothing is said of what the words did: set run.track_update = 10, say, and train."
+    "No update of the policy was logged, so nothing is said of what the words did: set run.track_update = 10, say, and "
+    "train."
 )
 SHOWN_LAGS = (1, 8)
 DRAWN = ("spans", "number", "logged")
+MOVED = {
+    "tokens": "tokens",
+    "still": "did not move",
+    "mean_change": "mean change, nats",
+    "right": "moved right",
+    "far_right": "the same, |A| > σ/2",
+    "open_right": f"the same, p ≤ {CERTAIN:g}",
+    "open": "tokens of these",
+    "far_distance": "distance to the right, |A| > σ/2",
+}
+"""Figures of a group of tokens → columns of the table."""
+
 CAUSES = {
     "own": "own advantage",
     "kl": "KL term",
     "neighbours": "neighbours",
     "shared": "same token elsewhere",
+    "certain": f"p > {CERTAIN:g} before",
     "drift": "all tokens",
     "unexplained": "unexplained",
 }
@@ -180,7 +194,8 @@ def tables(results: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[s
     ]
     logged = {name: one["update"] for name, one in found.items() if one["update"] is not None}
     if logged:
-        made.append(("Log-probs of tokens after the update", ["", *logged], _update_rows(logged)))
+        made.append(("Log-probs of tokens after the update", ["", *MOVED.values()], _update_rows(logged)))
+        made.append(("Gradient of the update", ["", *logged], _gradient_rows(logged)))
         made.append(("Causes of the changes of log-probs", ["", *logged], _cause_rows(logged)))
     return made
 
@@ -229,31 +244,31 @@ def _moment_rows(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _update_rows(logged: Mapping[str, Any]) -> list[list[str]]:
-    rows: list[list[str]] = []
-    for title, keys in _parts(logged):
-        cells = [_at(one, keys) for one in logged.values()]
-        rows.append([f"{title}: moved right", *(_share(one.get("right"), one.get("tokens")) for one in cells)])
-        far = (_share(one.get("far_right"), one.get("far_tokens")) for one in cells)
-        rows.append([f"{title}: the same, |A| > σ/2", *far])
-        rows.append([f"{title}: mean change, nats", *(_signed(one.get("mean_change")) for one in cells)])
-    gradient = [one["gradient"] for one in logged.values()]
-    shares = [f"{one['labelled_share']:.0%}" if one else "–" for one in gradient]
-    norms = [
-        f"{one['norm_labelled']:.3g}, {one['norm_unlabelled']:.3g}, {one['norm']:.3g}" if one else "–"
-        for one in gradient
-    ]
-    rows.append(["share of the gradient from labelled tokens", *shares])
-    rows.append(["norm of the gradient: labelled, unlabelled, all", *norms])
+    rows = []
+    for run, one in logged.items():
+        for title, keys in _parts(one):
+            figures = _at(one, keys)
+            shown = {name: _share(figures[name]) for name in MOVED}
+            shown |= {name: f"{figures[name]:,}" for name in ("tokens", "open")}
+            shown["mean_change"] = _signed(figures["mean_change"])
+            rows.append([f"{run}: {title}" if len(logged) > 1 else title, *shown.values()])
     return rows
 
 
-def _parts(logged: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
+def _gradient_rows(logged: Mapping[str, Any]) -> list[list[str]]:
+    gradient = [one["gradient"] for one in logged.values()]
+    names = {"norm": "all tokens", "norm_labelled": "labelled tokens", "norm_unlabelled": "unlabelled tokens"}
+    norms = [[f"norm, {title}", *(_number(one and one[name]) for one in gradient)] for name, title in names.items()]
+    return [*norms, ["share of labelled tokens", *(_share(one and one["labelled_share"]) for one in gradient)]]
+
+
+def _parts(update: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     """Return the groups of tokens: name, and keys that lead to their figures."""
-    lengths = dict.fromkeys(name for one in logged.values() for name in one["lengths"])
+    lengths = update["lengths"] if len(update["lengths"]) > 1 else ()
     return [
         ("all", ("all",)),
-        *((name, ("labels", name)) for name in ("negative", "positive", "unlabelled")),
-        *((f"of {name} tokens", ("lengths", name)) for name in (lengths if len(lengths) > 1 else ())),
+        *((name, ("labels", name)) for name in update["labels"]),
+        *((f"{name} tokens", ("lengths", name)) for name in lengths),
     ]
 
 
@@ -272,9 +287,8 @@ def _cause_rows(logged: Mapping[str, Any]) -> list[list[str]]:
     ]
     for key, title in (("wrong", "moved wrong"), ("far_wrong", "moved wrong, |A| > σ/2")):
         rows.append([f"{title}: tokens", *(f"{one[key]['tokens']:,}" for one in explanations)])
-        for name in ("kl", "neighbours", "shared", "drift", "unexplained"):
+        for name in ("certain", "neighbours", "shared", "kl", "drift", "unexplained"):
             rows.append([f"{title}: {CAUSES[name]}", *(f"{one[key]['causes'][name]:.0%}" for one in explanations)])
-        rows.append([f"{title}: p > {CERTAIN:g} before", *(f"{one[key]['certain']:.0%}" for one in explanations)])
     return rows
 
 
@@ -288,12 +302,8 @@ def _tiles(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if one["update"] is not None:
         every = one["update"]["all"]
-        made.append(
-            (
-                "moved right, |A| > σ/2",
-                f"{_share(every['far_right'], None)} (all tokens: {_share(every['right'], None)})",
-            )
-        )
+        shares = f"{_share(every['open_right'])} (any p: {_share(every['far_right'])})"
+        made.append((f"moved right, |A| > σ/2, p ≤ {CERTAIN:g}", shares))
     return made
 
 
@@ -368,14 +378,17 @@ def _by_step(found: Mapping[str, Any], signal: str) -> list[tuple[float, float]]
 
 
 def _update_panels(logged: Mapping[str, Any]) -> list[Draw]:
-    lines = []
-    for look, (name, one) in enumerate(logged.items()):
-        points = [
-            (int(step), found["far_right"]) for step, found in one["steps"].items() if found["far_right"] is not None
-        ]
-        if points:
-            lines.append(Line(name, points, marked=True, look=look))
-    panels = [curve_panel("moved right, |A| > σ/2", "step", lines)] if lines else []
+    panels = []
+    for key, title in (
+        ("open_right", f"moved right, |A| > σ/2, p ≤ {CERTAIN:g}"),
+        ("far_right", "moved right, |A| > σ/2"),
+    ):
+        lines = []
+        for look, (name, one) in enumerate(logged.items()):
+            points = [(int(step), found[key]) for step, found in one["steps"].items() if found[key] is not None]
+            if points:
+                lines.append(Line(name, points, marked=True, look=look))
+        panels += [curve_panel(title, "step", lines)] if lines else []
     name, first = next(iter(logged.items()))
     changes = []
     for look, label in enumerate(("positive", "unlabelled", "negative")):
@@ -397,10 +410,8 @@ def _interval(found: Mapping[str, float | None]) -> str:
     return f"{_number(found['value'])} [{_number(found['low'])}, {_number(found['high'])}]"
 
 
-def _share(value: float | None, of: int | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.1%}" + (f" of {of:,}" if of is not None else "")
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
 
 
 def _signed(value: float | None) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from text2grad.config import Recipe
 from text2grad.experiments.analysis.rollouts import Batch, Floats
+from text2grad.rl import balanced
 
 SIGNALS = {
     "spans": "spans",
@@ -51,13 +52,15 @@ def signals(batch: Batch, recipe: Recipe, *, factor: float) -> Mapping[str, Floa
 def placed_rewards(batch: Batch, recipe: Recipe) -> Floats:
     """Return the reward of each token before the KL term, on the token, [B, T].
 
-    A run with `reward.placement = "last_token"` logs the sum on the last token. There the rewards follow from δ, and
-    the difference to the logged sum (an outcome, a truncation) stays on the last token.
+    A run with another `reward.placement` than "spans" logs sums. There the rewards follow from δ, and the difference to
+    the logged sum of the response (an outcome, a truncation) stays on the last token.
     """
     logged = batch.columns["reward"]
     if recipe.reward.placement == "spans":
         return logged
     delta, reward = batch.columns["delta"], recipe.reward
+    if reward.balance:
+        delta = np.array([balanced(row, positive=reward.positive, negative=reward.negative) for row in delta.tolist()])
     placed: Floats = reward.positive * delta.clip(min=0) + reward.negative * (-delta).clip(min=0)
     placed = placed + reward.unlabelled * ((delta == 0) & batch.mask)
     rows = np.flatnonzero(batch.lengths)

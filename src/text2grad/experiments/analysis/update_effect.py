@@ -1,8 +1,9 @@
 """Which way the tokens of an update moved: log p after all epochs minus log p before, against the advantage's sign.
 
-A token moved right if its log-prob changed in the direction of its advantage. Tokens whose advantage is far from zero,
-|A| > σ/2 (σ: the deviation of the step's advantages), are counted again for themselves: noise decides the sign of a
-small advantage. `explanation` tells why tokens moved the other way.
+A token moved right if its log-prob changed in the direction of its advantage. Tokens that did not move (|change| ≤ 1e-5
+nats, as those of probability 1) are counted apart. Tokens whose advantage is far from zero, |A| > σ/2 (σ: the deviation
+of the step's advantages), are counted again for themselves, since noise decides the sign of a small advantage; and of
+these the open ones, whose probability was at most 0.9. `explanation` tells why tokens moved the other way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.experiments.analysis.explanation import MovedTokens, explained, features
+from text2grad.experiments.analysis.explanation import CERTAIN, STILL, MovedTokens, explained, features
 from text2grad.experiments.analysis.noise import LABELS
 from text2grad.experiments.analysis.rollouts import Batch, Floats
 
@@ -20,19 +21,21 @@ NORMS = ("update/gradient_norm", "update/gradient_norm_labelled", "update/gradie
 
 
 def moved_tokens(batch: Batch, *, factor: float) -> MovedTokens | None:
-    """Return the tokens of a step whose update was logged, or None.
+    """Return the tokens of a step whose update was logged and moved the policy, or None.
 
     Args:
         batch: the tokens of the step.
         factor: γλ.
     """
-    if "logp_after" not in batch.columns or not batch.mask.any():
-        return None
     mask, columns = batch.mask, batch.columns
-    advantages = columns["advantage"][mask]
+    if "logp_after" not in columns:
+        return None
+    change, advantages = (columns["logp_after"] - columns["logp"])[mask], columns["advantage"][mask]
+    if not (np.abs(change) > STILL).any():  # only the value function learned (optim.value_warmup_steps)
+        return None
     return MovedTokens(
         step=np.full(len(advantages), batch.step),
-        change=(columns["logp_after"] - columns["logp"])[mask],
+        change=change,
         advantage=advantages,
         deviation=np.full(len(advantages), advantages.std()),
         label=batch.labels[mask],
@@ -77,21 +80,26 @@ def _figures(tokens: MovedTokens, rows: NDArray[np.bool_]) -> dict[str, float | 
     """Return figures of some tokens; a share is None where there is no token.
 
     Returns:
-        tokens, mean_change (nats), right (share of the tokens with A ≠ 0 that moved right), far_tokens and far_right
-        (the same of tokens with |A| > σ/2), and right_distance (share of the sum of |change| that went right).
+        tokens, still (share that did not move), mean_change (nats); of the tokens that moved and have A ≠ 0: right
+        (share that moved right), far and far_right (number and share of those with |A| > σ/2), open and open_right (of
+        these with p ≤ 0.9), and far_distance (share of Σ |change| of the far tokens that went right).
     """
     change, advantage = tokens.change[rows], tokens.advantage[rows]
-    far = np.abs(advantage) > FAR * tokens.deviation[rows]
+    moved = (np.abs(change) > STILL) & (advantage != 0)
+    far = moved & (np.abs(advantage) > FAR * tokens.deviation[rows])
+    is_open = far & (tokens.probability[rows] <= CERTAIN)
     right = change * advantage > 0
-    signed = advantage != 0
-    distance = np.abs(change)[signed]
+    distance = float(np.abs(change[far]).sum())
     return {
         "tokens": len(change),
+        "still": _mean(np.abs(change) <= STILL),
         "mean_change": _mean(change),
-        "right": _mean(right[signed]),
-        "far_tokens": int(far.sum()),
+        "right": _mean(right[moved]),
+        "far": int(far.sum()),
         "far_right": _mean(right[far]),
-        "right_distance": float(distance[right[signed]].sum() / distance.sum()) if distance.sum() > 0 else None,
+        "open": int(is_open.sum()),
+        "open_right": _mean(right[is_open]),
+        "far_distance": float(np.abs(change[far & right]).sum()) / distance if distance else None,
     }
 
 

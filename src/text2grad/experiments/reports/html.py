@@ -125,17 +125,18 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
     A token without characters of its own (end-of-sequence, later bytes of an emoji) is an empty element.
 
     Args:
-        record: with "response", "offsets" and numbers per token; without offsets it has no tokens.
+        record: with "response", "offsets" and numbers per token; without offsets it has no tokens. "shade", numbers
+            from −1 to 1, gives the colours in place of δ until the reader chooses another.
         columns: the numbers to attach to each token.
     """
     text, offsets = record["response"], record.get("offsets", ())
-    deltas = record.get("delta", [0.0] * len(offsets))
+    shades = record.get("shade", record.get("delta", [0.0] * len(offsets)))
     html, done = [], 0
     for t, (start, end) in enumerate(offsets):
         html.append(escape(text[done:start]))
         own = text[max(start, done) : end]
         done = max(done, end)
-        look = strength(deltas[t]) + _kind(own, shares=start < end)
+        look = strength(shades[t]) + _kind(own, shares=start < end)
         values = " ".join(f"{record[column][t]:.4g}" if column in record else "-" for column in columns)
         html.append(f'<span class="t{look}" data-v="{escape(values)}">{escape(own)}</span>')
     return "".join(html) + escape(text[done:])
@@ -276,8 +277,10 @@ def _table(table: Table) -> str:
 def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
     yield f'<section class="group" id="group-{number}">'
     if heading:
-        noun = "prompt" if any("beside" in record for record in records) else "response"
-        yield f"<h2>{escape(heading)} <small>{count(len(records), noun)}</small></h2>\n"
+        beside = any("beside" in record for record in records)
+        prompts = len({record["prompt"] for record in records if "prompt" in record}) or len(records)
+        said = count(prompts, "prompt") if beside else count(len(records), "response")
+        yield f"<h2>{escape(heading)} <small>{said}</small></h2>\n"
     for record in records:
         yield _card(record, columns)
     yield "</section>\n"

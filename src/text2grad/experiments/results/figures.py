@@ -11,7 +11,7 @@ from text2grad.experiments.methods import METHODS
 from text2grad.experiments.reports.plots import Draw, Line, curve_panel, panels_png
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.measures import band, final, gains_at_kl, mean_curve
-from text2grad.experiments.results.selection import OURS, Group, label, signal
+from text2grad.experiments.results.selection import OURS, Group, is_variant, label
 
 MOST_LINES = 6
 _SIZE = (5.4, 3.6)  # inches
@@ -24,7 +24,7 @@ def look(method: str) -> int:
 
 def shown(group: Group) -> list[str]:
     """Return the methods that a picture shows: Text2Grad, then the rivals with the best tuned or final value."""
-    rivals = [name for name in group.runs if signal(name) != "spans"]
+    rivals = [name for name in group.runs if not is_variant(name)]
     best, _ = group.strongest()
     rivals.sort(key=lambda name: (name != best, -group.sign * group.final(name)))
     return [name for name in (OURS, *rivals) if name in group.runs][:MOST_LINES]
@@ -53,7 +53,7 @@ def kl_frontiers(groups: Sequence[Group], first: str = OURS) -> bytes | None:
 
 
 def _frontier_panel(group: Group, first: str) -> Draw | None:
-    rival, _ = group.strongest(("number",))
+    rival, _ = group.strongest(number=True)
     found = gains_at_kl(group, first, rival) if rival and first in group.runs else None
     if found is None or rival is None:
         return None
@@ -73,7 +73,7 @@ def against_length(groups: Sequence[Group], leads: Sequence[Interval], ratios: S
         leads: of each condition.
         ratios: of each condition; the least and greatest finite values of the picture stand for infinite ones.
     """
-    lengths = [float(group.condition.length or 0) for group in groups]
+    lengths = [float(group.condition.length) for group in groups]
     methods = [name for name in shown(groups[-1]) if all(name in group.runs for group in groups)]
     values = [_length_line(lengths, [final(group.runs[name]) for group in groups], name) for name in methods]
     task, metric = groups[0].condition.task, words(groups[0].metric)
@@ -115,5 +115,5 @@ def words(metric: str) -> str:
 
 
 def _title(group: Group) -> str:
-    length = f", length {group.condition.length}" if group.condition.length is not None else ""
+    length = f", length {group.condition.length}" if group.condition.length else ""
     return f"{group.condition.task}{length}"

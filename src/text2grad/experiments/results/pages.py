@@ -1,12 +1,13 @@
 """Records → comparison.md and length.md with their pictures; every sentence follows from the numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
+from text2grad.experiments.experiment_plan import Plan, load_plan
 from text2grad.experiments.results.blocks import filled
 from text2grad.experiments.results.bootstrap import DRAWS, Interval
 from text2grad.experiments.results.figures import against_length, kl_frontiers, learning_curves, words
@@ -32,22 +33,23 @@ from text2grad.experiments.results.measures import (
     repair,
     rollouts_ratio,
 )
-from text2grad.experiments.results.records import Record, read_records
+from text2grad.experiments.results.records import Record, read_runs
 from text2grad.experiments.results.selection import (
     OURS,
-    SEEDS,
-    SEEDS_OF_OTHERS,
     Group,
-    Tuning,
+    Trial,
     edges,
     groups,
+    is_variant,
     label,
     missing,
+    missing_of_plan,
     ordered,
-    signal,
+    searched_settings,
 )
 from text2grad.files import read_text, write_files
 
+_SAME = 1e-3  # of a mean over items and the value of the whole set
 _LINES = 4  # of a list that is not folded
 _MADE = "<!-- Made by `text2grad results` from the records in runs/; edit those, not this page. -->"
 
@@ -85,50 +87,59 @@ class _Page:
         return "\n\n".join(part.strip("\n") for part in self.parts).replace(COMPARISONS, total) + "\n"
 
 
-def result_pages(records: Sequence[Record]) -> dict[str, bytes]:
-    """Return the files of the pages by name: Markdown and PNG; a page without records says so."""
+def result_pages(records: Sequence[Record], plan: Plan | None = None) -> dict[str, bytes]:
+    """Return the files of the pages by name: Markdown and PNG; a page without records says so.
+
+    Args:
+        records: of all studies.
+        plan: whose studies without records are named; None names methods with too few seeds.
+    """
     found = groups(records)
+    planned = None if plan is None else missing_of_plan(plan, records)
     made: dict[str, bytes] = {}
-    for name, page in (("comparison.md", _comparison(found, records)), ("length.md", _lengths(found))):
+    for name, page in (
+        ("comparison.md", _comparison(found, records, planned)),
+        ("length.md", _lengths(found, planned)),
+    ):
         made |= {name: page.text().encode(), **page.pictures}
     return made
 
 
 def _same_series(found: Sequence[Group]) -> list[list[Group]]:
     """Return groups that differ in length alone together, by rising length."""
-    return [list(same) for _, same in groupby(found, lambda group: group.condition[:4])]
+    return [list(same) for _, same in groupby(found, lambda group: group.condition[:-1])]
 
 
 def _stem(group: Group) -> str:
     """Return the name of a series in file names."""
-    faults = f"-faults-{group.condition.faults:g}" if group.condition.faults is not None else ""
-    return f"{group.condition.study}-{group.condition.task}-{group.condition.critic}{faults}".replace("_", "-")
+    faults = f"-faults-{group.condition.faults:g}" if group.condition.faults != 1 else ""
+    return f"{group.condition.task}-{group.condition.critic}{faults}-{group.condition.recipe[:6]}".replace("_", "-")
 
 
-def _missing_runs(found: Sequence[Group]) -> str:
-    lacking = [(group, few) for group in found if (few := missing(group))]
-    if not lacking:
-        return f"No run is missing: {SEEDS} seeds of leading methods and {SEEDS_OF_OTHERS} of the others are finished."
-    total = sum(len(few) for _, few in lacking)
-    head = (
-        f"**Not finished: {total} methods in {len(lacking)} of {len(found)} conditions.** Fewer than {SEEDS} seeds are"
-    )
-    head += " preliminary."
-    lines = [f"- {group.condition.study}, {group.condition.name}: {'; '.join(few)}" for group, few in lacking]
-    text = "\n".join(lines)
+def _missing_runs(found: Sequence[Group], planned: Sequence[str] | None) -> str:
+    """Return which runs are missing: of the plan, or without a plan of the methods that the conditions should have."""
+    if planned is None:
+        lines = [f"{group.condition.name}: {'; '.join(few)}" for group in found if (few := missing(group))]
+    else:
+        lines = list(planned)
+    if not lines:
+        return "No run is missing."
+    head = f"**Not finished**, so that this page is preliminary: {len(lines)} parts of the plan have no or few runs."
+    text = "\n".join(f"- {line}" for line in lines)
     return f"{head}\n\n{text if len(lines) <= _LINES else folded('Which', text)}"
 
 
 # ---- comparison.md
 
 
-def _comparison(found: Sequence[Group], records: Sequence[Record]) -> _Page:
+def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequence[str] | None) -> _Page:
     page = _Page([_MADE, "# Text2Grad beside its rivals and its ablations"])
     if not found:
         tunings = sum(record.purpose == "tuning" for record in records)
         page.parts.append(f"No evaluation is recorded yet; {tunings} runs of tuning are.")
+        page.parts += [_missing_runs(found, planned)] if planned else []
         return page
-    page.parts += [_missing_runs(found), _HOW_TO_READ]
+    page.parts += [_missing_runs(found, planned), _HOW_TO_READ]
     for series in _same_series(found):
         ends = [series[0], series[-1]] if len(series) > 1 else series
         page.picture(
@@ -138,13 +149,13 @@ def _comparison(found: Sequence[Group], records: Sequence[Record]) -> _Page:
         )
         for group in reversed(series):
             _compare(page, group, in_short=group not in ends)
-        if series[0].tuning is not None:
-            page.parts.append(_tuning_tables(series[0], series[0].tuning))
+        if series[-1].tuning.trials:
+            page.parts.append(_tuning_tables(series[-1]))
     return page
 
 
 def _compare(page: _Page, group: Group, *, in_short: bool) -> None:
-    page.parts.append(f"## {group.condition.name} (study {group.condition.study})")
+    page.parts.append(f"## {group.condition.name} (studies: {', '.join(group.studies)})")
     rival, how = group.strongest()
     if OURS in group.runs and rival is not None:
         page.parts.append(_in_words(page, group, rival, how))
@@ -174,7 +185,7 @@ def _in_words(page: _Page, group: Group, rival: str, how: str) -> str:
             "first "
             f"does ({between(ratio.low, ratio.high, 2)})."
         )
-    rivals = [name for name in group.runs if signal(name) != "spans"]
+    rivals = [name for name in group.runs if not is_variant(name)]
     behind = [label(name) for name in ordered(rivals) if not _above(lead(group, OURS, name))]
     if behind:
         text.append(f"Not behind {label(OURS)} with both intervals: {', '.join(behind)}.")
@@ -217,7 +228,7 @@ def _values_table(page: _Page, group: Group, rival: str | None) -> str:
 def _kind(method: str) -> str:
     if method == OURS:
         return "spans"
-    return "ablation" if signal(method) == "spans" else "rival"
+    return "ablation" if is_variant(method) else "rival"
 
 
 def _cost_table(group: Group, rival: str) -> str:
@@ -257,6 +268,17 @@ def _notes(group: Group) -> list[str]:
             "machines), or "
             f"no seed is common: {', '.join(apart)}."
         )
+    if failed := [(name, run) for name, runs in group.runs.items() for run in runs.values() if run.error]:
+        told = "; ".join(
+            f"{label(name)}, seed {run.seed}, after {run.steps} steps ({run.error})" for name, run in failed
+        )
+        found.append(f"Stopped with an error, counted as they were at their last evaluation: {told}.")
+    runs = [run for of_method in group.runs.values() for run in of_method.values()]
+    if any(abs(run.curve[-1]["value"] - float(np.mean(run.items))) > _SAME for run in runs):
+        found.append(
+            f"In curves and in tuning, {words(group.metric)} is that of all responses together; values at the end and "
+            "their differences are means over the held-out items. The two differ in weight, not in what they count."
+        )
     if group.reruns:
         apart_by = max(abs(float(np.mean(a.items)) - float(np.mean(b.items))) for a, b in group.reruns)
         machines = len({str(dict(one.machine)) for pair in group.reruns for one in pair})
@@ -268,58 +290,59 @@ def _notes(group: Group) -> list[str]:
     return found
 
 
-def _tuning_tables(group: Group, tuning: Tuning) -> str:
-    metric = words(group.metric)
+def _tuning_tables(group: Group) -> str:
+    metric, tuning = words(group.metric), group.tuning
     rows, trials = [], []
     for method, of_method in tuning.trials.items():
         best = of_method[0]
         at_edge = "; ".join(edges(tuning, method)) or "no"
-        rows.append([label(method), str(len(of_method)), number(best.mean), _settings(best.settings), at_edge])
-        trials += [
-            [
-                label(method),
-                str(trial.number),
-                number(trial.mean),
-                " ".join(map(number, trial.values)),
-                _settings(trial.settings),
-            ]
-            for trial in of_method
-        ]
+        cells = [label(method), str(len(of_method)), _outcome(best), _settings(method, best), at_edge]
+        rows.append([*cells, tuning.where[method].name])
+        trials += [[label(method), str(one.number), _outcome(one), _settings(method, one)] for one in of_method]
     untuned = [label(name) for name in ordered(group.runs) if name not in tuning.trials]
+    columns = [
+        "method",
+        "trials",
+        f"{metric}, best trial",
+        "its searched settings",
+        "at an edge of their range",
+        "where",
+    ]
     parts = [
         f"### Tuning of {group.condition.task}",
-        f"Tuned on {tuning.condition.name}, on items and seeds of no evaluation. The mean of the best trial is too "
-        "high by "
-        "chance, the more trials a method has.",
-        table(
-            ["method", "trials", f"{metric}, best trial", "its settings", "best value at an edge of those tried"], rows
-        ),
+        "On items and seeds of no evaluation. The value of the best of several trials is too high by chance, by more "
+        "for "
+        "a method with more trials. Settings that are not named are the recipe's.",
+        table(columns, rows),
     ]
     if untuned:
-        parts.append(f"Not tuned by themselves: {', '.join(untuned)}.")
-    columns = ["method", "trial", f"{metric}, mean", "seeds", "settings"]
-    parts.append(folded(f"All {len(trials)} trials", table(columns, trials)))
+        parts.append(f"Not tuned by themselves: {'; '.join(untuned)}.")
+    all_trials = table(["method", "trial", f"{metric} on tuning items", "searched settings"], trials)
+    parts.append(folded(f"All {len(trials)} trials", all_trials))
     return "\n\n".join(parts)
 
 
-def _settings(settings: Mapping[str, object]) -> str:
-    shown = [
-        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in settings.items()
-    ]
+def _outcome(trial: Trial) -> str:
+    return f"failed: {trial.error}" if trial.error else number(trial.value)
+
+
+def _settings(method: str, trial: Trial) -> str:
+    found = searched_settings(method, trial).items()
+    shown = [f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in found]
     return ", ".join(shown) or "those of the recipe"
 
 
 # ---- length.md
 
 
-def _lengths(found: Sequence[Group]) -> _Page:
+def _lengths(found: Sequence[Group], planned: Sequence[str] | None) -> _Page:
     page = _Page([_MADE, "# Length, and gain against KL"])
-    rivals = {group.condition: group.strongest(("number",))[0] for group in found if OURS in group.runs}
+    rivals = {group.condition: group.strongest(number=True)[0] for group in found if OURS in group.runs}
     comparable = [group for group in found if rivals.get(group.condition) is not None]
     if not comparable:
         page.parts.append(f"No condition has finished runs of both {label(OURS)} and a number yet.")
         return page
-    page.parts += [_missing_runs(found), _HOW_TO_READ]
+    page.parts += [_missing_runs(found, planned), _HOW_TO_READ]
     for series in _same_series(comparable):
         _series(page, series, [str(rivals[group.condition]) for group in series])
     return page
@@ -328,14 +351,16 @@ def _lengths(found: Sequence[Group]) -> _Page:
 def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
     first = series[0].condition
     metric = words(series[0].metric)
-    page.parts.append(f"## {first.task}, {first.critic.replace('_', ' ')} as critic (study {first.study})")
+    page.parts.append(
+        f"## {first.task}, {first.critic.replace('_', ' ')} as critic (studies: {', '.join(series[0].studies)})"
+    )
     leads = [page.stated(lead(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
     ratios = [page.stated(rollouts_ratio(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
     rows = []
     for group, rival, ahead, ratio in zip(series, rivals, leads, ratios, strict=True):
         rows.append(
             [
-                "–" if group.condition.length is None else str(group.condition.length),
+                str(group.condition.length or "–"),
                 f"{len(group.runs[OURS])}, {len(group.runs[rival])}",
                 label(rival),
                 *(bootstrap_text(final(group.runs[name])) for name in (OURS, rival)),
@@ -385,7 +410,7 @@ def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> Non
     for group, rival, frontiers in zip(series, rivals, found, strict=True):
         if frontiers is None:
             continue
-        length = "–" if group.condition.length is None else str(group.condition.length)
+        length = str(group.condition.length or "–")
         rows += [[length, *cells] for cells in _kl_rows(page, frontiers)]
         settings += [len(group.variants[name]) for name in (OURS, rival)]
     page.parts += [
@@ -419,18 +444,21 @@ def _kl_rows(page: _Page, found: Frontiers) -> list[list[str]]:
     return rows
 
 
-def write_results(runs: Path, out: Path, readme: Path) -> list[Path]:
+def write_results(runs: Path, out: Path, readme: Path, plan: Path | None = None) -> list[Path]:
     """Write the pages of records, and make the blocks of the other pages again; return the files that changed.
 
     Args:
         runs: directory with records of runs.
         out: directory of pages and JSON files.
         readme: a further page with blocks; it may be absent.
+        plan: plan of studies, whose missing runs are named; None for none.
 
     Raises:
+        ConfigError: if the plan is wrong.
         DataError: if a record, a JSON file or a block is damaged, before any file is written.
     """
-    contents = {out / name: data for name, data in result_pages(read_records(runs)).items()}
+    made = result_pages(read_runs(runs), load_plan(plan) if plan else None)
+    contents = {out / name: data for name, data in made.items()}
     for page in [*sorted(out.glob("*.md")), readme]:
         if page not in contents and page.exists():
             contents[page] = filled(read_text(page), out).encode()

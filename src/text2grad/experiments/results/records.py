@@ -1,23 +1,22 @@
-"""Finished runs, one JSON object per line of `docs/results/runs/STUDY.jsonl`, as typed records."""
+"""Records of runs as typed objects."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from text2grad.errors import DataError
-from text2grad.files import read_text
+from text2grad.experiments.records import read_records
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A finished run; the fields are those of its line."""
+    """A run that ended; the fields are those of its line (`experiments/records.py`)."""
 
     study: str
     task: str
-    length: int | None
-    faults: float | None
+    length: int
+    faults: float
     critic: str
     method: str
     purpose: Literal["tuning", "evaluation"]
@@ -38,32 +37,23 @@ class Record:
     items: Sequence[float]
     items_at_start: Sequence[float]
     diagnostics: Mapping[str, float]
+    error: str = ""
 
 
-def read_records(directory: Path) -> list[Record]:
-    """Return the records of all files *.jsonl of a directory, in the order of names and lines; [] if it is absent.
+def read_runs(directory: Path) -> list[Record]:
+    """Return the records of a directory; [] if it is absent.
 
     Raises:
-        DataError: if a line is no record; the message names file and line.
+        DataError: if a line is no record, or its run has no evaluation.
     """
+    names = [field.name for field in fields(Record)]
     found = []
-    for path in sorted(directory.glob("*.jsonl")):
-        for number, line in enumerate(read_text(path).splitlines(), 1):
-            if line.strip():
-                found.append(_record(line, f"{path}:{number}"))
+    for record in read_records(directory) if directory.is_dir() else []:
+        if not record["curve"] or not record["items"] or len(record["items"]) != len(record["items_at_start"]):
+            place = ", ".join(f"{name} {record[name]}" for name in ("study", "task", "method", "seed", "trial"))
+            raise DataError(
+                f"{directory}: the record of {place} has no evaluation, or not the same items before and after; "
+                "remove its line, and repeat the run"
+            )
+        found.append(Record(**{name: record[name] for name in names if name in record}))
     return found
-
-
-def _record(line: str, where: str) -> Record:
-    try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: no JSON ({error}); restore the line, or delete it and repeat the run") from error
-    names = Record.__slots__
-    missing = [name for name in names if name not in fields] if isinstance(fields, dict) else list(names)
-    if missing:
-        raise DataError(f"{where}: no record of a run: {', '.join(missing)} missing; delete the line, repeat the run")
-    record = Record(**{name: fields[name] for name in names})
-    if not record.curve or not record.items or record.purpose not in ("tuning", "evaluation"):
-        raise DataError(f"{where}: the run has no curve, no items, or the purpose {record.purpose!r}; delete the line")
-    return record

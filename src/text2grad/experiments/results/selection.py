@@ -1,65 +1,66 @@
 """Records → conditions, each with its methods, their tuned settings, their seeds, and the strongest rival.
 
-A condition is a task at a length, with its faults and its critic. The strongest rival of a condition is the method of
-another signal than spans with the highest mean of its best trial on the *tuning* items. It is not chosen by the
+A condition is a task at a length, with its faults and its critic. The strongest rival of a condition is the method,
+no variant of Text2Grad, whose best trial has the highest value on the *tuning* items. It is not chosen by the
 evaluation: the best of several noisy values is too high by chance.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from text2grad.experiments.experiment_plan import Plan, tuning_study
 from text2grad.experiments.methods import METHODS
+from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.results.records import Record
+from text2grad.experiments.search_space import SEARCH_SPACE, SearchSpace
 
 OURS = "text2grad"
 SEEDS, SEEDS_OF_OTHERS = 5, 3
 """Seeds of leading methods, and of the others."""
 
-LOWER_IS_BETTER = frozenset({"invented_share", "stories_with_invented"})
-"""Metrics whose best value is 0; the best value of the others is 1."""
-
-_NOT_OF_THE_METHOD = ("run.", "data.")
-
 
 class Condition(NamedTuple):
-    """What the compared runs have in common."""
+    """What the compared runs have in common; runs of several studies may have the same condition."""
 
-    study: str
     task: str
     critic: str
-    faults: float | None
-    length: int | None
+    recipe: str
+    faults: float
+    length: int
 
     @property
     def name(self) -> str:
-        """Return the condition in words."""
-        parts = [self.task, *([f"length {self.length}"] if self.length is not None else [])]
-        parts += [f"faults {self.faults:g}"] if self.faults is not None else []
+        """Return the condition in words, without a length of 0 (the recipe's own) and the usual share of faults, 1."""
+        parts = [self.task, *([f"length {self.length}"] if self.length else [])]
+        parts += [f"faults {self.faults:g}"] if self.faults != 1 else []
         return ", ".join([*parts, f"{self.critic.replace('_', ' ')} as critic"])
 
 
 class Trial(NamedTuple):
-    """One trial of a method's tuning: its number, the settings, the value of each seed on tuning items."""
+    """One trial of a method's tuning.
+
+    Attributes:
+        number: of the trial.
+        settings: "section.key" → value, where it differs from the base recipe.
+        value: on the tuning items.
+        error: message of a run that failed; "" for none. A failed trial is the worst.
+    """
 
     number: int
     settings: Mapping[str, Any]
-    values: Sequence[float]
-
-    @property
-    def mean(self) -> float:
-        """Return the mean over the seeds."""
-        return fmean(self.values)
+    value: float
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The trials of one task and critic: at which length, and for each method the trials, the best first."""
+    """The trials of each method, the best first, and the condition in which they were made."""
 
-    condition: Condition
     trials: Mapping[str, Sequence[Trial]]
+    where: Mapping[str, Condition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +72,27 @@ class Group:
         metric: name of the main metric.
         runs: method → seed → the run with the tuned settings.
         variants: method → all settings that were run, the tuned ones first; each seed → run.
-        tuning: the trials of its task; None without records of tuning.
-        reruns: repeated runs (same method, settings and seed), each with the run it repeats.
+        tuning: the trials of its task.
+        reruns: pairs of a run and the same run (method, settings, seed) of another study; the first counts.
     """
 
     condition: Condition
     metric: str
     runs: Mapping[str, Mapping[int, Record]]
     variants: Mapping[str, Sequence[Mapping[int, Record]]]
-    tuning: Tuning | None
-    reruns: Sequence[tuple[Record, Record]] = field(default=())
+    tuning: Tuning
+    reruns: Sequence[tuple[Record, Record]] = ()
+
+    @property
+    def studies(self) -> list[str]:
+        """Return the names of the studies."""
+        all_runs = [run for of_method in self.variants.values() for runs in of_method for run in runs.values()]
+        return sorted({run.study for run in all_runs})
 
     @property
     def sign(self) -> int:
         """Return -1 if a lower metric is better, else 1."""
-        return -1 if self.metric in LOWER_IS_BETTER else 1
+        return -1 if lower_is_better(self.metric) else 1
 
     @property
     def best(self) -> float:
@@ -96,10 +103,10 @@ class Group:
         """Return the mean over seeds of the final values."""
         return fmean(fmean(run.items) for run in self.runs[method].values())
 
-    def strongest(self, signals: Sequence[str] = ("number", "words")) -> tuple[str | None, str]:
-        """Return the strongest rival with one of the signals, and how it was chosen; None if there is none."""
-        rivals = [name for name in self.runs if signal(name) in signals]
-        tuned = {name: trials[0].mean for name, trials in self.tuning.trials.items()} if self.tuning else {}
+    def strongest(self, *, number: bool = False) -> tuple[str | None, str]:
+        """Return the strongest rival (that learns from one number), and how it was chosen; None if there is none."""
+        rivals = [name for name in self.runs if not is_variant(name) and (signal(name) == "number" or not number)]
+        tuned = {name: trials[0].value for name, trials in self.tuning.trials.items() if not trials[0].error}
         known = {name: self.sign * tuned[name] for name in rivals if name in tuned}
         if known:
             how = "the best mean on the tuning items"
@@ -109,6 +116,11 @@ class Group:
             return None, "no rival has a finished run"
         best = max(rivals, key=lambda name: self.sign * self.final(name))
         return best, "the best mean on the evaluation's own items, because no tuning is recorded: too high by chance"
+
+
+def is_variant(method: str) -> bool:
+    """Whether a method is Text2Grad with other settings, as its label says: an ablation, no rival."""
+    return label(method).startswith(label(OURS))
 
 
 def signal(method: str) -> str:
@@ -127,27 +139,20 @@ def ordered(methods: Iterable[str]) -> list[str]:
     return sorted(methods, key=lambda name: (places.get(name, len(places)), name))
 
 
-def own_settings(record: Record) -> dict[str, Any]:
-    """Return the settings of the method, without those of the seed and of the data."""
-    return {name: value for name, value in sorted(record.settings.items()) if not name.startswith(_NOT_OF_THE_METHOD)}
-
-
 def _key(record: Record) -> str:
-    return json.dumps(own_settings(record), sort_keys=True)
+    return json.dumps(dict(record.settings), sort_keys=True)
 
 
 def condition_of(record: Record) -> Condition:
     """Return the condition of a run."""
-    return Condition(record.study, record.task, record.critic, record.faults, record.length)
+    return Condition(record.task, record.critic, record.recipe, record.faults, record.length)
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
-    """Return the conditions that have evaluations, in the order of study, task, critic, faults and length."""
-    tunings = _tunings([record for record in records if record.purpose == "tuning"])
-    evaluations = [record for record in records if record.purpose == "evaluation"]
-    found = _by(evaluations, condition_of)
-    order = sorted(found, key=lambda one: (*one[:3], one.faults or 0.0, one.length or 0))
-    return [_group(condition, found[condition], _tuning_of(condition, tunings)) for condition in order]
+    """Return the conditions that have evaluations, in the order of task, critic, recipe, faults and length."""
+    tuning = [record for record in records if record.purpose == "tuning"]
+    found = _by([record for record in records if record.purpose == "evaluation"], condition_of)
+    return [_group(condition, found[condition], _tuning_of(condition, tuning)) for condition in sorted(found)]
 
 
 def _by(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
@@ -157,62 +162,77 @@ def _by(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, li
     return found
 
 
-def _group(condition: Condition, records: Sequence[Record], tuning: Tuning | None) -> Group:
+def _group(condition: Condition, records: Sequence[Record], tuning: Tuning) -> Group:
     reruns: list[tuple[Record, Record]] = []
     variants: dict[str, list[Mapping[int, Record]]] = {}
     of_methods = _by(records, lambda record: record.method)
     for method in ordered(of_methods):
+        of_studies = _by(of_methods[method], lambda record: record.study)
         by_settings: dict[str, dict[int, Record]] = {}
-        for record in of_methods[method]:
-            first = by_settings.setdefault(_key(record), {}).setdefault(record.seed, record)
-            if first is not record:
-                reruns.append((first, record))
-        best = tuning.trials[method][0].settings if tuning and method in tuning.trials else None
-        wanted = json.dumps(best, sort_keys=True)
-        chosen = sorted(by_settings, key=lambda key: (key != wanted, -len(by_settings[key])))
+        for study in sorted(of_studies, key=lambda name: (-len(of_studies[name]), name)):
+            for record in of_studies[study]:
+                first = by_settings.setdefault(_key(record), {}).setdefault(record.seed, record)
+                if first is not record:
+                    reruns.append((first, record))
+        best = tuning.trials[method][0].settings if method in tuning.trials else {}
+        chosen = sorted(by_settings, key=lambda key: (_differing(json.loads(key), best), -len(by_settings[key])))
         variants[method] = [dict(sorted(by_settings[key].items())) for key in chosen]
     runs = {method: of_method[0] for method, of_method in variants.items()}
     return Group(condition, records[0].metric, runs, variants, tuning, reruns)
 
 
-def _tunings(records: Sequence[Record]) -> list[Tuning]:
-    found = []
-    for condition, of_condition in _by(records, condition_of).items():
-        sign = -1 if of_condition[0].metric in LOWER_IS_BETTER else 1
-        trials = {}
-        for method, runs in _by(of_condition, lambda record: record.method).items():
-            made = [
-                Trial(number, own_settings(same[0]), [run.curve[-1]["value"] for run in same])
-                for number, same in _by(runs, lambda run: -1 if run.trial is None else run.trial).items()
-            ]
-            trials[method] = sorted(made, key=lambda trial: (-sign * trial.mean, trial.number))
-        found.append(Tuning(condition, {method: trials[method] for method in ordered(trials)}))
-    return found
+def _differing(settings: Mapping[str, Any], others: Mapping[str, Any]) -> int:
+    """Return the number of settings with different values; of no others, 0."""
+    if not others:
+        return 0
+    return sum(settings.get(name) != others.get(name) for name in {*settings, *others})
 
 
-def _tuning_of(condition: Condition, tunings: Sequence[Tuning]) -> Tuning | None:
-    """Return the tuning of the task and critic: at the same length if there is one, else at the longest."""
-    fitting = [
-        one for one in tunings if (one.condition.task, one.condition.critic) == (condition.task, condition.critic)
-    ]
+def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
+    """Return each method's trials of the task and critic: in the same condition if there are some, else the longest."""
+    fitting = [one for one in records if (one.task, one.critic) == (condition.task, condition.critic)]
 
-    def distance(one: Tuning) -> tuple[bool, bool, int]:
-        same = one.condition.length == condition.length, one.condition.faults == condition.faults
-        return not same[0], not same[1], -(one.condition.length or 0)
+    def distance(one: Condition) -> tuple[bool, bool, bool, int]:
+        same = (one.recipe == condition.recipe, one.length == condition.length, one.faults == condition.faults)
+        return not same[0], not same[1], not same[2], -one.length
 
-    return min(fitting, key=distance, default=None)
+    trials, where = {}, {}
+    of_methods = _by(fitting, lambda record: record.method)
+    for method in ordered(of_methods):
+        of_conditions = _by(of_methods[method], condition_of)
+        where[method] = min(of_conditions, key=distance)
+        runs = of_conditions[where[method]]
+        sign = -1 if lower_is_better(runs[0].metric) else 1
+        made = [Trial(run.trial or 0, run.settings, run.curve[-1]["value"], run.error) for run in runs]
+        trials[method] = sorted(made, key=lambda trial: (trial.error != "", -sign * trial.value, trial.number))
+    return Tuning(trials, where)
 
 
 def edges(tuning: Tuning, method: str) -> list[str]:
-    """Return the settings whose best value is the least or the greatest of those tried, with the values tried."""
+    """Return the settings whose best values are at an edge of their range.
+
+    The range of a rate that is searched around the recipe's own is not in the records: there the edges are the lowest
+    and the highest rate tried.
+    """
     trials = tuning.trials[method]
-    found = []
-    for name, value in trials[0].settings.items():
+    best, found = trials[0].settings, []
+    for searched in SEARCH_SPACE.values():
+        name = searched.setting
+        if name in best and not searched.of_recipe:
+            found += SearchSpace({name: searched}, {}).at_edge(best)
         tried = {trial.settings[name] for trial in trials if _is_number(trial.settings.get(name))}
-        if _is_number(value) and len(tried) > 1 and value in (min(tried), max(tried)):
-            end = "lowest" if value == min(tried) else "highest"
-            found.append(f"{name} = {value:g}: the {end} of {len(tried)} values")
+        if searched.of_recipe and len(tried) > 1 and best.get(name) in (min(tried), max(tried)):
+            end = "lowest" if best[name] == min(tried) else "highest"
+            found.append(f"{name} = {best[name]:g} (the {end} of {len(tried)} tried)")
     return found
+
+
+def searched_settings(method: str, trial: Trial) -> dict[str, Any]:
+    """Return the settings of a trial that the search has chosen; all, if the method is not in `METHODS`."""
+    if method not in METHODS:
+        return dict(trial.settings)
+    names = [SEARCH_SPACE[name].setting for name in METHODS[method].searched]
+    return {name: trial.settings[name] for name in names if name in trial.settings}
 
 
 def _is_number(value: Any) -> bool:
@@ -233,4 +253,27 @@ def missing(group: Group) -> list[str]:
         elif len(have) < needed:
             lacking = [str(seed) for seed in expected[:needed] if seed not in have]
             found.append(f"{label(method)}: {len(have)} of {needed} seeds (missing: {', '.join(lacking)})")
+    return found
+
+
+def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
+    """Return the studies of a plan of which evaluations or trials have no record, in words."""
+    found = []
+    for study in plan.study:
+        mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
+        evaluations = len(study.seeds) * len(study.lengths) * len(study.faults) * len(study.variants())
+        lacking = []
+        for method in study.methods:
+            tuned = tuning_study(plan, study, method)
+            done = sum(one.purpose == "evaluation" for one in mine if one.method == method)
+            tried = sum((one.method, one.purpose) == (method, "tuning") for one in mine)
+            trials = tuned.trials_of(method) if tuned is study else 0
+            if done < evaluations:
+                more = f" and {tried} of {trials} trials" if tried < trials else ""
+                lacking.append(f"{label(method)} {done} of {evaluations} evaluations{more}")
+        name = f"{study.name}, {study.task}, {study.critic.replace('_', ' ')} as critic"
+        if lacking and not mine:
+            found.append(f"{name}: none of {evaluations} evaluations of each of {len(study.methods)} methods")
+        elif lacking:
+            found.append(f"{name}: {'; '.join(lacking)}")
     return found
