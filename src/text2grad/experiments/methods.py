@@ -63,6 +63,12 @@ def _number(label: str, *settings: str, searched: tuple[str, ...], needs: str = 
     return Method(label, (*ONE_NUMBER, *settings), searched, "number", needs, leading=leading)
 
 
+def _rival(
+    label: str, *settings: str, searched: tuple[str, ...], signal: Literal["number", "words"] = "number"
+) -> Method:
+    return Method(label, settings, searched, signal, command="rival")
+
+
 METHODS: Mapping[str, Method] = {
     "text2grad": Method("Text2Grad", leading=True),
     "scalar_ppo": _number("same spans, summed", searched=NUMBER_SEARCHED),
@@ -101,6 +107,28 @@ METHODS: Mapping[str, Method] = {
         (*GROUP, "ppo.baseline=group"),
         ("lr", "beta", "epochs", "gamma", "group_size", "positive", "span_mass"),
     ),
+    "dpo": _rival(
+        "DPO",
+        "rollout.group_size=4",
+        "rival.rounds=12",
+        searched=("lr", "rounds", "passes", "group_size", "dpo_beta"),
+    ),
+    "sft_best": _rival(
+        "imitation of the best responses",
+        "rollout.group_size=4",
+        "rival.rounds=12",
+        "rival.keep=0.25",
+        searched=("lr", "rounds", "passes", "group_size", "keep"),
+    ),
+    "ilf": _rival(
+        "ILF, perfect refiner",
+        "rival.rounds=1",
+        "rival.keep=1.0",
+        searched=("lr", "rounds", "passes", "keep"),
+        signal="words",
+    ),
+    "sdpo": _rival("SDPO", "rival.rounds=60", searched=("lr", "rounds", "epochs"), signal="words"),
+    "reflection": _rival("reflection at inference", searched=(), signal="words"),
     **{
         f"process_{rule}": Method(
             f"one number per {rule.removesuffix('s')}",
@@ -165,7 +193,8 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
     found.append(f"critic.model='{phases / (chosen.needs or 'reward_model')}'")
     found.append(f"refresh.replay_from='{phases / chosen.annotations}'")
     found += chosen.settings
-    return [*found, f"optim.lr={SCALAR_LR[task]}"] if chosen.signal == "number" else found
+    one_number = chosen.signal == "number" and chosen.command == "train"
+    return [*found, f"optim.lr={SCALAR_LR[task]}"] if one_number else found
 
 
 def method_job(recipe: Path, directory: Path, overrides: Sequence[str], *, needs: str | None = None) -> Job:
