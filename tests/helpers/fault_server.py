@@ -37,6 +37,7 @@ what the last request was. What is judged stands between tags, or else is the la
     empty       an answer without text
     length      a critique that the length limit cut
     prose       an answer that holds no critique
+    answer      {"answer": ...} with the rest of the line that begins with SAY
     misquote    a critique that quotes what the response does not hold
     corrigible  the same, until it is told so
     firstplace  a verdict for the text that stands first, whichever it is (of a judge of two texts)
@@ -228,6 +229,7 @@ def _answers(step: str) -> bool:
         "length",
         "listing",
         "prose",
+        "answer",
         "huge",
         "misquote",
         "corrigible",
@@ -265,6 +267,8 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         content = _verdict(what, text)
     if what == "huge":
         content = "x" * HUGE
+    if what == "answer":
+        content = json.dumps({"answer": re.findall(r"^SAY (.*)", text, re.MULTILINE)[-1]})
     if what == "prose":
         content = "Once upon a time there was a dog."
     if what in ("empty", "refused"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fault_server import running
 from small_rival import trainer
 from small_run import ColourCritic
 from text2grad.experiments.rivals import refiners
@@ -49,6 +50,20 @@ def test_the_policy_is_asked_with_prompt_response_and_critique_and_samples_as_in
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_not_asked(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")
     assert PolicyRefiner(run)([Example("red")], ["blue " * 70], [Critique("one")]) == ["blue " * 70]
+
+
+def test_a_server_is_asked_once_for_each_refinement_and_a_useless_answer_changes_nothing(tmp_path: Path) -> None:
+    with running() as server:
+        values = {"model": "m", "base_url": server.url, "api_key_env": "", "retries": 0, "structured": "json_schema"}
+        run = trainer(tmp_path / "run", "ilf", annotate=values, rival={"refiner": "server"})
+        scripts = ["[[answer]]", "[[prose]]", "[[400]]"]
+        examples = [Example(f"{script}\nSAY red {n}\n") for n, script in enumerate(scripts)]
+        given = (examples, ["a", "b", "c"], [Critique("x")] * 3)
+        assert refiners.refiner_of(run)(*given) == ["red 0", "b", "c"]
+        asked = server.requests()
+        assert refiners.refiner_of(run)(*given) == ["red 0", "b", "c"]
+        assert server.requests() - asked == 1  # an error is no answer that could be kept
+    assert (tmp_path / "run" / "refinements.sqlite").exists()
 
 
 def test_braces_in_a_response_stay_as_they_are(tmp_path: Path) -> None:

@@ -163,7 +163,16 @@ def test_adapters_are_trained_and_saved_alone(tmp_path: Path) -> None:
         ("sft_best", ["rival.keep=0.0"], "[rival] keep = 0.0"),
         ("ilf", ["rival.refiner='program'"], 'rival.refiner = "program" is a program of a built-in task'),
         ("ilf", ["rival.refiner='server'"], "[annotate] model is not set"),
-        ("ilf", ["rival.refine_prompt='{prompt} {critique}'"], "rival.refine_prompt does not hold {response}"),
+        (
+            "ilf",
+            ["rival.refine_prompt='{prompt} {critique}'"],
+            "rival.refine_prompt does not hold {response}; ilf needs",
+        ),
+        (
+            "sdpo",
+            ["rival.refine_prompt='{prompt}'"],
+            "rival.refine_prompt does not hold {critique}; sdpo needs {prompt}",
+        ),
         ("reflection", ["data.held_out=0.0"], "reflection answers held-out prompts"),
         ("sft_best", ["rival.kept=0.5"], 'Did you mean "keep"?'),
         ("sft_best", ["model.path=''"], "[model] path is not set"),

@@ -111,7 +111,7 @@ def check_refiner(recipe: Recipe) -> None:
     Raises:
         ConfigError: if there is no task, no server, or the prompt lacks a field.
     """
-    kind = _kind(recipe)
+    kind = _kind(recipe) if recipe.rival.method != "sdpo" else "policy"
     if kind == "program" and not recipe.data.task:
         raise ConfigError(
             'rival.refiner = "program" is a program of a built-in task, and data.task is not set; choose "policy" or '
@@ -119,11 +119,11 @@ def check_refiner(recipe: Recipe) -> None:
         )
     if kind == "server":
         endpoint_values(recipe.annotate)
-    missing = [name for name in FIELDS if f"{{{name}}}" not in recipe.rival.refine_prompt]
+    needed = [name for name in FIELDS if name != "response" or recipe.rival.method != "sdpo"]
+    missing = [name for name in needed if f"{{{name}}}" not in recipe.rival.refine_prompt]
     if missing:
-        raise ConfigError(
-            f"rival.refine_prompt does not hold {{{missing[0]}}}; it needs {{prompt}}, {{response}} and {{critique}}"
-        )
+        listed = ", ".join(f"{{{name}}}" for name in needed)
+        raise ConfigError(f"rival.refine_prompt does not hold {{{missing[0]}}}; {recipe.rival.method} needs {listed}")
 
 
 def refiner_of(run: "RivalTrainer") -> Refiner:
