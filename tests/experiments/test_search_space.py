@@ -18,7 +18,7 @@ def recipe_of(name: str, *overrides: str) -> Recipe:
 
 
 def space_of(*names: str, **sections: Any) -> SearchSpace:
-    recipe = make_recipe(sections)
+    recipe = make_recipe({"data": {"task": "qa"}, **sections})
     return SearchSpace.of(names, recipe, recipe)
 
 
@@ -74,6 +74,13 @@ def test_lists_fit_the_recipe() -> None:
     )
     with pytest.raises(ConfigError, match="searched has no value 'gama'"):
         space_of("gama")
+
+
+def test_rewards_are_not_searched_where_the_reward_is_the_metric() -> None:
+    names = ("lr", "positive", "span_mass")
+    assert list(space_of(*names, data={"train": "prompts.jsonl", "held_out": 0.1}).searched) == ["optim.lr"]
+    own = {"train": "prompts.jsonl", "held_out": 0.1, "metric": "mine:metric"}
+    assert list(space_of(*names, data=own).searched) == ["optim.lr", "reward.positive", "reward.span_mass"]
 
 
 def proposals(space: SearchSpace, trials: list[Trial], *, seed: int = 0, minimise: bool = False) -> list[Any]:

@@ -113,7 +113,8 @@ class SearchSpace:
         """Return the space of a method.
 
         Args:
-            names: keys of `SEARCH_SPACE`.
+            names: keys of `SEARCH_SPACE`; settings of [reward] are left out where the reward itself is the main metric,
+                because trials with other rewards cannot be compared by it.
             base: the recipe without the method's settings; ranges depend on it alone.
             recipe: the recipe with the method's settings, the first trial.
 
@@ -123,8 +124,9 @@ class SearchSpace:
         found = {}
         for name in names:
             check_known("searched", name, tuple(SEARCH_SPACE))
-            one = _for_recipe(SEARCH_SPACE[name], base)
-            found[one.setting] = one
+            one = SEARCH_SPACE[name]
+            if one.section_and_key[0] != "reward" or base.data.task or base.data.metric:
+                found[one.setting] = _for_recipe(one, base)
         return cls(found, {setting: value_in(recipe, one) for setting, one in found.items()})
 
     def propose(self, trials: Sequence[Trial], *, seed: int, first: int, count: int, minimise: bool) -> list[Settings]:
