@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
+from places import ROOT
 from text2grad.config.recipe import Recipe, load_recipe, make_recipe
 from text2grad.errors import ConfigError
 from text2grad.experiments.methods import METHODS
-from text2grad.experiments.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides
+from text2grad.experiments.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides, in_words
 
 RECIPES = ("quickstart-summarization", "quickstart-qa", "quickstart-code", "stories")
 
 
 def recipe_of(name: str, *overrides: str) -> Recipe:
-    return load_recipe(f"{__file__.partition('tests')[0]}recipes/{name}.toml", overrides)
+    return load_recipe(ROOT / "recipes" / f"{name}.toml", overrides)
 
 
 def space_of(*names: str, **sections: Any) -> SearchSpace:
@@ -33,6 +34,12 @@ def test_every_end_of_every_range_is_a_recipe(method: str) -> None:
                 made = recipe_of(name, *fixed, *as_overrides({setting: value}))
                 section, key = setting.split(".")
                 assert getattr(getattr(made, section), key) == value
+
+
+def test_the_document_has_the_ranges() -> None:
+    page = (ROOT / "docs" / "tune.md").read_text("utf-8")
+    rows = [f"| `{name}` | `{one.setting}` | {in_words(one)} |" for name, one in SEARCH_SPACE.items()]
+    assert "\n".join(["|---|---|---|", *rows, "", "- Numbers"]) in page
 
 
 def test_an_ablation_is_not_searched_away() -> None:
