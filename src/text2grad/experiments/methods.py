@@ -38,6 +38,7 @@ class Method:
         searched: names in `SEARCH_SPACE` of the settings that `text2grad tune` searches.
         signal: what the policy gets: spans, or one number per response; both from the same critiques, unless `needs`.
         needs: directory of a further model of phase 2; empty for none.
+        annotations: file of the annotations of phase 1 that refreshes replay.
         command: the command that trains it.
         leading: one of the methods that get the full number of tuning trials and seeds.
     """
@@ -47,6 +48,7 @@ class Method:
     searched: tuple[str, ...] = SPANS_SEARCHED
     signal: Literal["spans", "number", "words"] = "spans"
     needs: str = ""
+    annotations: str = "annotations.jsonl"
     command: Literal["train", "rival"] = "train"
     leading: bool = False
 
@@ -59,6 +61,12 @@ def _ablation(label: str, *settings: str, needs: str = "") -> Method:
 
 def _number(label: str, *settings: str, searched: tuple[str, ...], needs: str = "", leading: bool = False) -> Method:
     return Method(label, (*ONE_NUMBER, *settings), searched, "number", needs, leading=leading)
+
+
+def _rival(
+    label: str, *settings: str, searched: tuple[str, ...], signal: Literal["number", "words"] = "number"
+) -> Method:
+    return Method(label, settings, searched, signal, command="rival")
 
 
 METHODS: Mapping[str, Method] = {
@@ -99,6 +107,28 @@ METHODS: Mapping[str, Method] = {
         (*GROUP, "ppo.baseline=group"),
         ("lr", "beta", "epochs", "gamma", "group_size", "positive", "span_mass"),
     ),
+    "dpo": _rival(
+        "DPO",
+        "rollout.group_size=4",
+        "rival.rounds=12",
+        searched=("lr", "rounds", "passes", "group_size", "dpo_beta"),
+    ),
+    "sft_best": _rival(
+        "imitation of the best responses",
+        "rollout.group_size=4",
+        "rival.rounds=12",
+        "rival.keep=0.25",
+        searched=("lr", "rounds", "passes", "group_size", "keep"),
+    ),
+    "ilf": _rival(
+        "ILF, perfect refiner",
+        "rival.rounds=1",
+        "rival.keep=1.0",
+        searched=("lr", "rounds", "passes", "keep"),
+        signal="words",
+    ),
+    "sdpo": _rival("SDPO", "rival.rounds=60", searched=("lr", "rounds", "epochs"), signal="words"),
+    "reflection": _rival("reflection at inference", searched=(), signal="words"),
     **{
         f"process_{rule}": Method(
             f"one number per {rule.removesuffix('s')}",
@@ -116,6 +146,12 @@ METHODS: Mapping[str, Method] = {
         "critic.quoted_in_feedback=false",  # both concern the feedback
         "critic.verbatim=false",
         needs="reward_model_without_words",
+    ),
+    "verdicts_only": Method(
+        "Text2Grad, critiques without truths",
+        ("data.truths=false",),
+        needs="reward_model_of_verdicts",
+        annotations="verdicts.jsonl",
     ),
     "linear_decay": _ablation("Text2Grad, linear decay", "reward.weighting=linear_decay"),
     "last_token": _ablation("Text2Grad, reward on the last token", "reward.placement=last_token"),
@@ -153,17 +189,12 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
     chosen = METHODS[method]
     found = [f"model.path='{phases / 'start'}'"]
     if chosen.needs == "reward_head":
-        found += [
-            f"critic.model='{phases / chosen.needs}'",
-            "critic.kind=scalar",
-            "refresh.steps=[]",
-            "refresh.audit=0",
-        ]
-    else:
-        generative = phases / (chosen.needs or "reward_model")
-        found += [f"critic.model='{generative}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
+        found += ["critic.kind=scalar", "refresh.audit=0"]
+    found.append(f"critic.model='{phases / (chosen.needs or 'reward_model')}'")
+    found.append(f"refresh.replay_from='{phases / chosen.annotations}'")
     found += chosen.settings
-    return [*found, f"optim.lr={SCALAR_LR[task]}"] if chosen.signal == "number" else found
+    one_number = chosen.signal == "number" and chosen.command == "train"
+    return [*found, f"optim.lr={SCALAR_LR[task]}"] if one_number else found
 
 
 def method_job(recipe: Path, directory: Path, overrides: Sequence[str], *, needs: str | None = None) -> Job:

@@ -233,7 +233,8 @@ class _Spent(NamedTuple):
 def _spent(line: Mapping[str, float], batch_size: int) -> _Spent:
     """Return the responses and tokens that a step sampled, and its seconds."""
     tokens = round(line["length/mean"] * batch_size)
-    return _Spent(batch_size, tokens, sum(value for name, value in line.items() if name.startswith("seconds/")))
+    rollouts = batch_size if tokens else 0  # `rival reflection` samples nothing in training
+    return _Spent(rollouts, tokens, sum(value for name, value in line.items() if name.startswith("seconds/")))
 
 
 def _items(evaluation: Mapping[str, Any], metric: str, directory: Path) -> list[float]:

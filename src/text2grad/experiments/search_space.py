@@ -69,6 +69,10 @@ SEARCH_SPACE: Mapping[str, Searched] = {
     "loss_mean": Searched("ppo.loss_mean", values=("token", "response", "constant"), named=True),
     "kl_in": Searched("ppo.kl_in", values=("reward", "loss"), named=True),
     "value": Searched("model.value", values=("trunk", "model"), named=True),
+    "rounds": Searched("rival.rounds", values=(1, 3, 6, 12, 30, 60), ends=(1,)),
+    "passes": Searched("rival.epochs", values=(1, 2, 4, 8), ends=(1,)),
+    "dpo_beta": Searched("rival.dpo_beta", 0.01, 1.0),
+    "keep": Searched("rival.keep", values=(0.125, 0.25, 0.5, 1.0), ends=(1.0,)),
     "value_clip_range": Searched("ppo.value_clip_range", values=(0.2, 1.0, 5.0, 0.0), ends=(0.0,)),
 }
 """Name in `Method.searched` → the setting and its range; value_clip_range = 0 leaves the value loss unclipped."""

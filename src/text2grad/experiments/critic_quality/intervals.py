@@ -93,11 +93,19 @@ def mean_interval(values: Sequence[float]) -> Estimate:
     mean = float(found.mean())
     if len(found) == 1:
         return Estimate(mean, mean, mean)
+    reach = float(student(len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def student(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t, which also may have broken degrees of freedom.
+
+    Example:
+        >>> round(student(4), 3)
+        2.776
+    """
     # With t = √ν tan θ the density of θ is cos(θ)^(ν − 1), on a bounded range.
-    freedom = len(found) - 1
     angles = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
     density = np.cos(angles) ** (freedom - 1)
     below = np.cumsum(density) - (density + density[0]) / 2  # trapezoids
-    angle = np.interp((1 + LEVEL) / 2, below / below[-1], angles)
-    reach = float(np.sqrt(freedom) * np.tan(angle) * found.std(ddof=1) / np.sqrt(len(found)))
-    return Estimate(mean, mean - reach, mean + reach)
+    return float(np.sqrt(freedom) * np.tan(np.interp((1 + LEVEL) / 2, below / below[-1], angles)))

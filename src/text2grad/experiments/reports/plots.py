@@ -56,12 +56,34 @@ class Line(NamedTuple):
         faint: further lines in the same colour, thin: single seeds, or values before smoothing.
         marked: mark each point.
         look: number of colour, dashes and marker; a line of the same thing looks the same in every panel.
+        band: (x, low, high), shaded.
     """
 
     name: str
     points: Points
     faint: Sequence[Points] = ()
     marked: bool = False
+    look: int = 0
+    band: Sequence[tuple[float, float, float]] = ()
+
+
+class Measured(NamedTuple):
+    """A point with an interval.
+
+    Attributes:
+        name: beside the point; empty for none.
+        x: its place.
+        y: its value.
+        low: end of the interval, or None.
+        high: the other end, or None.
+        look: number of colour and marker.
+    """
+
+    name: str
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
     look: int = 0
 
 
@@ -162,14 +184,17 @@ def _draw_curves(
         axis.axhline(level[1], color=INK, linewidth=1, linestyle=(0, (1, 3)))
         ends.append((level[0], level[1], INK))
     for line in lines:
-        colour = COLOURS[line.look % len(COLOURS)]
+        again, number = divmod(line.look, len(COLOURS))
+        colour = COLOURS[number]
+        if line.band:
+            axis.fill_between(*zip(*line.band, strict=True), color=colour, alpha=0.15, linewidth=0)
         for points in line.faint:
             axis.plot(*zip(*points, strict=True), color=colour, linewidth=0.8, alpha=0.35)
-        marker, every = MARKERS[line.look % len(MARKERS)], max(1, len(line.points) // 6)
+        marker, every = MARKERS[(number + again) % len(MARKERS)], max(1, len(line.points) // 6)
         axis.plot(
             *zip(*line.points, strict=True),
             color=colour,
-            linestyle=DASHES[line.look % len(DASHES)],
+            linestyle=DASHES[(number + again) % len(DASHES)],
             linewidth=2,
             marker=marker,
             markersize=4,
@@ -184,6 +209,45 @@ def _draw_curves(
     axis.spines["bottom"].set_color(GRID)
     if len(ends) > 1:
         _name_ends(axis, ends)
+
+
+def points_panel(title: str, x: str, points: Sequence[Measured], lines: Sequence[Line]) -> Draw:
+    """Return a panel of points over lines, both axes logarithmic; values must be above 0."""
+    return partial(_draw_points, title=title, x=x, points=points, lines=lines)
+
+
+def _draw_points(axis: Any, *, title: str, x: str, points: Sequence[Measured], lines: Sequence[Line]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    for line in lines:
+        colour, dashes = COLOURS[line.look % len(COLOURS)], DASHES[line.look % len(DASHES)]
+        axis.plot(*zip(*line.points, strict=True), color=colour, linestyle=dashes, linewidth=1.6, label=line.name)
+    for point in points:
+        colour, marker = COLOURS[point.look % len(COLOURS)], MARKERS[point.look % len(MARKERS)]
+        if point.low is not None and point.high is not None:
+            axis.plot([point.x, point.x], [point.low, point.high], color=colour, linewidth=1.4)
+        axis.plot([point.x], [point.y], color=colour, marker=marker, markersize=6, linestyle="none")
+        axis.annotate(
+            "\n".join(textwrap.wrap(point.name, _NAME_CHARS)),
+            (point.x, point.y),
+            xytext=(7, -3),
+            textcoords="offset points",
+            va="top",
+            fontsize=8.5,
+            color=colour,
+        )
+    style(axis, title, grid="both")
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        one.set_minor_formatter(NullFormatter())
+    axis.set_xlabel(x, color=INK, fontsize=9)
+    axis.tick_params(which="both", colors=INK, labelsize=9)
+    axis.spines["bottom"].set_color(GRID)
+    if lines:
+        axis.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="upper left")
 
 
 def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:

@@ -1,0 +1,1 @@
+from .pages import write_results as write_results

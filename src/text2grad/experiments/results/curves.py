@@ -1,0 +1,63 @@
+"""Curves of evaluations → where a level is first reached, and the gain that a method makes at a given KL.
+
+A value between two evaluations is interpolated linearly. All functions take leading axes, such as resamples.
+"""
+
+import numpy as np
+
+
+def first_reached(x: np.ndarray, y: np.ndarray, level: np.ndarray | float) -> np.ndarray:
+    """Return the first x at which a curve reaches a level; infinity if it never does.
+
+    Args:
+        x: shape [..., points], not falling.
+        y: shape [..., points].
+        level: shape [...].
+
+    Example:
+        >>> first_reached(np.array([0.0, 10.0, 20.0]), np.array([0.2, 0.4, 0.8]), 0.6)
+        array(15.)
+    """
+    x, y = np.broadcast_arrays(x, y)
+    level = np.asarray(level, dtype=float)[..., None]
+    above = y >= level
+    found = above.any(axis=-1)
+    after = above.argmax(axis=-1)[..., None]
+    before = np.maximum(after - 1, 0)
+    x0, x1 = np.take_along_axis(x, before, -1), np.take_along_axis(x, after, -1)
+    y0, y1 = np.take_along_axis(y, before, -1), np.take_along_axis(y, after, -1)
+    rise = y1 - y0  # 0 only at the first point
+    share = np.divide(level - y0, rise, out=np.ones(np.broadcast(level, rise).shape), where=rise > 0)
+    reached: np.ndarray = np.where(found, (x0 + share * (x1 - x0))[..., 0], np.inf)
+    return reached
+
+
+def frontier(kl: np.ndarray, gain: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Return the largest gain that a curve shows at a KL of at most each value of a grid.
+
+    The curve consists of the points and the segments between neighbouring ones. Before the least KL of the curve the
+    gain is -infinity.
+
+    Args:
+        kl: shape [..., points], in the order of training; it may fall.
+        gain: shape [..., points].
+        grid: values of KL, rising.
+
+    Returns:
+        Gain, shape [..., grid].
+
+    Example:
+        >>> frontier(np.array([0.0, 0.2, 0.1]), np.array([0.0, 0.4, 0.5]), np.array([0.05, 0.1, 0.3]))
+        array([0.1, 0.5, 0.5])
+    """
+    kl, gain = kl[..., :, None], gain[..., :, None]
+    points = np.where(kl <= grid, gain, -np.inf).max(axis=-2)
+    if kl.shape[-2] == 1:
+        return np.asarray(points)
+    x0, x1, y0, y1 = kl[..., :-1, :], kl[..., 1:, :], gain[..., :-1, :], gain[..., 1:, :]
+    width = x1 - x0
+    crossed = (np.minimum(x0, x1) <= grid) & (grid <= np.maximum(x0, x1)) & (width != 0)
+    share = np.divide(grid - x0, width, out=np.zeros(np.broadcast(grid, width).shape), where=width != 0)
+    segments = np.where(crossed, y0 + share * (y1 - y0), -np.inf).max(axis=-2)
+    found: np.ndarray = np.maximum(points, segments)
+    return found

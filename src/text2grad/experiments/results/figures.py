@@ -1,0 +1,119 @@
+"""Pictures of the pages: learning curves, gain against KL, values against length.
+
+A method has the same colour, dashes and marker in every picture; the paper is white, also in dark mode.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from text2grad.experiments.methods import METHODS
+from text2grad.experiments.reports.plots import Draw, Line, curve_panel, panels_png
+from text2grad.experiments.results.bootstrap import Interval
+from text2grad.experiments.results.measures import band, final, gains_at_kl, mean_curve
+from text2grad.experiments.results.selection import OURS, Group, is_variant, label
+
+MOST_LINES = 6
+_SIZE = (5.4, 3.6)  # inches
+
+
+def look(method: str) -> int:
+    """Return the look of a method in every picture: its place in `METHODS`."""
+    return list(METHODS).index(method) if method in METHODS else len(METHODS)
+
+
+def shown(group: Group) -> list[str]:
+    """Return the methods that a picture shows: Text2Grad, then the rivals with the best tuned or final value."""
+    rivals = [name for name in group.runs if not is_variant(name)]
+    best, _ = group.strongest()
+    rivals.sort(key=lambda name: (name != best, -group.sign * group.final(name)))
+    return [name for name in (OURS, *rivals) if name in group.runs][:MOST_LINES]
+
+
+def learning_curves(groups: Sequence[Group]) -> bytes:
+    """Return a panel of learning curves with bands for each condition."""
+    return panels_png([_learning_curve(group) for group in groups], columns=2 if len(groups) > 1 else 1, size=_SIZE)
+
+
+def _learning_curve(group: Group) -> Draw:
+    lines = []
+    for method in shown(group):
+        runs = group.runs[method]
+        mean, low, high = band(runs)
+        rollouts = mean_curve(runs, "rollouts").mean(axis=0)
+        points, shaded = list(zip(rollouts, mean, strict=True)), list(zip(rollouts, low, high, strict=True))
+        lines.append(Line(label(method), points, (), True, look(method), shaded))
+    return curve_panel(f"{_title(group)}: {words(group.metric)}", "rollouts", lines)
+
+
+def kl_frontiers(groups: Sequence[Group], first: str = OURS) -> bytes | None:
+    """Return a panel of gain against KL for each condition: Text2Grad and its strongest rival; None without any KL."""
+    panels = [panel for group in groups if (panel := _frontier_panel(group, first)) is not None]
+    return panels_png(panels, columns=min(2, len(panels)), size=_SIZE) if panels else None
+
+
+def _frontier_panel(group: Group, first: str) -> Draw | None:
+    rival, _ = group.strongest(number=True)
+    found = gains_at_kl(group, first, rival) if rival and first in group.runs else None
+    if found is None or rival is None:
+        return None
+    lines = []
+    for number, method in enumerate((first, rival)):
+        points = list(zip(found.grid, found.gains[number], strict=True))
+        shaded = list(zip(found.grid, found.low[number], found.high[number], strict=True))
+        lines.append(Line(label(method), points, (), False, look(method), shaded))
+    return curve_panel(f"{_title(group)}: gain in {words(group.metric)}", "KL, nats per token", lines)
+
+
+def against_length(groups: Sequence[Group], leads: Sequence[Interval], ratios: Sequence[Interval]) -> bytes:
+    """Return three panels over the length: final values, the lead over the strongest number, the share of rollouts.
+
+    Args:
+        groups: conditions that differ in length alone.
+        leads: of each condition.
+        ratios: of each condition; the least and greatest finite values of the picture stand for infinite ones.
+    """
+    lengths = [float(group.condition.length) for group in groups]
+    methods = [name for name in shown(groups[-1]) if all(name in group.runs for group in groups)]
+    values = [_length_line(lengths, [final(group.runs[name]) for group in groups], name) for name in methods]
+    task, metric = groups[0].condition.task, words(groups[0].metric)
+    panels = [
+        _over_lengths(f"{task}: {metric} at the end", lengths, values, None),
+        _over_lengths("ahead of the strongest number", lengths, [_length_line(lengths, leads, OURS)], ("equal", 0.0)),
+    ]
+    reached = [(length, ratio) for length, ratio in zip(lengths, ratios, strict=True) if ratio.value < float("inf")]
+    if reached:
+        line = _length_line([length for length, _ in reached], [ratio for _, ratio in reached], OURS)
+        panels.append(_over_lengths("share of the number's rollouts", lengths, [line], ("equal", 1.0)))
+    return panels_png(panels, size=_SIZE)
+
+
+def _length_line(lengths: Sequence[float], found: Sequence[Interval], method: str) -> Line:
+    finite = [one.high for one in found if one.high < float("inf")] + [one.value for one in found]
+    shaded = [(x, one.low, min(one.high, max(finite))) for x, one in zip(lengths, found, strict=True)]
+    return Line(
+        label(method), [(x, one.value) for x, one in zip(lengths, found, strict=True)], (), True, look(method), shaded
+    )
+
+
+def _over_lengths(title: str, lengths: Sequence[float], lines: Sequence[Line], level: tuple[str, float] | None) -> Draw:
+    return partial(_draw_over_lengths, title=title, lengths=lengths, lines=lines, level=level)
+
+
+def _draw_over_lengths(
+    axis: Any, *, title: str, lengths: Sequence[float], lines: Sequence[Line], level: tuple[str, float] | None
+) -> None:
+    curve_panel(title, "length", lines, level=level)(axis)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lengths, labels=[f"{length:g}" for length in lengths])
+    axis.minorticks_off()
+
+
+def words(metric: str) -> str:
+    """Return the name of a metric in words."""
+    return metric.replace("_at_", "@").replace("_", " ").replace(" f1", " F1")
+
+
+def _title(group: Group) -> str:
+    length = f", length {group.condition.length}" if group.condition.length else ""
+    return f"{group.condition.task}{length}"

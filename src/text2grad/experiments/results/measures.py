@@ -1,0 +1,257 @@
+"""What a page says of the methods of a condition: values, leads, costs until a level, gains at equal KL.
+
+Every lead is positive where the first method is better, also for metrics whose best value is 0. Curves have means per
+evaluation, no items; their intervals come from resampled seeds alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from text2grad.experiments.critic_quality.intervals import mean_interval
+from text2grad.experiments.results.bootstrap import DRAWS, Interval, bounds, difference, interval, resamples
+from text2grad.experiments.results.curves import first_reached, frontier
+from text2grad.experiments.results.records import Record
+from text2grad.experiments.results.selection import Group
+
+COSTS = ("rollouts", "tokens", "steps", "seconds")
+_COLUMN = {"rollouts": "rollouts", "tokens": "tokens", "steps": "step", "seconds": "seconds"}
+FRONTIER_POINTS = 48
+
+
+class Reach(NamedTuple):
+    """The cost of a method until its curve first reaches a level.
+
+    Attributes:
+        costs: by name of `COSTS`, on the mean curve; infinity if the mean curve does not reach the level.
+        low: bound for the rollouts, of resampled seeds; infinity if the resample does not reach the level.
+        high: the other bound.
+        spent: all rollouts of a run.
+        of_seeds: rollouts of each seed; infinity for a seed that does not reach the level (censored at `spent`).
+    """
+
+    costs: Mapping[str, float]
+    low: float
+    high: float
+    spent: float
+    of_seeds: Sequence[float]
+
+
+class Frontiers(NamedTuple):
+    """Gain at equal KL of two methods.
+
+    Attributes:
+        grid: KL, nats per token, up to the smaller of the methods' largest KLs.
+        gains: of each method, shape [2, grid].
+        low: bounds of the gains, shape [2, grid].
+        high: the other bounds.
+        leads: first minus second, at `at`.
+        at: a quarter, a half, three quarters and all of the grid's range.
+    """
+
+    grid: np.ndarray
+    gains: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    leads: Sequence[Interval]
+    at: Sequence[float]
+
+
+def final(runs: Mapping[int, Record]) -> Interval:
+    """Return the final value of a method."""
+    return interval([np.array(run.items, dtype=float)[:, None] for run in runs.values()], sets=_sets(runs))
+
+
+def repair(group: Group, method: str) -> Interval:
+    """Return the relative repair, (end - start) / (best - start) with the values before and after training."""
+    runs = group.runs[method]
+    values = [np.stack([run.items, run.items_at_start], axis=1).astype(float) for run in runs.values()]
+
+    def share(means: np.ndarray) -> np.ndarray:
+        possible = group.best - means[..., 1]
+        gained = means[..., 0] - means[..., 1]
+        repaired: np.ndarray = np.divide(gained, possible, out=np.zeros_like(gained), where=possible != 0)
+        return repaired
+
+    return interval(values, share, sets=_sets(runs))
+
+
+def lead(group: Group, first: str, second: str) -> Interval:
+    """Return by how much the first method ends above the second: paired if seeds, items and start weights agree."""
+    mine, other = group.runs[first], group.runs[second]
+    if paired(mine, other):
+        common = [seed for seed in mine if seed in other]
+        values = [np.stack([mine[seed].items, other[seed].items], axis=1).astype(float) for seed in common]
+        return interval(
+            values,
+            lambda means: group.sign * (means[..., 0] - means[..., 1]),
+            sets=_sets({seed: mine[seed] for seed in common}),
+        )
+    sides = (mine, other) if group.sign > 0 else (other, mine)
+    return difference(*([np.array(run.items, float) for run in runs.values()] for runs in sides))
+
+
+def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> bool:
+    """Whether two methods have seeds in common, all with the same start weights and held-out items."""
+    common = [seed for seed in first if seed in second]
+    return bool(common) and all(
+        (first[seed].start, first[seed].eval_seed, len(first[seed].items))
+        == (second[seed].start, second[seed].eval_seed, len(second[seed].items))
+        for seed in common
+    )
+
+
+def _sets(runs: Mapping[int, Record]) -> list[int]:
+    return [run.eval_seed for run in runs.values()]
+
+
+def mean_curve(runs: Mapping[int, Record], column: str) -> np.ndarray:
+    """Return a column of the curves at the steps that all seeds have, shape [seeds, points]."""
+    curves = [{point["step"]: point for point in run.curve} for run in runs.values()]
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    return np.array([[float(curve[step][column] or 0.0) for step in steps] for curve in curves])
+
+
+def band(runs: Mapping[int, Record], column: str = "value") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean curve and the bounds of its bootstrap over seeds."""
+    values = mean_curve(runs, column)
+    drawn = _seed_weights(len(values)) @ values
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    return values.mean(axis=0), low, high
+
+
+def _seed_weights(seeds: int, seed: int = 0) -> np.ndarray:
+    """Return weights [draws, seeds] of resampled seeds."""
+    return resamples((1,) * seeds, tuple(range(seeds)), DRAWS, seed).seed_weights
+
+
+def reach(group: Group, method: str, rival: str) -> Reach:
+    """Return the cost until a method's curve reaches the rival's final value.
+
+    In each resample the level is the final value of the rival in the resample.
+    """
+    runs, level = group.runs[method], group.sign * float(mean_curve(group.runs[rival], "value")[:, -1].mean())
+    values = group.sign * mean_curve(runs, "value")
+    axes = {cost: mean_curve(runs, _COLUMN[cost]) for cost in COSTS}
+    mean = values.mean(axis=0)
+    costs = {cost: float(_reached(axis.mean(axis=0), mean, np.array(level))) for cost, axis in axes.items()}
+    of_seeds = _reached(axes["rollouts"], values, np.full(len(values), level))
+    spent = float(axes["rollouts"][:, -1].mean())
+    return Reach(costs, *bounds(_drawn_rollouts(group, method, rival)[0]), spent, list(map(float, of_seeds)))
+
+
+def _reached(x: np.ndarray, y: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """Return `first_reached`; a curve that ends at the level reaches it in spite of rounding."""
+    return first_reached(x, y, level - 1e-9)
+
+
+def _drawn_rollouts(group: Group, method: str, rival: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rollouts of both methods until the rival's final value in each resample of the seeds."""
+    runs, others = group.runs[method], group.runs[rival]
+    if paired(runs, others):
+        common = [seed for seed in runs if seed in others]
+        runs, others = ({seed: of_method[seed] for seed in common} for of_method in (runs, others))
+        weights = other_weights = _seed_weights(len(common))
+    else:
+        weights, other_weights = _seed_weights(len(runs), 1), _seed_weights(len(others), 2)
+    level = other_weights @ (group.sign * mean_curve(others, "value")[:, -1])
+    mine, theirs = (
+        _reached(w @ mean_curve(one, "rollouts"), w @ (group.sign * mean_curve(one, "value")), level)
+        for one, w in ((runs, weights), (others, other_weights))
+    )
+    return mine, theirs
+
+
+def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
+    """Return the share of the rival's rollouts with which the first method reaches the rival's final value.
+
+    The rival's rollouts are those until its own mean curve first reaches this value, at most all of them. Infinity if
+    the first method does not reach it. Student's interval does not exist: single seeds may be infinite.
+    """
+    mine, theirs = (reach(group, name, rival).costs["rollouts"] for name in (first, rival))
+    drawn = _drawn_rollouts(group, first, rival)
+    ratios = np.divide(drawn[0], drawn[1], out=np.full_like(drawn[0], np.inf), where=drawn[1] > 0)
+    seeds = min(len(group.runs[first]), len(group.runs[rival]))
+    both = paired(group.runs[first], group.runs[rival])
+    return Interval(mine / theirs if theirs > 0 else np.inf, *bounds(ratios), None, None, seeds, both)
+
+
+def gains_at_kl(group: Group, first: str, second: str) -> Frontiers | None:
+    """Return the gains of two methods at equal KL; None without KLs.
+
+    A method's points are the evaluations along its runs at all settings that were run (several β): for each setting
+    the means over seeds. Its gain at a KL is the largest gain that these curves show at no more than this KL, at least
+    0 (no training). Resamples draw seeds, the same for both methods where they are paired. Student's interval is over
+    the leads of single seeds, each by the frontier of its own curves.
+    """
+    tables = [_kl_tables(group, name) for name in (first, second)]
+    if not all(tables):
+        return None
+    reached = [max(float(kl.mean(axis=0).max()) for _, kl, _ in table) for table in tables]
+    if min(reached) <= 0:
+        return None
+    grid = np.linspace(0.0, min(reached), FRONTIER_POINTS + 1)[1:]
+    same = paired(group.runs[first], group.runs[second])
+    gains, drawn, seeds = [], [], []
+    for number, table in enumerate(tables):
+        known = sorted({seed for of_seeds, _, _ in table for seed in of_seeds})
+        if same:
+            known = sorted({seed for one in tables for of_seeds, _, _ in one for seed in of_seeds})
+        gains.append(_frontier(table, np.full((1, len(known)), 1 / len(known)), known, grid)[0])
+        drawn.append(_frontier(table, _seed_weights(len(known), 0 if same else number + 1), known, grid))
+        seeds.append(dict(zip(known, _frontier(table, np.eye(len(known)), known, grid), strict=True)))
+    places = [len(grid) * share // 4 - 1 for share in (1, 2, 3, 4)]
+    leads = [_lead_at(place, gains, drawn, seeds, paired_seeds=_common(tables) if same else []) for place in places]
+    limits = np.stack([np.nanquantile(one, [0.025, 0.975], axis=0) for one in drawn])
+    return Frontiers(grid, np.stack(gains), limits[:, 0], limits[:, 1], leads, [float(grid[n]) for n in places])
+
+
+_KLTable = list[tuple[list[int], np.ndarray, np.ndarray]]
+"""For each setting: the seeds, KL and gain, both [seeds, points]."""
+
+
+def _kl_tables(group: Group, method: str) -> _KLTable:
+    found = []
+    for runs in group.variants[method]:
+        if any(point.get("kl_per_token") is None for run in runs.values() for point in run.curve):
+            continue
+        values = group.sign * mean_curve(runs, "value")
+        start = group.sign * np.array([[np.mean(run.items_at_start)] for run in runs.values()])
+        found.append((list(runs), mean_curve(runs, "kl_per_token"), values - start))
+    return found
+
+
+def _common(tables: Sequence[_KLTable]) -> list[int]:
+    mine, other = ({seed for of_seeds, _, _ in table for seed in of_seeds} for table in tables)
+    return sorted(mine & other)
+
+
+def _frontier(table: _KLTable, weights: np.ndarray, seeds: Sequence[int], grid: np.ndarray) -> np.ndarray:
+    """Return the best gain over all settings, shape [draws, grid]; NaN where no seed of the method was drawn."""
+    best = np.full((len(weights), len(grid)), np.nan)
+    for of_seeds, kl, gain in table:
+        own = weights[:, [seeds.index(seed) for seed in of_seeds]]
+        total = own.sum(axis=1, keepdims=True)
+        shares = np.divide(own, total, out=np.zeros_like(own), where=total > 0)
+        found = np.where(total > 0, np.maximum(frontier(shares @ kl, shares @ gain, grid), 0.0), np.nan)
+        best = np.fmax(best, found)
+    return best
+
+
+def _lead_at(
+    place: int,
+    gains: Sequence[np.ndarray],
+    drawn: Sequence[np.ndarray],
+    seeds: Sequence[Mapping[int, np.ndarray]],
+    *,
+    paired_seeds: Sequence[int],
+) -> Interval:
+    """Return first minus second at one place of the grid."""
+    value, differences = float(gains[0][place] - gains[1][place]), drawn[0][:, place] - drawn[1][:, place]
+    limits = bounds(differences[~np.isnan(differences)])
+    count = min(map(len, seeds))
+    if not paired_seeds:
+        return Interval(value, *limits, None, None, count, paired=False)
+    own = mean_interval([float(seeds[0][seed][place] - seeds[1][seed][place]) for seed in paired_seeds])
+    return Interval(value, *limits, own.low, own.high, len(paired_seeds))

@@ -1,0 +1,468 @@
+"""Records → comparison.md and length.md with their pictures; every sentence follows from the numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from text2grad.experiments.experiment_plan import Plan, load_plan
+from text2grad.experiments.results.blocks import filled
+from text2grad.experiments.results.bootstrap import DRAWS, Interval
+from text2grad.experiments.results.figures import against_length, kl_frontiers, learning_curves, words
+from text2grad.experiments.results.markdown import (
+    COMPARISONS,
+    between,
+    bootstrap_text,
+    count,
+    folded,
+    number,
+    student_text,
+    table,
+    verdict,
+)
+from text2grad.experiments.results.measures import (
+    Frontiers,
+    final,
+    gains_at_kl,
+    lead,
+    mean_curve,
+    paired,
+    reach,
+    repair,
+    rollouts_ratio,
+)
+from text2grad.experiments.results.records import Record, read_runs
+from text2grad.experiments.results.selection import (
+    OURS,
+    Group,
+    Trial,
+    edges,
+    groups,
+    is_variant,
+    label,
+    missing,
+    missing_of_plan,
+    ordered,
+    searched_settings,
+)
+from text2grad.files import read_text, write_files
+
+_SAME = 1e-3  # of a mean over items and the value of the whole set
+_LINES = 4  # of a list that is not folded
+_MADE = "<!-- Made by `text2grad results` from the records in runs/; edit those, not this page. -->"
+
+_HOW_TO_READ = f"""\
+**How to read.** A run is one seed of the whole pipeline with its own held-out items. "Bootstrap": 95 % interval of
+{DRAWS:,} hierarchical resamples (seeds, then items within a seed), the same draws for both methods of a difference.
+"Student": 95 % interval of Student's t over the seeds, in bold where it is the wider one. Where seeds differ by more
+than the noise of their items, the bootstrap is too narrow (it holds the truth in about 84 of 100 cases with five
+seeds, 75 with three); Student's t is right for normal seeds. Believe the wider one. An interval that is one of
+{COMPARISONS} comparisons of this page misses the truth in 5 of 100 cases, as each of the others does.
+"""
+
+
+@dataclass(slots=True)
+class _Page:
+    """Parts of a page, the differences and ratios that it states, and its pictures by name."""
+
+    parts: list[str]
+    compared: list[Interval] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)
+
+    def stated(self, found: Interval) -> Interval:
+        """Count a comparison."""
+        self.compared.append(found)
+        return found
+
+    def picture(self, name: str, alt: str, data: bytes) -> None:
+        """Add a picture."""
+        self.pictures[name] = data
+        self.parts.append(f"![{alt}]({name})")
+
+    def text(self) -> str:
+        """Return the page."""
+        total = str(len(self.compared))
+        return "\n\n".join(part.strip("\n") for part in self.parts).replace(COMPARISONS, total) + "\n"
+
+
+def result_pages(records: Sequence[Record], plan: Plan | None = None) -> dict[str, bytes]:
+    """Return the files of the pages by name: Markdown and PNG; a page without records says so.
+
+    Args:
+        records: of all studies.
+        plan: whose studies without records are named; None names methods with too few seeds.
+    """
+    found = groups(records)
+    planned = None if plan is None else missing_of_plan(plan, records)
+    made: dict[str, bytes] = {}
+    for name, page in (
+        ("comparison.md", _comparison(found, records, planned)),
+        ("length.md", _lengths(found, planned)),
+    ):
+        made |= {name: page.text().encode(), **page.pictures}
+    return made
+
+
+def _same_series(found: Sequence[Group]) -> list[list[Group]]:
+    """Return groups that differ in length alone together, by rising length."""
+    return [list(same) for _, same in groupby(found, lambda group: group.condition[:-1])]
+
+
+def _stem(group: Group) -> str:
+    """Return the name of a series in file names."""
+    faults = f"-faults-{group.condition.faults:g}" if group.condition.faults != 1 else ""
+    return f"{group.condition.task}-{group.condition.critic}{faults}-{group.condition.recipe[:6]}".replace("_", "-")
+
+
+def _missing_runs(found: Sequence[Group], planned: Sequence[str] | None) -> str:
+    """Return which runs are missing: of the plan, or without a plan of the methods that the conditions should have."""
+    if planned is None:
+        lines = [f"{group.condition.name}: {'; '.join(few)}" for group in found if (few := missing(group))]
+    else:
+        lines = list(planned)
+    if not lines:
+        return "No run is missing."
+    head = f"**Not finished**, so that this page is preliminary: {len(lines)} parts of the plan have no or few runs."
+    text = "\n".join(f"- {line}" for line in lines)
+    return f"{head}\n\n{text if len(lines) <= _LINES else folded('Which', text)}"
+
+
+# ---- comparison.md
+
+
+def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequence[str] | None) -> _Page:
+    page = _Page([_MADE, "# Text2Grad beside its rivals and its ablations"])
+    if not found:
+        tunings = sum(record.purpose == "tuning" for record in records)
+        page.parts.append(f"No evaluation is recorded yet; {tunings} runs of tuning are.")
+        page.parts += [_missing_runs(found, planned)] if planned else []
+        return page
+    page.parts += [_missing_runs(found, planned), _HOW_TO_READ]
+    for series in _same_series(found):
+        ends = [series[0], series[-1]] if len(series) > 1 else series
+        page.picture(
+            f"comparison-{_stem(series[0])}.png",
+            f"Learning curves of {series[0].condition.task}, means over seeds with 95 % bands",
+            learning_curves(ends),
+        )
+        for group in reversed(series):
+            _compare(page, group, in_short=group not in ends)
+        if series[-1].tuning.trials:
+            page.parts.append(_tuning_tables(series[-1]))
+    return page
+
+
+def _compare(page: _Page, group: Group, *, in_short: bool) -> None:
+    page.parts.append(f"## {group.condition.name} (studies: {', '.join(group.studies)})")
+    rival, how = group.strongest()
+    if OURS in group.runs and rival is not None:
+        page.parts.append(_in_words(page, group, rival, how))
+    elif rival is None:
+        page.parts.append(f"No comparison yet: {how}.")
+    else:
+        page.parts.append(f"No run of {label(OURS)} is finished; the strongest rival by {how} is {label(rival)}.")
+    tables = [_values_table(page, group, rival), *([_cost_table(group, rival)] if rival else [])]
+    page.parts += [folded("Values and costs", "\n\n".join(tables))] if in_short else tables
+    page.parts += _notes(group)
+
+
+def _in_words(page: _Page, group: Group, rival: str, how: str) -> str:
+    ahead = lead(group, OURS, rival)
+    direction = "above" if ahead.value > 0 else "below"
+    text = [
+        f"{label(OURS)} ends {direction} the strongest rival, {label(rival)} ({how}), by {number(abs(ahead.value))} "
+        f"{words(group.metric)} (bootstrap {between(ahead.low, ahead.high)}, Student {student_text(ahead)}, one of "
+        f"{COMPARISONS} comparisons): {verdict(ahead)}."
+    ]
+    ratio = page.stated(rollouts_ratio(group, OURS, rival))
+    if np.isinf(ratio.value):
+        text.append("Its mean curve does not reach the final value of this rival.")
+    else:
+        text.append(
+            f"It reaches the rival's final value with {number(ratio.value, 2)} of the rollouts after which the rival "
+            "first "
+            f"does ({between(ratio.low, ratio.high, 2)})."
+        )
+    rivals = [name for name in group.runs if not is_variant(name)]
+    behind = [label(name) for name in ordered(rivals) if not _above(lead(group, OURS, name))]
+    if behind:
+        text.append(f"Not behind {label(OURS)} with both intervals: {', '.join(behind)}.")
+    else:
+        text.append(f"All {len(rivals)} rivals are behind with both intervals.")
+    return " ".join(text)
+
+
+def _above(found: Interval) -> bool:
+    return found.seeds > 1 and found.low > 0 and (found.student_low is None or found.student_low > 0)
+
+
+def _values_table(page: _Page, group: Group, rival: str | None) -> str:
+    columns = ["method", "kind", "seeds", f"{words(group.metric)} at the end", "repaired share", "KL per token"]
+    if OURS in group.runs:
+        columns += [f"{label(OURS)} ahead by (bootstrap)", f"Student (one of {COMPARISONS})", "pairs"]
+    rows = []
+    for method in sorted(group.runs, key=lambda name: (name != OURS, -group.sign * group.final(name))):
+        runs = group.runs[method]
+        name = f"**{label(method)}**" if method in (OURS, rival) else label(method)
+        kls = [run.curve[-1].get("kl_per_token") for run in runs.values()]
+        kl = number(float(np.mean([one for one in kls if one is not None]))) if any(kls) else "–"
+        row = [
+            name,
+            _kind(method),
+            str(len(runs)),
+            bootstrap_text(final(runs)),
+            bootstrap_text(repair(group, method), 2),
+        ]
+        row.append(kl)
+        if OURS in group.runs and method != OURS:
+            ahead = page.stated(lead(group, OURS, method))
+            row += [bootstrap_text(ahead), student_text(ahead), "yes" if ahead.paired else "no"]
+        elif OURS in group.runs:
+            row += [""] * 3
+        rows.append(row)
+    return table(columns, rows)
+
+
+def _kind(method: str) -> str:
+    if method == OURS:
+        return "spans"
+    return "ablation" if is_variant(method) else "rival"
+
+
+def _cost_table(group: Group, rival: str) -> str:
+    level = mean_curve(group.runs[rival], "value")[:, -1].mean()
+    title = f"Until the mean curve first reaches {number(level)}, the final value of {label(rival)}"
+    rows = []
+    for method in sorted(group.runs, key=lambda name: (name != OURS, -group.sign * group.final(name))):
+        found = reach(group, method, rival)
+        reached = sum(np.isfinite(found.of_seeds))
+        rows.append(
+            [
+                label(method),
+                _cost(found.costs["rollouts"], found.spent),
+                f"{_cost(found.low, found.spent)} to {_cost(found.high, found.spent)}",
+                *(count(found.costs[cost]) for cost in ("tokens", "steps", "seconds")),
+                f"{reached} of {len(found.of_seeds)}",
+            ]
+        )
+    columns = ["method", "rollouts", "bootstrap over seeds", "tokens", "steps", "seconds", "seeds that reach it"]
+    note = "A curve that never reaches it is censored: its cost is over all of its rollouts, and counts as infinite."
+    return f"{title}:\n\n{table(columns, rows)}\n\n{note}"
+
+
+def _cost(rollouts: float, spent: float) -> str:
+    return f"over {count(spent)}" if np.isinf(rollouts) else count(rollouts)
+
+
+def _notes(group: Group) -> list[str]:
+    """Return what else a reader must know: comparisons that are not paired, reruns, few seeds."""
+    found = []
+    apart = [
+        label(name) for name in group.runs if OURS in group.runs and not paired(group.runs[OURS], group.runs[name])
+    ]
+    if apart:
+        found.append(
+            f"Not paired with {label(OURS)}, because start weights or held-out items differ (made on other "
+            "machines), or "
+            f"no seed is common: {', '.join(apart)}."
+        )
+    if failed := [(name, run) for name, runs in group.runs.items() for run in runs.values() if run.error]:
+        told = "; ".join(
+            f"{label(name)}, seed {run.seed}, after {run.steps} steps ({run.error})" for name, run in failed
+        )
+        found.append(f"Stopped with an error, counted as they were at their last evaluation: {told}.")
+    runs = [run for of_method in group.runs.values() for run in of_method.values()]
+    if any(abs(run.curve[-1]["value"] - float(np.mean(run.items))) > _SAME for run in runs):
+        found.append(
+            f"In curves and in tuning, {words(group.metric)} is that of all responses together; values at the end and "
+            "their differences are means over the held-out items. The two differ in weight, not in what they count."
+        )
+    if group.reruns:
+        apart_by = max(abs(float(np.mean(a.items)) - float(np.mean(b.items))) for a, b in group.reruns)
+        machines = len({str(dict(one.machine)) for pair in group.reruns for one in pair})
+        found.append(
+            f"{len(group.reruns)} runs were repeated ({machines} machines): the repeated runs differ from the first "
+            "by at "
+            f"most {number(apart_by)} {words(group.metric)}. The first run counts."
+        )
+    return found
+
+
+def _tuning_tables(group: Group) -> str:
+    metric, tuning = words(group.metric), group.tuning
+    rows, trials = [], []
+    for method, of_method in tuning.trials.items():
+        best = of_method[0]
+        at_edge = "; ".join(edges(tuning, method)) or "no"
+        cells = [label(method), str(len(of_method)), _outcome(best), _settings(method, best), at_edge]
+        rows.append([*cells, tuning.where[method].name])
+        trials += [[label(method), str(one.number), _outcome(one), _settings(method, one)] for one in of_method]
+    untuned = [label(name) for name in ordered(group.runs) if name not in tuning.trials]
+    columns = [
+        "method",
+        "trials",
+        f"{metric}, best trial",
+        "its searched settings",
+        "at an edge of their range",
+        "where",
+    ]
+    parts = [
+        f"### Tuning of {group.condition.task}",
+        "On items and seeds of no evaluation. The value of the best of several trials is too high by chance, by more "
+        "for "
+        "a method with more trials. Settings that are not named are the recipe's.",
+        table(columns, rows),
+    ]
+    if untuned:
+        parts.append(f"Not tuned by themselves: {'; '.join(untuned)}.")
+    all_trials = table(["method", "trial", f"{metric} on tuning items", "searched settings"], trials)
+    parts.append(folded(f"All {len(trials)} trials", all_trials))
+    return "\n\n".join(parts)
+
+
+def _outcome(trial: Trial) -> str:
+    return f"failed: {trial.error}" if trial.error else number(trial.value)
+
+
+def _settings(method: str, trial: Trial) -> str:
+    found = searched_settings(method, trial).items()
+    shown = [f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in found]
+    return ", ".join(shown) or "those of the recipe"
+
+
+# ---- length.md
+
+
+def _lengths(found: Sequence[Group], planned: Sequence[str] | None) -> _Page:
+    page = _Page([_MADE, "# Length, and gain against KL"])
+    rivals = {group.condition: group.strongest(number=True)[0] for group in found if OURS in group.runs}
+    comparable = [group for group in found if rivals.get(group.condition) is not None]
+    if not comparable:
+        page.parts.append(f"No condition has finished runs of both {label(OURS)} and a number yet.")
+        return page
+    page.parts += [_missing_runs(found, planned), _HOW_TO_READ]
+    for series in _same_series(comparable):
+        _series(page, series, [str(rivals[group.condition]) for group in series])
+    return page
+
+
+def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
+    first = series[0].condition
+    metric = words(series[0].metric)
+    page.parts.append(
+        f"## {first.task}, {first.critic.replace('_', ' ')} as critic (studies: {', '.join(series[0].studies)})"
+    )
+    leads = [page.stated(lead(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
+    ratios = [page.stated(rollouts_ratio(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
+    rows = []
+    for group, rival, ahead, ratio in zip(series, rivals, leads, ratios, strict=True):
+        rows.append(
+            [
+                str(group.condition.length or "–"),
+                f"{len(group.runs[OURS])}, {len(group.runs[rival])}",
+                label(rival),
+                *(bootstrap_text(final(group.runs[name])) for name in (OURS, rival)),
+                bootstrap_text(ahead),
+                student_text(ahead),
+                f"{number(ratio.value, 2)} ({between(ratio.low, ratio.high, 2)})",
+            ]
+        )
+    several = len(series) > 1
+    if several:
+        page.picture(
+            f"length-{_stem(series[0])}.png",
+            f"{first.task}: final values, lead over the strongest number and share of its rollouts, by length",
+            against_length(series, leads, ratios),
+        )
+        page.parts.append(_trend(series, leads))
+    else:
+        page.parts.append("One length is recorded; a picture over the length needs two.")
+    columns = ["length", "seeds", "strongest number", label(OURS), "the number", "ahead by (bootstrap)"]
+    columns += [f"Student (one of {COMPARISONS})", "share of its rollouts"]
+    page.parts += [f"{metric[0].upper()}{metric[1:]} at the end:", table(columns, rows)]
+    _kl_part(page, series, rivals)
+
+
+def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
+    """Return how the lead changes from the shortest to the longest length."""
+    short, long = series[0].condition.length, series[-1].condition.length
+    text = [f"At length {short}: {verdict(leads[0])}. At length {long}: {verdict(leads[-1])}."]
+    change = leads[-1].value - leads[0].value
+    way = "grows" if change > 0 else "falls"
+    text.append(
+        f"The lead {way} by {number(abs(change))} from length {short} to {long} (no interval: other items and seeds)."
+    )
+    if leads[0].low <= -0.02:
+        text.append(f"At length {short} the lower bound is {number(leads[0].low)}, below −0.02.")
+    return " ".join(text)
+
+
+def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
+    found = [gains_at_kl(group, OURS, rival) for group, rival in zip(series, rivals, strict=True)]
+    picture = kl_frontiers(series)
+    if picture is None:
+        page.parts.append("No gain against KL: the records have no KL per token.")
+        return
+    page.picture(f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number", picture)
+    rows, settings = [], []
+    for group, rival, frontiers in zip(series, rivals, found, strict=True):
+        if frontiers is None:
+            continue
+        length = str(group.condition.length or "–")
+        rows += [[length, *cells] for cells in _kl_rows(page, frontiers)]
+        settings += [len(group.variants[name]) for name in (OURS, rival)]
+    page.parts += [
+        f"Gain since the start at equal KL, from the evaluations along the runs at {_range(settings)} "
+        "of each method; between evaluations interpolated, at least 0, and not less than at a smaller KL:",
+        table(
+            [
+                "length",
+                "KL per token",
+                label(OURS),
+                "the number",
+                "ahead by (bootstrap over seeds)",
+                f"Student (one of {COMPARISONS})",
+            ],
+            rows,
+        ),
+    ]
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low} setting{'s' if low > 1 else ''}" if low == high else f"{low} to {high} settings"
+
+
+def _kl_rows(page: _Page, found: Frontiers) -> list[list[str]]:
+    rows = []
+    for kl, ahead in zip(found.at, found.leads, strict=True):
+        place = int(np.argmin(np.abs(found.grid - kl)))
+        gains = [number(float(found.gains[n][place])) for n in (0, 1)]
+        rows.append([number(kl), *gains, bootstrap_text(page.stated(ahead)), student_text(ahead)])
+    return rows
+
+
+def write_results(runs: Path, out: Path, readme: Path, plan: Path | None = None) -> list[Path]:
+    """Write the pages of records, and make the blocks of the other pages again; return the files that changed.
+
+    Args:
+        runs: directory with records of runs.
+        out: directory of pages and JSON files.
+        readme: a further page with blocks; it may be absent.
+        plan: plan of studies, whose missing runs are named; None for none.
+
+    Raises:
+        ConfigError: if the plan is wrong.
+        DataError: if a record, a JSON file or a block is damaged, before any file is written.
+    """
+    made = result_pages(read_runs(runs), load_plan(plan) if plan else None)
+    contents = {out / name: data for name, data in made.items()}
+    for page in [*sorted(out.glob("*.md")), readme]:
+        if page not in contents and page.exists():
+            contents[page] = filled(read_text(page), out).encode()
+    changed = [path for path, data in contents.items() if not path.exists() or path.read_bytes() != data]
+    for path in changed:
+        write_files(path.parent, {path.name: contents[path]})
+    return changed

@@ -1,0 +1,279 @@
+"""Records → conditions, each with its methods, their tuned settings, their seeds, and the strongest rival.
+
+A condition is a task at a length, with its faults and its critic. The strongest rival of a condition is the method,
+no variant of Text2Grad, whose best trial has the highest value on the *tuning* items. It is not chosen by the
+evaluation: the best of several noisy values is too high by chance.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from text2grad.experiments.experiment_plan import Plan, tuning_study
+from text2grad.experiments.methods import METHODS
+from text2grad.experiments.metric import lower_is_better
+from text2grad.experiments.results.records import Record
+from text2grad.experiments.search_space import SEARCH_SPACE, SearchSpace
+
+OURS = "text2grad"
+SEEDS, SEEDS_OF_OTHERS = 5, 3
+"""Seeds of leading methods, and of the others."""
+
+
+class Condition(NamedTuple):
+    """What the compared runs have in common; runs of several studies may have the same condition."""
+
+    task: str
+    critic: str
+    recipe: str
+    faults: float
+    length: int
+
+    @property
+    def name(self) -> str:
+        """Return the condition in words, without a length of 0 (the recipe's own) and the usual share of faults, 1."""
+        parts = [self.task, *([f"length {self.length}"] if self.length else [])]
+        parts += [f"faults {self.faults:g}"] if self.faults != 1 else []
+        return ", ".join([*parts, f"{self.critic.replace('_', ' ')} as critic"])
+
+
+class Trial(NamedTuple):
+    """One trial of a method's tuning.
+
+    Attributes:
+        number: of the trial.
+        settings: "section.key" → value, where it differs from the base recipe.
+        value: on the tuning items.
+        error: message of a run that failed; "" for none. A failed trial is the worst.
+    """
+
+    number: int
+    settings: Mapping[str, Any]
+    value: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The trials of each method, the best first, and the condition in which they were made."""
+
+    trials: Mapping[str, Sequence[Trial]]
+    where: Mapping[str, Condition]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All finished runs of a condition.
+
+    Attributes:
+        condition: what they have in common.
+        metric: name of the main metric.
+        runs: method → seed → the run with the tuned settings.
+        variants: method → all settings that were run, the tuned ones first; each seed → run.
+        tuning: the trials of its task.
+        reruns: pairs of a run and the same run (method, settings, seed) of another study; the first counts.
+    """
+
+    condition: Condition
+    metric: str
+    runs: Mapping[str, Mapping[int, Record]]
+    variants: Mapping[str, Sequence[Mapping[int, Record]]]
+    tuning: Tuning
+    reruns: Sequence[tuple[Record, Record]] = ()
+
+    @property
+    def studies(self) -> list[str]:
+        """Return the names of the studies."""
+        all_runs = [run for of_method in self.variants.values() for runs in of_method for run in runs.values()]
+        return sorted({run.study for run in all_runs})
+
+    @property
+    def sign(self) -> int:
+        """Return -1 if a lower metric is better, else 1."""
+        return -1 if lower_is_better(self.metric) else 1
+
+    @property
+    def best(self) -> float:
+        """Return the best value of the metric."""
+        return 0.0 if self.sign < 0 else 1.0
+
+    def final(self, method: str) -> float:
+        """Return the mean over seeds of the final values."""
+        return fmean(fmean(run.items) for run in self.runs[method].values())
+
+    def strongest(self, *, number: bool = False) -> tuple[str | None, str]:
+        """Return the strongest rival (that learns from one number), and how it was chosen; None if there is none."""
+        rivals = [name for name in self.runs if not is_variant(name) and (signal(name) == "number" or not number)]
+        tuned = {name: trials[0].value for name, trials in self.tuning.trials.items() if not trials[0].error}
+        known = {name: self.sign * tuned[name] for name in rivals if name in tuned}
+        if known:
+            how = "the best mean on the tuning items"
+            unknown = [name for name in rivals if name not in tuned]
+            return max(known, key=known.__getitem__), f"{how} ({len(unknown)} rivals not tuned)" if unknown else how
+        if not rivals:
+            return None, "no rival has a finished run"
+        best = max(rivals, key=lambda name: self.sign * self.final(name))
+        return best, "the best mean on the evaluation's own items, because no tuning is recorded: too high by chance"
+
+
+def is_variant(method: str) -> bool:
+    """Whether a method is Text2Grad with other settings, as its label says: an ablation, no rival."""
+    return label(method).startswith(label(OURS))
+
+
+def signal(method: str) -> str:
+    """Return what a method learns from; a method that is not in `METHODS` counts as a rival."""
+    return METHODS[method].signal if method in METHODS else "words"
+
+
+def label(method: str) -> str:
+    """Return the name of a method in tables and pictures."""
+    return METHODS[method].label if method in METHODS else method.replace("_", " ")
+
+
+def ordered(methods: Iterable[str]) -> list[str]:
+    """Return methods in the order of `METHODS`, unknown ones last."""
+    places = {name: number for number, name in enumerate(METHODS)}
+    return sorted(methods, key=lambda name: (places.get(name, len(places)), name))
+
+
+def _key(record: Record) -> str:
+    return json.dumps(dict(record.settings), sort_keys=True)
+
+
+def condition_of(record: Record) -> Condition:
+    """Return the condition of a run."""
+    return Condition(record.task, record.critic, record.recipe, record.faults, record.length)
+
+
+def groups(records: Sequence[Record]) -> list[Group]:
+    """Return the conditions that have evaluations, in the order of task, critic, recipe, faults and length."""
+    tuning = [record for record in records if record.purpose == "tuning"]
+    found = _by([record for record in records if record.purpose == "evaluation"], condition_of)
+    return [_group(condition, found[condition], _tuning_of(condition, tuning)) for condition in sorted(found)]
+
+
+def _by(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
+    found: dict[Any, list[Record]] = {}
+    for record in records:
+        found.setdefault(key(record), []).append(record)
+    return found
+
+
+def _group(condition: Condition, records: Sequence[Record], tuning: Tuning) -> Group:
+    reruns: list[tuple[Record, Record]] = []
+    variants: dict[str, list[Mapping[int, Record]]] = {}
+    of_methods = _by(records, lambda record: record.method)
+    for method in ordered(of_methods):
+        of_studies = _by(of_methods[method], lambda record: record.study)
+        by_settings: dict[str, dict[int, Record]] = {}
+        for study in sorted(of_studies, key=lambda name: (-len(of_studies[name]), name)):
+            for record in of_studies[study]:
+                first = by_settings.setdefault(_key(record), {}).setdefault(record.seed, record)
+                if first is not record:
+                    reruns.append((first, record))
+        best = tuning.trials[method][0].settings if method in tuning.trials else {}
+        chosen = sorted(by_settings, key=lambda key: (_differing(json.loads(key), best), -len(by_settings[key])))
+        variants[method] = [dict(sorted(by_settings[key].items())) for key in chosen]
+    runs = {method: of_method[0] for method, of_method in variants.items()}
+    return Group(condition, records[0].metric, runs, variants, tuning, reruns)
+
+
+def _differing(settings: Mapping[str, Any], others: Mapping[str, Any]) -> int:
+    """Return the number of settings with different values; of no others, 0."""
+    if not others:
+        return 0
+    return sum(settings.get(name) != others.get(name) for name in {*settings, *others})
+
+
+def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
+    """Return each method's trials of the task and critic: in the same condition if there are some, else the longest."""
+    fitting = [one for one in records if (one.task, one.critic) == (condition.task, condition.critic)]
+
+    def distance(one: Condition) -> tuple[bool, bool, bool, int]:
+        same = (one.recipe == condition.recipe, one.length == condition.length, one.faults == condition.faults)
+        return not same[0], not same[1], not same[2], -one.length
+
+    trials, where = {}, {}
+    of_methods = _by(fitting, lambda record: record.method)
+    for method in ordered(of_methods):
+        of_conditions = _by(of_methods[method], condition_of)
+        where[method] = min(of_conditions, key=distance)
+        runs = of_conditions[where[method]]
+        sign = -1 if lower_is_better(runs[0].metric) else 1
+        made = [Trial(run.trial or 0, run.settings, run.curve[-1]["value"], run.error) for run in runs]
+        trials[method] = sorted(made, key=lambda trial: (trial.error != "", -sign * trial.value, trial.number))
+    return Tuning(trials, where)
+
+
+def edges(tuning: Tuning, method: str) -> list[str]:
+    """Return the settings whose best values are at an edge of their range.
+
+    The range of a rate that is searched around the recipe's own is not in the records: there the edges are the lowest
+    and the highest rate tried.
+    """
+    trials = tuning.trials[method]
+    best, found = trials[0].settings, []
+    for searched in SEARCH_SPACE.values():
+        name = searched.setting
+        if name in best and not searched.of_recipe:
+            found += SearchSpace({name: searched}, {}).at_edge(best)
+        tried = {trial.settings[name] for trial in trials if _is_number(trial.settings.get(name))}
+        if searched.of_recipe and len(tried) > 1 and best.get(name) in (min(tried), max(tried)):
+            end = "lowest" if best[name] == min(tried) else "highest"
+            found.append(f"{name} = {best[name]:g} (the {end} of {len(tried)} tried)")
+    return found
+
+
+def searched_settings(method: str, trial: Trial) -> dict[str, Any]:
+    """Return the settings of a trial that the search has chosen; all, if the method is not in `METHODS`."""
+    if method not in METHODS:
+        return dict(trial.settings)
+    names = [SEARCH_SPACE[name].setting for name in METHODS[method].searched]
+    return {name: trial.settings[name] for name in names if name in trial.settings}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def missing(group: Group) -> list[str]:
+    """Return the methods with too few seeds, in words; leading methods without a run included."""
+    seeds = sorted({seed for of_method in group.runs.values() for seed in of_method})
+    expected = sorted({*seeds, *range(SEEDS)})[: max(SEEDS, len(seeds))]
+    leading = [name for name, method in METHODS.items() if method.leading]
+    found = []
+    for method in ordered({*group.runs, *leading}):
+        have = group.runs.get(method, {})
+        needed = SEEDS if method in leading else SEEDS_OF_OTHERS
+        if not have:
+            found.append(f"{label(method)}: no run")
+        elif len(have) < needed:
+            lacking = [str(seed) for seed in expected[:needed] if seed not in have]
+            found.append(f"{label(method)}: {len(have)} of {needed} seeds (missing: {', '.join(lacking)})")
+    return found
+
+
+def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
+    """Return the studies of a plan of which evaluations or trials have no record, in words."""
+    found = []
+    for study in plan.study:
+        mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
+        evaluations = len(study.seeds) * len(study.lengths) * len(study.faults) * len(study.variants())
+        lacking = []
+        for method in study.methods:
+            tuned = tuning_study(plan, study, method)
+            done = sum(one.purpose == "evaluation" for one in mine if one.method == method)
+            tried = sum((one.method, one.purpose) == (method, "tuning") for one in mine)
+            trials = tuned.trials_of(method) if tuned is study else 0
+            if done < evaluations:
+                more = f" and {tried} of {trials} trials" if tried < trials else ""
+                lacking.append(f"{label(method)} {done} of {evaluations} evaluations{more}")
+        name = f"{study.name}, {study.task}, {study.critic.replace('_', ' ')} as critic"
+        if lacking and not mine:
+            found.append(f"{name}: none of {evaluations} evaluations of each of {len(study.methods)} methods")
+        elif lacking:
+            found.append(f"{name}: {'; '.join(lacking)}")
+    return found

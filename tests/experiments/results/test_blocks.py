@@ -1,0 +1,92 @@
+"""Figures of README.md and docs/results: what is committed is what the JSON files give."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from places import ROOT
+from text2grad.errors import DataError
+from text2grad.experiments.experiment_plan import load_plan
+from text2grad.experiments.results.blocks import BLOCKS, filled
+from text2grad.experiments.results.pages import result_pages
+from text2grad.experiments.results.records import read_runs
+
+RESULTS = ROOT / "docs" / "results"
+PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
+MADE = ("comparison.md", "length.md")  # whole pages
+NO_FIGURES = {"0.12", "3.11"}
+"""Numbers outside of blocks that are no results: β of the stories recipe, Python's version."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_committed_blocks_are_what_the_json_gives(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert filled(text, RESULTS) == text, "run text2grad results"
+
+
+def test_committed_pages_are_what_the_records_give() -> None:
+    made = result_pages(read_runs(RESULTS / "runs"), load_plan(ROOT / "recipes" / "results.toml"))
+    for name, data in made.items():
+        path = RESULTS / name
+        assert path.exists(), f"{name} is not committed: run text2grad results"
+        assert not name.endswith(".md") or path.read_bytes() == data, f"{name}: run text2grad results"
+
+
+def test_every_block_stands_in_a_page() -> None:
+    used = [name for page in PAGES for name in re.findall(r"<!-- results: ([\w-]+) -->", page.read_text("utf-8"))]
+    assert sorted(used) == sorted(BLOCKS)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in MADE], ids=lambda page: page.name)
+def test_no_figure_stands_outside_of_the_blocks(page: Path) -> None:
+    text = re.sub(r"<!-- results: .*?<!-- end -->", "", page.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"arXiv \d+\.\d+|arxiv.org/abs/\S+", "", text)
+    figures = re.findall(r"\d+\.\d\d+|\d+ %", text)
+    assert [one for one in figures if one not in NO_FIGURES] == []
+
+
+def test_readme_has_at_most_150_lines() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_a_changed_figure_changes_the_block(tmp_path: Path) -> None:
+    for path in RESULTS.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    path = tmp_path / "step.json"
+    path.write_text(path.read_text("utf-8").replace("40.241005", "20.241005"), "utf-8")
+    text = (ROOT / "README.md").read_text("utf-8")
+    made = filled(text, tmp_path)
+    assert made != text
+    assert made == text.replace("| 7.1 s | 40 s |", "| 7.1 s | 20 s |")
+
+
+def test_notes_have_a_source_and_a_date() -> None:
+    notes = json.loads((RESULTS / "notes.json").read_bytes())
+    for name, note in notes.items():
+        assert note["what"], name
+        assert note["source"], name
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", note["date"]), name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- results: speeed -->\n<!-- end -->", "named 'speeed'; choose from: headline"),
+        ("<!-- results: speed -->\n", "1 of 1 blocks of the page have no"),
+    ],
+)
+def test_a_wrong_block_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        filled(text, RESULTS)
+
+
+def test_an_absent_or_damaged_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*step\.json"):
+        filled("<!-- results: speed -->\n<!-- end -->", tmp_path)
+    (tmp_path / "step.json").write_text("[", "utf-8")
+    with pytest.raises(DataError, match=r"step\.json is damaged"):
+        filled("<!-- results: speed -->\n<!-- end -->", tmp_path)

@@ -1,0 +1,169 @@
+"""Leads, repair, costs until a level and gains at equal KL, by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from made_records import record, study, trials
+from text2grad.experiments.results.curves import first_reached, frontier
+from text2grad.experiments.results.measures import (
+    final,
+    gains_at_kl,
+    lead,
+    paired,
+    reach,
+    repair,
+    rollouts_ratio,
+)
+from text2grad.experiments.results.records import Record
+from text2grad.experiments.results.selection import Group, groups
+
+
+def curve(*points: tuple[int, float], kl: float = 0.01) -> list[dict[str, Any]]:
+    """Return a curve of (step, value); a step has 10 rollouts, 50 tokens, 2 seconds, and `kl` per step."""
+    return [
+        {"step": n, "rollouts": 10 * n, "tokens": 50 * n, "seconds": 2.0 * n, "value": v, "kl_per_token": kl * n}
+        for n, v in points
+    ]
+
+
+def by_hand(method: str, seed: int, values: list[tuple[int, float]], **fields: Any) -> Record:
+    items = [values[-1][1]] * 4
+    start = [values[0][1]] * 4
+    kl = fields.pop("kl", 0.01)
+    return record(method, seed, curve=curve(*values, kl=kl), items=items, items_at_start=start, **fields)
+
+
+def group_of(*records: Record) -> Group:
+    [group] = groups(list(records))
+    return group
+
+
+SPANS = [[(0, 0.0), (10, 0.8), (20, 1.0)], [(0, 0.0), (10, 0.4), (20, 0.8)]]
+NUMBER = [[(0, 0.0), (10, 0.2), (20, 0.4)], [(0, 0.0), (10, 0.4), (20, 0.6)]]
+
+
+def two_methods(**fields: Any) -> Group:
+    made = [by_hand("text2grad", seed, values) for seed, values in enumerate(SPANS)]
+    return group_of(*made, *(by_hand("grpo", seed, values, **fields) for seed, values in enumerate(NUMBER)))
+
+
+def test_first_reached_interpolates_and_tells_what_never_comes() -> None:
+    x, y = np.array([0.0, 10.0, 20.0]), np.array([0.2, 0.6, 0.5])
+    assert first_reached(x, y, 0.4) == pytest.approx(5.0)
+    assert first_reached(x, y, 0.1) == 0.0  # the start is above
+    assert first_reached(x, y, 0.6) == 10.0
+    assert first_reached(x, y, 0.7) == np.inf
+    both = first_reached(x, np.stack([y, y / 2]), np.array([0.4, 0.3]))
+    assert both.tolist() == pytest.approx([5.0, 10.0])
+
+
+def test_the_frontier_interpolates_within_segments_and_never_falls() -> None:
+    kl, gain = np.array([0.0, 0.2, 0.1, 0.4]), np.array([0.0, 0.4, 0.6, 0.3])
+    # 0.05: 0.1 on the first segment; 0.1: the third point; 0.2: on the last segment 0.6 - 0.3/3 = 0.5 < 0.6
+    assert frontier(kl, gain, np.array([0.05, 0.1, 0.2, 0.4])) == pytest.approx([0.1, 0.6, 0.6, 0.6])
+    assert frontier(np.array([0.2]), np.array([0.4]), np.array([0.1, 0.2])).tolist() == [-np.inf, 0.4]
+
+
+def test_lead_and_repair_by_hand() -> None:
+    group = two_methods()
+    found = lead(group, "text2grad", "grpo")  # 1.0 - 0.4 and 0.8 - 0.6
+    assert found.value == pytest.approx(0.4)
+    assert (found.low, found.high) == pytest.approx((0.2, 0.6))
+    assert lead(group, "grpo", "text2grad").value == pytest.approx(-0.4)
+    assert repair(group, "grpo").value == pytest.approx(0.5)  # (0.5 - 0) / (1 - 0)
+    assert final(group.runs["grpo"]).value == pytest.approx(0.5)
+
+
+def test_a_metric_that_should_fall_gives_positive_leads_and_repair() -> None:
+    down = [[(0, 0.8), (10, 0.3), (20, 0.2)], [(0, 0.8), (10, 0.6), (20, 0.4)]]
+    made = [
+        by_hand(method, seed, down[number], metric="invented_share", task="stories")
+        for number, method in enumerate(("text2grad", "grpo"))
+        for seed in (0, 1)
+    ]
+    group = group_of(*made)
+    assert lead(group, "text2grad", "grpo").value == pytest.approx(0.2)
+    assert repair(group, "text2grad").value == pytest.approx(0.75)  # (0.2 - 0.8) / (0 - 0.8)
+    assert reach(group, "text2grad", "grpo").costs["steps"] == pytest.approx(8)  # 0.8 → 0.3 in 10 steps; 0.4 at 8
+    apart = group_of(
+        *made[:2], *(by_hand("grpo", s, down[1], metric="invented_share", task="stories", start="x") for s in (0, 1))
+    )
+    assert not lead(apart, "text2grad", "grpo").paired
+    assert lead(apart, "text2grad", "grpo").value == pytest.approx(0.2)
+    found = gains_at_kl(group, "text2grad", "grpo")
+    assert found is not None
+    assert found.gains[0][-1] == pytest.approx(0.6)
+
+
+def test_costs_until_the_rivals_final_value() -> None:
+    group = two_methods()
+    found = reach(group, "text2grad", "grpo")  # mean curve 0, 0.6, 0.9; the level is 0.5
+    assert found.costs["steps"] == pytest.approx(10 * 5 / 6)
+    assert found.costs["rollouts"] == pytest.approx(100 * 5 / 6)
+    assert found.costs["tokens"] == pytest.approx(500 * 5 / 6)
+    assert found.costs["seconds"] == pytest.approx(20 * 5 / 6)
+    assert found.of_seeds == pytest.approx([62.5, 125.0])  # 0.5 of 0.8 in 10 steps; 10 + 10 * 0.1 / 0.4
+    rival = reach(group, "grpo", "grpo")
+    assert rival.costs["rollouts"] == pytest.approx(200)
+    assert rival.of_seeds[0] == np.inf  # seed 0 ends at 0.4: censored
+    assert rival.spent == 200
+    ratio = rollouts_ratio(group, "text2grad", "grpo")
+    assert ratio.value == pytest.approx(5 / 12)
+    # resamples: seed 0 twice (0.4 after 50 of 200), seed 1 twice (0.6 after 150 of 200), or both
+    assert (ratio.low, ratio.high) == pytest.approx((0.25, 0.75))
+    never = rollouts_ratio(group, "grpo", "text2grad")
+    assert never.value == never.high == np.inf
+
+
+def test_gain_at_equal_kl_by_hand() -> None:
+    group = two_methods(kl=0.02)
+    found = gains_at_kl(group, "text2grad", "grpo")
+    assert found is not None
+    assert found.at[-1] == pytest.approx(0.2)  # the spans' largest KL; the number goes to 0.4
+    assert found.gains[0][-1] == pytest.approx(0.9)
+    assert found.gains[1][-1] == pytest.approx(0.3)  # of the number at KL 0.2 = step 10
+    assert found.leads[-1].value == pytest.approx(0.6)
+    assert found.leads[1].value == pytest.approx(0.6 - 0.15)  # KL 0.1: spans at step 10, the number at step 5
+    assert found.leads[-1].student_low is not None
+
+
+def test_a_frontier_takes_the_best_of_all_settings() -> None:
+    more = [
+        by_hand("grpo", seed, [(0, 0.0), (10, 0.7), (20, 0.7)], settings={"reward.beta": 0.5}) for seed in (0, 1, 2)
+    ]
+    group = group_of(*(run for of_method in two_methods().runs.values() for run in of_method.values()), *more)
+    assert [len(one) for one in group.variants["grpo"]] == [3, 2]  # untuned: the most seeds come first
+    found = gains_at_kl(group, "text2grad", "grpo")
+    assert found is not None
+    assert found.gains[1][-1] == pytest.approx(0.7)
+
+
+def test_runs_with_other_start_weights_or_items_are_not_paired() -> None:
+    mine = {seed: record(seed=seed) for seed in range(3)}
+    assert paired(mine, {seed: record("grpo", seed) for seed in range(2)})
+    assert not paired(mine, {seed: record("grpo", seed, start="elsewhere") for seed in range(3)})
+    assert not paired(mine, {seed: record("grpo", seed, eval_seed=5) for seed in range(3)})
+    assert not paired(mine, {7: record("grpo", 7)})
+
+
+def test_pairs_are_the_common_seeds() -> None:
+    group = group_of(*study({"text2grad": 0.9}, seeds=5), *study({"grpo": 0.8}, seeds=3))
+    found = lead(group, "text2grad", "grpo")
+    assert (found.seeds, found.paired) == (3, True)
+    expected = np.mean(
+        [np.mean(group.runs["text2grad"][s].items) - np.mean(group.runs["grpo"][s].items) for s in range(3)]
+    )
+    assert found.value == pytest.approx(expected)
+    assert np.isfinite(rollouts_ratio(group, "text2grad", "grpo").high)
+
+
+def test_the_strongest_rival_is_the_best_on_the_tuning_items() -> None:
+    made = study({"text2grad": 0.9, "grpo": 0.7, "scalar_ppo": 0.8})
+    group = group_of(*made)
+    assert group.strongest()[0] == "scalar_ppo"
+    assert "by chance" in group.strongest()[1]
+    tuned = group_of(*made, *trials("grpo", [0.5, 0.75]), *trials("scalar_ppo", [0.6, 0.7, 0.5]))
+    assert tuned.strongest() == ("grpo", "the best mean on the tuning items")
+    assert group_of(*study({"text2grad": 0.9})).strongest()[0] is None

@@ -1,0 +1,174 @@
+"""Pages of whole, partial and absent records; selection, missing runs, tuning, reruns; damaged files."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from made_records import VALUES, record, study, trials, write
+from places import ROOT
+from text2grad.cli.__main__ import main
+from text2grad.errors import DataError
+from text2grad.experiments.experiment_plan import load_plan
+from text2grad.experiments.methods import METHODS
+from text2grad.experiments.reports.plots import COLOURS, DASHES, MARKERS
+from text2grad.experiments.results.figures import look
+from text2grad.experiments.results.pages import result_pages
+from text2grad.experiments.results.records import read_runs
+from text2grad.experiments.results.selection import edges, groups, missing, missing_of_plan
+
+PNG = b"\x89PNG\r\n"
+
+
+def text_of(pages: dict[str, bytes], name: str) -> str:
+    return pages[name].decode()
+
+
+def test_pages_of_a_whole_study() -> None:
+    tuning = [one for method in list(VALUES)[:4] for one in trials(method, [VALUES[method] - 0.1, VALUES[method]])]
+    pages = result_pages([*study(lengths=(1, 8)), *tuning])
+    comparison, length = text_of(pages, "comparison.md"), text_of(pages, "length.md")
+    assert "No run is missing" not in comparison  # two leading methods have no run
+    assert (
+        "Text2Grad ends above the strongest rival, one number, GRPO (the best mean on the tuning items)" in comparison
+    )
+    assert "All 3 rivals are behind with both intervals." in comparison
+    assert "optim.lr = 0.002 (the highest of 2 tried)" in comparison
+    assert "All 8 trials" in comparison
+    assert "The lead grows by 0.060 from length 1 to 8" in length
+    for page in (comparison, length):
+        pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
+        assert pictures
+        assert all(pages[name].startswith(PNG) for name in pictures)
+        assert "\0" not in page
+        assert "nan" not in page
+        rows = [line for line in page.splitlines() if line.startswith("|")]
+        assert {line.count(" | ") for line in rows}  # tables
+    stated = {int(n) for n in re.findall(r"one of (\d+)", comparison)}
+    assert stated == {2 * (len(VALUES) - 1) + 2}  # per length a lead over each other method, and a ratio
+
+
+def test_the_number_of_methods_and_seeds_is_free() -> None:
+    """A second task with one method, two seeds, no length; a method that METHODS does not know; no KL."""
+    made = study({"text2grad": 0.9, "grpo": 0.8}, seeds=2, lengths=(0,), task="qa", metric="claim_f1")
+    without_kl = [dict(point, kl_per_token=None) for point in record().curve]
+    made += [
+        record("text2grad", 0, task="code", curve=without_kl, critic="reward_model"),
+        record("dpo_of_mine", 0, task="code", curve=without_kl, critic="reward_model"),
+    ]
+    made += [record("gamma_1", 0, task="stories")]
+    pages = result_pages(made)
+    comparison = text_of(pages, "comparison.md")
+    assert "Text2Grad: 2 of 5 seeds (missing: 2, 3, 4)" in comparison
+    assert "one learned number, PPO: no run" in comparison
+    assert "dpo of mine" in comparison
+    assert "one seed only: the bootstrap is over items alone" in comparison
+    assert "Not behind Text2Grad with both intervals: dpo of mine." in comparison
+    assert "No comparison yet: no rival has a finished run." in comparison
+    assert "One length is recorded" in text_of(pages, "length.md")
+
+
+@pytest.mark.parametrize("records", [[], trials("grpo", [0.1, 0.2])], ids=["none", "tuning"])
+def test_pages_without_evaluations_say_so(records: list[object]) -> None:
+    pages = result_pages(records)  # type: ignore[arg-type]
+    assert sorted(pages) == ["comparison.md", "length.md"]
+    assert f"No evaluation is recorded yet; {len(records)} runs of tuning are." in text_of(pages, "comparison.md")
+    assert "No condition has finished runs of both" in text_of(pages, "length.md")
+
+
+def test_unpaired_methods_and_reruns_are_told() -> None:
+    made = [*study({"text2grad": 0.9}), *study({"grpo": 0.8}, start="other")]
+    again = record("text2grad", 0, study="again", machine={"cpu": "another"}, items=[0.5] * 40)
+    pages = result_pages([again, *made])
+    [group] = groups([again, *made])
+    assert group.runs["text2grad"][0].study == "made"  # the study with more seeds
+    page = text_of(pages, "comparison.md")
+    assert "Not paired with Text2Grad, because start weights or held-out items differ" in page
+    assert "1 runs were repeated (2 machines)" in page
+
+
+def test_the_tuned_settings_are_compared_and_others_are_variants() -> None:
+    low, high = {"ppo.beta": 0.1}, {"ppo.beta": 0.2}
+    made = [record(seed=s, settings=low) for s in range(2)] + [record(seed=s, settings=high) for s in range(3)]
+    [group] = groups(made)
+    assert group.runs["text2grad"][0].settings == high  # more seeds
+    tuned = record(purpose="tuning", trial=4, settings={"ppo.beta": 0.1, "rollout.max_new_tokens": 9})
+    [group] = groups([*made, tuned])
+    assert group.runs["text2grad"][0].settings == low
+    assert [len(one) for one in group.variants["text2grad"]] == [2, 3]
+
+
+def test_missing_runs_name_leading_methods_and_seeds() -> None:
+    [group] = groups([*study({"text2grad": 0.9}, seeds=5), *study({"gamma_1": 0.8}, seeds=2)])
+    few = missing(group)
+    assert "Text2Grad, γ = 1: 2 of 3 seeds (missing: 2)" in few
+    leading = [name for name, method in METHODS.items() if method.leading and name != "text2grad"]
+    assert len(few) == 1 + len(leading)
+
+
+def test_edges_are_those_of_the_values_tried() -> None:
+    [group] = groups([*study({"grpo": 0.8}), *trials("grpo", [0.1, 0.9, 0.2])])
+    assert edges(group.tuning, "grpo") == []
+    [group] = groups([*study({"grpo": 0.8}), *trials("grpo", [0.9, 0.1])])
+    assert edges(group.tuning, "grpo") == ["optim.lr = 0.001 (the lowest of 2 tried)"]
+    [group] = groups([*study({"grpo": 0.8}), record("grpo", purpose="tuning", trial=0, settings={"ppo.beta": 0.5})])
+    assert edges(group.tuning, "grpo") == ["ppo.beta = 0.5 (0.003 to 0.5)"]  # at the end of the search space
+
+
+def test_no_two_methods_look_the_same() -> None:
+    looks = set()
+    for method in METHODS:
+        again, number = divmod(look(method), len(COLOURS))
+        looks.add((number, (number + again) % len(DASHES), (number + again) % len(MARKERS)))
+    assert len(looks) == len(METHODS)
+
+
+def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
+    made = [*study({"grpo": 0.8}, seeds=2), *trials("grpo", [0.1])]
+    assert read_runs(write(tmp_path, made)) == made
+    assert read_runs(tmp_path / "absent") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "made.jsonl:2: not JSON"),
+        ('{"study": "a"}', "made.jsonl:2: the record has no"),
+        ("[]", "made.jsonl:2: a rec"),
+    ],
+)
+def test_a_damaged_record_is_refused_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+    path = write(tmp_path, [record()]) / "made.jsonl"
+    path.write_text(path.read_text("utf-8") + line + "\n", "utf-8")
+    with pytest.raises(DataError, match=message):
+        read_runs(tmp_path)
+
+
+def test_a_record_without_a_curve_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"method text2grad, seed 0.*has no evaluation"):
+        read_runs(write(tmp_path, [record(curve=[])]))
+
+
+def test_the_command_writes_pages_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "runs", study({"text2grad": 0.9, "grpo": 0.8}, seeds=2))
+    command = ["results", "--out", str(tmp_path), "--readme", str(tmp_path / "absent.md")]
+    command += ["--plan", str(ROOT / "recipes" / "results-short.toml")]
+    assert main(command) == 0
+    assert "comparison.md" in capsys.readouterr().out
+    assert (tmp_path / "comparison-summarization-program-r.png").read_bytes().startswith(PNG)
+    assert main(command) == 0
+    assert "nothing: all pages are up to date" in capsys.readouterr().out
+    planned = "short, summarization, program as critic: none of 1 evaluations of each of 3 methods"
+    assert planned in (tmp_path / "comparison.md").read_text("utf-8")
+    assert main([*command, "--runs", str(tmp_path / "nothing")]) == 0
+    assert "No evaluation is recorded yet" in (tmp_path / "comparison.md").read_text("utf-8")
+
+
+def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
+    plan = load_plan(ROOT / "recipes" / "results-short.toml")
+    made = [record("grpo", study="short"), *trials("scalar_ppo", [0.1], study="short")]
+    assert missing_of_plan(plan, made) == [
+        "short, summarization, program as critic: Text2Grad 0 of 1 evaluations and 0 of 2 trials; "
+        "same spans, summed 0 of 1 evaluations and 1 of 2 trials"
+    ]
+    assert missing_of_plan(plan, [record(name, study="short") for name in ("text2grad", "scalar_ppo", "grpo")]) == []
