@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.experiments import Tuning, lower_is_better
     from text2grad.tasks import built_in
 
+    if not METHODS[args.method].searched:
+        raise ConfigError(f"the method {args.method} has no settings to search; train it once with its defaults")
     recipe = load_recipe(args.recipe, args.overrides)
     of_method = list(METHODS[args.method].settings)
     if args.models is not None:

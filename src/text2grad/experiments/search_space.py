@@ -239,6 +239,8 @@ def _for_recipe(one: Searched, base: Recipe) -> Searched:
                 f"rollout.batch_size = {base.rollout.batch_size} is a multiple of none of the searched group sizes "
                 f"({in_words(one)}); choose a multiple of 4"
             )
+    if one.setting == "rival.rounds":
+        values = tuple(rounds for rounds in values if rounds <= base.run.steps)
     if one.named and own not in values:
         values = (*values, own)
     return Searched(one.setting, one.low, one.high, values=values, named=one.named, ends=one.ends)
