@@ -93,6 +93,7 @@ shorter() {
     train | rival) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
       --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
+    tune) echo --trials 1 $(shorter train) --set data.eval_examples=1 ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;

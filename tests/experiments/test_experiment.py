@@ -192,6 +192,17 @@ def test_a_diverged_evaluation_has_a_record_with_its_error(tmp_path: Path) -> No
     assert experiment(tmp_path, study).jobs() == {}
 
 
+def test_a_diverged_trial_is_known_from_its_record(tmp_path: Path) -> None:
+    (tmp_path / "faults").write_text(json.dumps({"trial-001": [2, "TrainingError: the loss is not finite", True]}))
+    finish(experiment(tmp_path))
+    errors = [(one["method"], one["trial"]) for one in read_records(tmp_path / "records") if "error" in one]
+    assert sorted(errors) == [("dr_grpo", 1), ("text2grad", 1)]
+    shutil.rmtree(tmp_path / "runs")
+    again = experiment(tmp_path)
+    assert again.jobs() == {}
+    assert again.tuning(again.studies[0], "text2grad").trials[1].error == "TrainingError: the loss is not finite"
+
+
 def test_a_failed_job_stops_what_needs_it_alone(tmp_path: Path) -> None:
     faults = {"trial-001": [2, "cannot read or write x: No space left on device", False]}
     (tmp_path / "faults").write_text(json.dumps(faults))

@@ -5,20 +5,21 @@ from typing import Any
 
 import pytest
 
+from places import ROOT
 from text2grad.config.recipe import Recipe, load_recipe, make_recipe
 from text2grad.errors import ConfigError
 from text2grad.experiments.methods import METHODS
-from text2grad.experiments.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides
+from text2grad.experiments.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides, in_words
 
 RECIPES = ("quickstart-summarization", "quickstart-qa", "quickstart-code", "stories")
 
 
 def recipe_of(name: str, *overrides: str) -> Recipe:
-    return load_recipe(f"{__file__.partition('tests')[0]}recipes/{name}.toml", overrides)
+    return load_recipe(ROOT / "recipes" / f"{name}.toml", overrides)
 
 
 def space_of(*names: str, **sections: Any) -> SearchSpace:
-    recipe = make_recipe(sections)
+    recipe = make_recipe({"data": {"task": "qa"}, **sections})
     return SearchSpace.of(names, recipe, recipe)
 
 
@@ -33,6 +34,12 @@ def test_every_end_of_every_range_is_a_recipe(method: str) -> None:
                 made = recipe_of(name, *fixed, *as_overrides({setting: value}))
                 section, key = setting.split(".")
                 assert getattr(getattr(made, section), key) == value
+
+
+def test_the_document_has_the_ranges() -> None:
+    page = (ROOT / "docs" / "tune.md").read_text("utf-8")
+    rows = [f"| `{name}` | `{one.setting}` | {in_words(one)} |" for name, one in SEARCH_SPACE.items()]
+    assert "\n".join(["|---|---|---|", *rows, "", "- Numbers"]) in page
 
 
 def test_an_ablation_is_not_searched_away() -> None:
@@ -74,6 +81,13 @@ def test_lists_fit_the_recipe() -> None:
     )
     with pytest.raises(ConfigError, match="searched has no value 'gama'"):
         space_of("gama")
+
+
+def test_rewards_are_not_searched_where_the_reward_is_the_metric() -> None:
+    names = ("lr", "positive", "span_mass")
+    assert list(space_of(*names, data={"train": "prompts.jsonl", "held_out": 0.1}).searched) == ["optim.lr"]
+    own = {"train": "prompts.jsonl", "held_out": 0.1, "metric": "mine:metric"}
+    assert list(space_of(*names, data=own).searched) == ["optim.lr", "reward.positive", "reward.span_mass"]
 
 
 def proposals(space: SearchSpace, trials: list[Trial], *, seed: int = 0, minimise: bool = False) -> list[Any]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from text2grad.cli.options import add_command, add_set, at_least
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.experiments import Tuning, lower_is_better
     from text2grad.tasks import built_in
 
+    if not METHODS[args.method].searched:
+        raise ConfigError(f"the method {args.method} has no settings to search; train it once with its defaults")
     recipe = load_recipe(args.recipe, args.overrides)
     of_method = list(METHODS[args.method].settings)
     if args.models is not None:
@@ -102,14 +105,20 @@ def show(tuning: "Tuning", args: argparse.Namespace) -> None:
     from text2grad.experiments import as_overrides
 
     best = tuning.best
-    table = Table(title=f"{METHODS[tuning.method].label}: {len(tuning.trials)} trials", title_justify="left")
-    names = list(tuning.space.searched)
-    for column in ("trial", "value", *(name.partition(".")[2] for name in names)):
-        table.add_column(column, justify="right")
+    table = Table(
+        title=f"{METHODS[tuning.method].label}: {len(tuning.trials)} trials",
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=SIMPLE_HEAD,
+    )
+    for column in ("trial", "value"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("settings")
     for trial in tuning.ranked():
         value = "failed" if trial.value is None else f"{trial.value:.4f}"
-        cells = (_short(trial.settings[name]) for name in names)
-        table.add_row(str(trial.number), value, *cells, style="bold" if trial is best else "")
+        named = ", ".join(f"{name.partition('.')[2]} {_short(one)}" for name, one in trial.settings.items())
+        table.add_row(str(trial.number), value, named, style="bold" if trial is best else "")
     CONSOLE.print(table)
     if best is None:
         return

@@ -108,7 +108,9 @@ class Study(_Strict):
         return length, self.faults[0] if self.tune_faults is None else self.tune_faults
 
     def trials_of(self, method: str) -> int:
-        """Return the number of a method's tuning trials."""
+        """Return the number of a method's tuning trials; 0 for a method without searched settings."""
+        if not METHODS[method].searched:
+            return 0
         return self.trials if METHODS[method].leading else self.other_trials
 
     def variants(self) -> list[dict[str, Any]]:

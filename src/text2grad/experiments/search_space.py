@@ -117,7 +117,8 @@ class SearchSpace:
         """Return the space of a method.
 
         Args:
-            names: keys of `SEARCH_SPACE`.
+            names: keys of `SEARCH_SPACE`; settings of [reward] are left out where the reward itself is the main metric,
+                because trials with other rewards cannot be compared by it.
             base: the recipe without the method's settings; ranges depend on it alone.
             recipe: the recipe with the method's settings, the first trial.
 
@@ -127,8 +128,9 @@ class SearchSpace:
         found = {}
         for name in names:
             check_known("searched", name, tuple(SEARCH_SPACE))
-            one = _for_recipe(SEARCH_SPACE[name], base)
-            found[one.setting] = one
+            one = SEARCH_SPACE[name]
+            if one.section_and_key[0] != "reward" or base.data.task or base.data.metric:
+                found[one.setting] = _for_recipe(one, base)
         return cls(found, {setting: value_in(recipe, one) for setting, one in found.items()})
 
     def propose(self, trials: Sequence[Trial], *, seed: int, first: int, count: int, minimise: bool) -> list[Settings]:
@@ -237,6 +239,8 @@ def _for_recipe(one: Searched, base: Recipe) -> Searched:
                 f"rollout.batch_size = {base.rollout.batch_size} is a multiple of none of the searched group sizes "
                 f"({in_words(one)}); choose a multiple of 4"
             )
+    if one.setting == "rival.rounds":
+        values = tuple(rounds for rounds in values if rounds <= base.run.steps)
     if one.named and own not in values:
         values = (*values, own)
     return Searched(one.setting, one.low, one.high, values=values, named=one.named, ends=one.ends)
