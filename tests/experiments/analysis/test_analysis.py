@@ -6,15 +6,17 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import small_run
 from places import DATA
 from text2grad.cli.__main__ import main
+from text2grad.config import make_recipe
 from text2grad.errors import DataError
 from text2grad.experiments.analysis.cases import case_groups
 from text2grad.experiments.analysis.report import analyse_runs, notes, tables
-from text2grad.experiments.analysis.run_analysis import analyse_run
+from text2grad.experiments.analysis.run_analysis import _linear, _span_tokens, analyse_run
 from text2grad.experiments.analysis.verdict import verdict
 from text2grad.experiments.reports.run_report import read_run
 
@@ -98,6 +100,19 @@ def test_shares_are_those_of_a_plain_count(runs: tuple[Path, Path]) -> None:
     assert found["span_tokens"] == 1.0  # words of the colour critic are single tokens
     labelled = [delta != 0 for record in lines(runs[0]) for delta in record["delta"]]
     assert found["labelled_share"] == pytest.approx(sum(labelled) / len(labelled))
+
+
+def test_spans_weigh_by_their_reward_and_the_signal_of_the_own_reward_is_a_squared_correlation() -> None:
+    recipe = make_recipe({"reward": {"positive": 0.5, "negative": -1.0}})
+    # positive spans of 4 tokens, a negative one of 2: (0.25·16 + 0.25·16 + 4) / (0.25·4 + 0.25·4 + 2) = 3
+    assert _span_tokens([(4, 1), (4, 1), (2, -1)], recipe) == 3.0
+    assert _span_tokens([], recipe) == 1.0
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=500)
+    y = 2 * x + rng.normal(size=500)
+    signal, noise = _linear(y, x)
+    assert signal / (signal + noise) == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2)
+    assert signal + noise == pytest.approx(y.var())
 
 
 def test_the_same_rollouts_give_the_same_signals_whatever_the_run_was_trained_on(runs: tuple[Path, Path]) -> None:
@@ -243,6 +258,7 @@ def analysed(ratio: float | None, **more: Any) -> dict[str, Any]:
         "predicted": ratio,
         "number_variance": {"measured": 1.0, "predicted": 1.0},
         "position_share": 0.0,
+        "ratio_by_reward": ratio,
         **more,
     }
 
@@ -271,6 +287,8 @@ def test_the_verdict_says_why_the_formula_fails() -> None:
     less = more | {"number_variance": {"measured": 1.0, "predicted": 2.0}, "position_share": 0.6}
     assert "only 0.50 times as much" in verdict(less)
     assert "the place in the response explains 60%" in verdict(less)
+    other = verdict(analysed(4.0, predicted=12.0, ratio_by_reward=11.0))
+    assert "by the token's own reward alone the ratio is 11." in other
     assert "labels are rare" in verdict(analysed(4.0, predicted=1.0))
 
 

@@ -126,6 +126,14 @@ def test_regressors_by_hand() -> None:
     assert found["competing"] == pytest.approx([room * x for x in [0, 0, 7, 0, 0, 0, -1]])
 
 
+def test_a_context_is_two_tokens_long() -> None:
+    step = logged(
+        [[0.0] * 3] * 3, [[1.0, 1.0, 1.0], [1.0, 1.0, 3.0], [1.0, 1.0, 5.0]], ids=[[1, 6, 7], [2, 6, 7], [1, 6, 7]]
+    )
+    found = features(step, factor=0.5)[:, FEATURES.index("same_context")].reshape(3, 3)
+    assert found[:, 2] == pytest.approx((1 - np.exp(-1)) * np.array([5.0, 0.0, 1.0]))
+
+
 def made(change: np.ndarray, x: np.ndarray, advantage: np.ndarray, *, p: float = 0.5, step: int = 0) -> MovedTokens:  # type: ignore[type-arg]
     count = len(change)
     return MovedTokens(

@@ -223,6 +223,7 @@ def _signal_rows(found: Mapping[str, Any]) -> list[list[str]]:
         for name, label in SIGNALS.items()
     ]
     rows.append(["spans / one number, measured", *(_interval(one["ratio"]) for one in found.values())])
+    rows.append(["the same, by the token's own reward", *(_number(one["ratio_by_reward"]) for one in found.values())])
     rows.append(["spans / one number, formula", *(_number(one["predicted"]) for one in found.values())])
     alpha = [one["amplification"] for one in found.values()]
     shown = [f"{a['factor']:.3g} ({a['tokens_to_end']:.0f} tokens)" if a["factor"] else "–" for a in alpha]

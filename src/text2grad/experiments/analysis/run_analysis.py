@@ -6,6 +6,7 @@
  "signals": {NAME: {"variance", "signal", "noise", "signal_to_noise", "autocorrelation": [by lag from 1 on],
                     "labels": {LABEL: {"tokens", "mean", "deviation"}}}},
  "ratio": {"value", "low", "high"}, "predicted",
+ "ratio_by_reward": the ratio, where the signal is what a line in the token's own reward explains
  "number_variance": {"measured", "predicted"}, in units of the variance if the rewards of tokens were independent
  "position_share": part of the variance of the spans' advantages that the place in the response explains
  "amplification": {"tokens_to_end", "factor"},
@@ -79,7 +80,8 @@ class _Sums:
     lengths: Counter[int] = field(default_factory=Counter)
     labelled: int = 0
     to_end: list[int] = field(default_factory=list)
-    spans: list[int] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    by_reward: list[tuple[Parts, Parts]] = field(default_factory=list)
     faults: int = 0
     totals: list[tuple[float, float]] = field(default_factory=list)
     by_step: list[dict[str, Any]] = field(default_factory=list)
@@ -94,7 +96,8 @@ class _Sums:
         self.labelled += int((labels != 0).sum())
         after = (batch.lengths[:, None] - 1 - np.arange(batch.mask.shape[1]))[batch.mask]
         self.to_end += after[labels != 0].tolist()
-        self.spans += [tokens for row in batch.span_tokens for tokens in row]
+        for tokens, signs in zip(batch.span_tokens, batch.span_signs, strict=True):
+            self.spans += zip(tokens, signs, strict=True)
         faults = sum(sign < 0 for row in batch.span_signs for sign in row)
         self.faults += faults
         rewards = placed_rewards(batch, recipe)
@@ -104,6 +107,10 @@ class _Sums:
         self.groups.append(len(batch.prompts) / len(set(batch.prompts.tolist())) if batch.grouped else 1.0)
         advantages = signals(batch, recipe, factor=factor)
         parts = {name: self.signals[name].add(one, batch) for name, one in advantages.items()}
+        own = rewards[batch.mask]
+        self.by_reward.append(
+            (_linear(advantages["spans"][batch.mask], own), _linear(advantages["number"][batch.mask], own))
+        )
         width = batch.mask.shape[1]
         self.positions = np.pad(self.positions, ((0, 0), (0, max(width - self.positions.shape[1], 0))))
         self.positions[:, :width] += [batch.mask.sum(0), (advantages["spans"] * batch.mask).sum(0)]
@@ -147,7 +154,7 @@ def analyse_run(path: Path, *, gamma: float | None = None, lam: float | None = N
             progress.advance()
     responses, tokens = sum(sums.lengths.values()), sum(n * count for n, count in sums.lengths.items())
     group = round(float(np.mean(sums.groups)))
-    span_tokens = float(np.square(sums.spans).sum() / np.sum(sums.spans)) if sums.spans else 1.0
+    span_tokens = _span_tokens(sums.spans, recipe)
     found = {name: one.result() for name, one in sums.signals.items()}
     settings = {
         "gamma": gamma,
@@ -174,6 +181,7 @@ def analyse_run(path: Path, *, gamma: float | None = None, lam: float | None = N
         "span_tokens": span_tokens,
         "signals": found,
         "ratio": _ratio_interval(sums.signals["spans"].parts, sums.signals["number"].parts),
+        "ratio_by_reward": _ratio_of(np.mean([(*one, *other) for one, other in sums.by_reward], axis=0)),
         "predicted": _finite(predicted_ratio(sums.lengths, factor=gamma * lam, span_tokens=span_tokens, group=group)),
         "number_variance": {
             "measured": _ratio(*np.mean(sums.totals, axis=0).tolist()),
@@ -184,6 +192,23 @@ def analyse_run(path: Path, *, gamma: float | None = None, lam: float | None = N
         "by_step": sums.by_step,
         "update": update_effect(sums.moved, run.metrics),
     }
+
+
+def _span_tokens(spans: Sequence[tuple[int, int]], recipe: Recipe) -> float:
+    """Return the mean tokens of the span of a token, at least 1; each weighs as the square of its reward."""
+    if not spans:
+        return 1.0
+    tokens, signs = np.array(spans, dtype=float).T
+    weights = tokens * np.where(signs > 0, recipe.reward.positive, recipe.reward.negative) ** 2
+    return float((weights * tokens).sum() / weights.sum()) if weights.sum() else 1.0
+
+
+def _linear(advantages: Floats, rewards: Floats) -> Parts:
+    """Return the part of the variance of advantages that a line in the token's own reward explains, and the rest."""
+    if len(rewards) < 2 or rewards.var() == 0:
+        return Parts(0.0, float(advantages.var()) if len(advantages) else 0.0)
+    signal = float(np.cov(advantages, rewards, bias=True)[0, 1] ** 2 / rewards.var())
+    return Parts(signal, max(float(advantages.var()) - signal, 0.0))
 
 
 def _ratio_interval(spans: Sequence[Parts], number: Sequence[Parts]) -> dict[str, float | None]:

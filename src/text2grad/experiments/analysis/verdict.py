@@ -1,12 +1,14 @@
 """The numbers of a run in one sentence: whether words will help on its task, and why; and where the formula fails."""
 
 from collections.abc import Mapping
+from math import log
 from typing import Any
 
 MUCH, SOME, LITTLE = 10.0, 3.0, 1.5
 WRONG_BY = 1.5  # factor between measured and predicted ratio that is told
 DIFFERS = 1.3
 FAR_REACH = 0.9
+CLOSER = 2 / 3  # of the error of the prediction is left, where the own reward is a cause
 
 
 def verdict(found: Mapping[str, Any]) -> str:
@@ -54,6 +56,12 @@ def _failure(found: Mapping[str, Any]) -> str:
     if measured is not None and measured < expected / DIFFERS:
         reasons.append(
             f"the number varies only {measured / expected:.2f} times as much as independent spans would make it"
+        )
+    by_reward = found["ratio_by_reward"]
+    if by_reward and abs(log(by_reward / predicted)) < CLOSER * abs(log(ratio / predicted)):
+        reasons.append(
+            f"labels tell of other rewards, too (unlabelled tokens stand near faults, for example): by the token's own "
+            f"reward alone the ratio is {_times(by_reward)}"
         )
     share = found["position_share"]
     if share is not None and share > 1 - 1 / DIFFERS:
