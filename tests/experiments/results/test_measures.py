@@ -125,7 +125,8 @@ def test_gain_at_equal_kl_by_hand() -> None:
     assert found.gains[0][-1] == pytest.approx(0.9)
     assert found.gains[1][-1] == pytest.approx(0.3)  # of the number at KL 0.2 = step 10
     assert found.leads[-1].value == pytest.approx(0.6)
-    assert found.leads[1].value == pytest.approx(0.6 - 0.15)  # KL 0.1: spans at step 10, the number at step 5
+    assert found.at[2] == pytest.approx(0.1)
+    assert found.leads[2].value == pytest.approx(0.6 - 0.15)  # KL 0.1: spans at step 10, the number at step 5
     assert found.leads[-1].student_low is not None
 
 

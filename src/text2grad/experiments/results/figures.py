@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from text2grad.experiments.methods import METHODS
-from text2grad.experiments.reports.plots import Draw, Line, curve_panel, panels_png
+from text2grad.experiments.reports.plots import Draw, Line, curve_panel, look_at, panels_png
 from text2grad.experiments.results.bootstrap import Interval
-from text2grad.experiments.results.measures import band, final, gains_at_kl, mean_curve
+from text2grad.experiments.results.measures import Frontiers, band, final, mean_curve
 from text2grad.experiments.results.selection import OURS, Group, is_variant, label
 
 MOST_LINES = 6
@@ -19,7 +19,7 @@ _SIZE = (5.4, 3.6)  # inches
 
 def look(method: str) -> int:
     """Return the look of a method in every picture: its place in `METHODS`."""
-    return list(METHODS).index(method) if method in METHODS else len(METHODS)
+    return look_at(list(METHODS).index(method) if method in METHODS else len(METHODS))
 
 
 def shown(group: Group) -> list[str]:
@@ -46,19 +46,15 @@ def _learning_curve(group: Group) -> Draw:
     return curve_panel(f"{_title(group)}: {words(group.metric)}", "rollouts", lines)
 
 
-def kl_frontiers(groups: Sequence[Group], first: str = OURS) -> bytes | None:
-    """Return a panel of gain against KL for each condition: Text2Grad and its strongest rival; None without any KL."""
-    panels = [panel for group in groups if (panel := _frontier_panel(group, first)) is not None]
-    return panels_png(panels, columns=min(2, len(panels)), size=_SIZE) if panels else None
+def kl_frontiers(groups: Sequence[Group], rivals: Sequence[str], found: Sequence[Frontiers]) -> bytes:
+    """Return a panel of gain against KL for each condition: Text2Grad and its strongest rival."""
+    panels = [_frontier_panel(*one) for one in zip(groups, rivals, found, strict=True)]
+    return panels_png(panels, columns=min(2, len(panels)), size=_SIZE)
 
 
-def _frontier_panel(group: Group, first: str) -> Draw | None:
-    rival, _ = group.strongest(number=True)
-    found = gains_at_kl(group, first, rival) if rival and first in group.runs else None
-    if found is None or rival is None:
-        return None
+def _frontier_panel(group: Group, rival: str, found: Frontiers) -> Draw:
     lines = []
-    for number, method in enumerate((first, rival)):
+    for number, method in enumerate((OURS, rival)):
         points = list(zip(found.grid, found.gains[number], strict=True))
         shaded = list(zip(found.grid, found.low[number], found.high[number], strict=True))
         lines.append(Line(label(method), points, (), False, look(method), shaded))

@@ -47,7 +47,7 @@ class Frontiers(NamedTuple):
         low: bounds of the gains, shape [2, grid].
         high: the other bounds.
         leads: first minus second, at `at`.
-        at: a quarter, a half, three quarters and all of the grid's range.
+        at: an eighth, a quarter, a half and all of the grid's range.
     """
 
     grid: np.ndarray
@@ -201,7 +201,7 @@ def gains_at_kl(group: Group, first: str, second: str) -> Frontiers | None:
         gains.append(_frontier(table, np.full((1, len(known)), 1 / len(known)), known, grid)[0])
         drawn.append(_frontier(table, _seed_weights(len(known), 0 if same else number + 1), known, grid))
         seeds.append(dict(zip(known, _frontier(table, np.eye(len(known)), known, grid), strict=True)))
-    places = [len(grid) * share // 4 - 1 for share in (1, 2, 3, 4)]
+    places = [len(grid) // part - 1 for part in (8, 4, 2, 1)]
     leads = [_lead_at(place, gains, drawn, seeds, paired_seeds=_common(tables) if same else []) for place in places]
     limits = np.stack([np.nanquantile(one, [0.025, 0.975], axis=0) for one in drawn])
     return Frontiers(grid, np.stack(gains), limits[:, 0], limits[:, 1], leads, [float(grid[n]) for n in places])

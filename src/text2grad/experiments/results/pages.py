@@ -1,7 +1,8 @@
 """Records → comparison.md and length.md with their pictures; every sentence follows from the numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -69,16 +70,16 @@ class _Page:
 
     parts: list[str]
     compared: list[Interval] = field(default_factory=list)
-    pictures: dict[str, bytes] = field(default_factory=dict)
+    pictures: dict[str, Callable[[], bytes]] = field(default_factory=dict)
 
     def stated(self, found: Interval) -> Interval:
         """Count a comparison."""
         self.compared.append(found)
         return found
 
-    def picture(self, name: str, alt: str, data: bytes) -> None:
-        """Add a picture."""
-        self.pictures[name] = data
+    def picture(self, name: str, alt: str, draw: Callable[[], bytes]) -> None:
+        """Add a picture, which `draw` returns."""
+        self.pictures[name] = draw
         self.parts.append(f"![{alt}]({name})")
 
     def text(self) -> str:
@@ -87,12 +88,13 @@ class _Page:
         return "\n\n".join(part.strip("\n") for part in self.parts).replace(COMPARISONS, total) + "\n"
 
 
-def result_pages(records: Sequence[Record], plan: Plan | None = None) -> dict[str, bytes]:
+def result_pages(records: Sequence[Record], plan: Plan | None = None, *, draw: bool = True) -> dict[str, bytes]:
     """Return the files of the pages by name: Markdown and PNG; a page without records says so.
 
     Args:
         records: of all studies.
         plan: whose studies without records are named; None names methods with too few seeds.
+        draw: make the pictures, too.
     """
     found = groups(records)
     planned = None if plan is None else missing_of_plan(plan, records)
@@ -101,7 +103,8 @@ def result_pages(records: Sequence[Record], plan: Plan | None = None) -> dict[st
         ("comparison.md", _comparison(found, records, planned)),
         ("length.md", _lengths(found, planned)),
     ):
-        made |= {name: page.text().encode(), **page.pictures}
+        made[name] = page.text().encode()
+        made |= {picture: drawn() for picture, drawn in page.pictures.items()} if draw else {}
     return made
 
 
@@ -145,7 +148,7 @@ def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequ
         page.picture(
             f"comparison-{_stem(series[0])}.png",
             f"Learning curves of {series[0].condition.task}, means over seeds with 95 % bands",
-            learning_curves(ends),
+            partial(learning_curves, ends),
         )
         for group in reversed(series):
             _compare(page, group, in_short=group not in ends)
@@ -374,7 +377,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
         page.picture(
             f"length-{_stem(series[0])}.png",
             f"{first.task}: final values, lead over the strongest number and share of its rollouts, by length",
-            against_length(series, leads, ratios),
+            partial(against_length, series, leads, ratios),
         )
         page.parts.append(_trend(series, leads))
     else:
@@ -400,19 +403,16 @@ def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
 
 
 def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
-    found = [gains_at_kl(group, OURS, rival) for group, rival in zip(series, rivals, strict=True)]
-    picture = kl_frontiers(series)
-    if picture is None:
+    known = [
+        (g, rival, found) for g, rival in zip(series, rivals, strict=True) if (found := gains_at_kl(g, OURS, rival))
+    ]
+    if not known:
         page.parts.append("No gain against KL: the records have no KL per token.")
         return
-    page.picture(f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number", picture)
-    rows, settings = [], []
-    for group, rival, frontiers in zip(series, rivals, found, strict=True):
-        if frontiers is None:
-            continue
-        length = str(group.condition.length or "–")
-        rows += [[length, *cells] for cells in _kl_rows(page, frontiers)]
-        settings += [len(group.variants[name]) for name in (OURS, rival)]
+    name, alt = f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number"
+    page.picture(name, alt, partial(kl_frontiers, *zip(*known, strict=True)))
+    rows = [[str(g.condition.length or "–"), *cells] for g, _, found in known for cells in _kl_rows(page, found)]
+    settings = [len(g.variants[method]) for g, rival, _ in known for method in (OURS, rival)]
     page.parts += [
         f"Gain since the start at equal KL, from the evaluations along the runs at {_range(settings)} "
         "of each method; between evaluations interpolated, at least 0, and not less than at a smaller KL:",
