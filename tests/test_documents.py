@@ -90,7 +90,7 @@ shorter() {
     quickstart) echo --set sft.steps=20 --set sft.after_reward_model=2 --set reward_model.steps=60 \
       --set reward_model.responses=512 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
       --set rollout.max_new_tokens=12 --set rollout.batch_size=16 --set data.eval_every=0 ;;
-    train) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
+    train | rival) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
       --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \

@@ -32,7 +32,7 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, model, '
-        "optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+        "optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
     )
 
 
@@ -47,14 +47,14 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
 def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
     assert refusal({"run": {"zzz": 1}}) == (
         'my.toml: [run] has no key "zzz". Known keys: compact_memory, keep_checkpoints, name, out, project, '
-        "save_every, seed, steps, table_every, threads, tracker"
+        "save_every, seed, steps, table_every, threads, track_update, tracker"
     )
 
 
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, model, optim, '
-        "ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+        "ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 

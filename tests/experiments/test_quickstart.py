@@ -193,9 +193,10 @@ def test_every_method_starts_at_the_same_weights_and_differs_in_what_it_is_told(
     assert all("model.path='x/start'" in given for given in each.values())
     assert "reward.placement=last_token" not in each["text2grad"]
     assert {"reward.placement=last_token", "ppo.gamma=1.0", "critic.model='x/reward_model'"} <= set(each["scalar_ppo"])
-    assert {"critic.kind=scalar", "critic.model='x/reward_head'", "refresh.steps=[]"} <= set(
-        each["scalar_reward_model"]
-    )
+    assert {"critic.kind=scalar", "critic.model='x/reward_head'"} <= set(each["scalar_reward_model"])
+    refreshed = {"refresh.replay_from='x/annotations.jsonl'"}
+    assert all(refreshed <= set(given) for name, given in each.items() if name != "verdicts_only")
+    assert all("refresh.steps=[]" not in given for name, given in each.items() if name != "frozen")
 
 
 def test_methods_have_labels_and_earlier_names_are_accepted(tmp_path: Path) -> None:

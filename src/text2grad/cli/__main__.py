@@ -17,6 +17,7 @@ from rich.console import Console
 
 from text2grad.cli import (
     align,
+    analyse,
     annotate,
     compare,
     doctor,
@@ -32,6 +33,7 @@ from text2grad.cli import (
     results,
     reward,
     reward_baseline,
+    rival,
     sft,
     study,
     train,
@@ -58,14 +60,14 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, win_rate, study)
-    evidence = (tune, experiment, results)
+    evidence = (compare, analyse, tune, experiment, results)
     for module in (
         quickstart,
         sft,
         plan,
         rehearse,
         train,
-        compare,
+        rival,
         generate,
         *feedback,
         *critics,

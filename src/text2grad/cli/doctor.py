@@ -18,12 +18,14 @@ from text2grad.errors import INSTALL, Text2GradError, is_installed, require
 MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
     "annotate": ("openai", "aiohttp", "tenacity"),
+    "tune": ("optuna",),
 }
 """Modules of an extra that its commands load."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "annotate": ("annotate",),
     "win-rate": ("annotate",),
+    **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
     **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
 }
 """Extras without which a command cannot begin, where they differ from [train]; others are named where they are used."""
@@ -32,6 +34,7 @@ ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU and the agreement of raters",
+    "tune": "search of settings, and experiments by a plan",
     "importance": 'reward.weighting = "token_importance"',
     "vllm": 'critic.kind = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",

@@ -123,6 +123,5 @@ def make_models(args: argparse.Namespace) -> None:
             sys.stdout.flush()
 
     lock_directory(args.models_in)
-    Pipeline(load_recipe(args.plan, args.overrides), args.models_in, on_progress).run(
-        [name for name in args.phases.split(",") if name]
-    )
+    pipeline = Pipeline(load_recipe(args.plan, args.overrides), args.models_in, on_progress)
+    pipeline.run(phases=args.phases.split(","))

@@ -22,7 +22,6 @@ from text2grad.experiments import (
     last_figures,
     method_directory,
     method_job,
-    refuse_other_settings,
     run_jobs,
     settings,
     steps_made,
@@ -43,6 +42,7 @@ PHASE_NAMES = {
     "start": "weights that policies start from",
     "reward_head": "scalar reward model",
     "reward_model_without_words": "reward model without words",
+    "reward_model_of_verdicts": "reward model of critiques without truths",
 }
 
 
@@ -81,6 +81,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the models, train every method, and write the report."""
     from text2grad.config import load_recipe
+    from text2grad.experiments import refuse_other_settings
 
     if args.seeds < 1:
         raise ConfigError(f"--seeds {args.seeds}: at least one seed is needed")

@@ -61,6 +61,11 @@ def add_parser(commands: Any) -> None:
         "  3         the run is finished, but the critic labelled nothing in any step\n"
         "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
+    add_run_options(add)
+
+
+def add_run_options(add: Any) -> None:
+    """Add the options of a run, by a parser's `add_argument`."""
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
     add("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
@@ -71,9 +76,23 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, refuse missing settings, then train and write the report."""
+    recipe = recipe_of(args)
+
+    from text2grad.experiments import run_recipe
+
+    policy = run_recipe(recipe, resume=args.resume)
+    return finish(recipe, policy) if int(os.environ.get("RANK", "0")) == 0 else 0
+
+
+def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
+    """Return the recipe of a run with the options of its command line, and `more` settings of the command.
+
+    Raises:
+        ConfigError: if a setting is refused, or model, prompts or critic are not named.
+    """
     from text2grad.config import load_recipe
 
-    options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out}
+    options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out, **more}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
     args.directory = Path(recipe.run.out)  # where a run that Ctrl-C ends can be resumed
     if not recipe.model.path:
@@ -82,20 +101,21 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
     if not recipe.data.task and not recipe.critic.use and not recipe.critic.model:
         raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
+    return recipe
 
-    from text2grad.experiments import run_recipe
+
+def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
+    """Report a finished run, and return the exit status of its command."""
     from text2grad.rl import RunLog, said_nothing
 
-    policy = run_recipe(recipe, resume=args.resume)
-    if int(os.environ.get("RANK", "0")) == 0:
-        report(recipe, policy)
-        if said_nothing(RunLog(Path(recipe.run.out)).metrics()):
-            note(NOTHING_SAID, warning=True)
-            return NOTHING_LABELLED
+    report(recipe, policy, title=title)
+    if said_nothing(RunLog(Path(recipe.run.out)).metrics()):
+        note(NOTHING_SAID, warning=True)
+        return NOTHING_LABELLED
     return 0
 
 
-def report(recipe: "Recipe", policy: Path) -> None:
+def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     """Write the report of a finished run, and print its numbers, its files and the next commands."""
     from text2grad.experiments import main_metric
     from text2grad.experiments.reports import read_run, write_report
@@ -104,9 +124,10 @@ def report(recipe: "Recipe", policy: Path) -> None:
     found = read_run(out)
     name = recipe.run.name or out.resolve().name
     metric = main_metric(recipe, found.evaluations)
-    write_report([found], out, metric=metric, title=f"Text2Grad: {name}")
+    write_report([found], out, metric=metric, title=f"{title}: {name}")
     print_numbers(found.metrics, found.evaluations, metric)
-    print_account(found.metrics, responses=len(found.metrics) * recipe.rollout.batch_size)
+    sampled = found.metrics[-1].get("rival/rollouts", len(found.metrics) * recipe.rollout.batch_size)
+    print_account(found.metrics, responses=round(sampled))
     quoted = shlex.quote(str(out))
     examples = "--examples 3" if found.evaluations else '--prompt "..."'
     lines = [

@@ -19,6 +19,7 @@ from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
 from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
 from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
+from text2grad.config.rival import RivalConfig
 from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import Section
 from text2grad.errors import ConfigError, DataError
@@ -41,6 +42,7 @@ class Recipe(Section):
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
     optim: OptimConfig = OptimConfig()
+    rival: RivalConfig = RivalConfig()
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")

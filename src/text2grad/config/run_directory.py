@@ -28,7 +28,7 @@ FREE = {
     ("ppo", "micro_batch_tokens"),
     *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
     *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "compact_memory")),
-    *(("run", key) for key in ("tracker", "project", "name", "table_every")),
+    *(("run", key) for key in ("tracker", "project", "name", "table_every", "track_update")),
     ("data", "eval_every"),
 }
 STEPS = ("run", "steps")

@@ -15,7 +15,7 @@ evaluation that was interrupted asks for the others only.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -59,6 +59,7 @@ class Evaluations:
         metric: the user's metric, or None.
         annotator: judges the critic at both ends, or None.
         judge_all: ask the critic about every response; False asks about the first responses only.
+        revise: returns other responses in place of the sampled ones, or None.
     """
 
     trainer: Text2GradTrainer
@@ -66,6 +67,7 @@ class Evaluations:
     metric: Metric | None = None
     annotator: Critic | None = None
     judge_all: bool = True
+    revise: Callable[[list[Rollout]], list[Rollout]] | None = None
 
     def __call__(self, trainer: Text2GradTrainer) -> None:
         """Evaluate if it is due and not done before.
@@ -123,6 +125,7 @@ class Evaluations:
                 "evaluate", len(mine) + judged, unit="response", enabled=trainer.accelerator.is_main_process
             ) as progress:
                 rollouts = self._sample(mine, progress)
+                rollouts = rollouts if self.revise is None else self.revise(rollouts)
                 rows = self._rows(rollouts, first=mine.start)
                 critiques = self._ask(step, rollouts[:judged], progress)
             deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
@@ -145,6 +148,12 @@ class Evaluations:
             "critic": agreement.metrics(),
             "records": gather_object(records),
         }
+
+    def answers(self) -> list[Rollout]:
+        """Return one response to each held-out example, the same as in the evaluation of these weights."""
+        count = len(self.trainer.held_out)
+        with Progress("answer", count, unit="response") as progress:
+            return self._sample(range(count), progress)
 
     def _sample(self, mine: range, progress: Progress) -> list[Rollout]:
         """Return one response to each of this process's held-out examples."""

@@ -23,6 +23,7 @@ from text2grad.experiments.jobs import Job, last_line
 from text2grad.experiments.methods import METHODS, settings
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.phase_models import refuse_other_settings
+from text2grad.experiments.pipeline import PHASES, WITHOUT_REWARD_MODEL
 from text2grad.experiments.records import (
     Place,
     Record,
@@ -277,7 +278,11 @@ class Experiment:
         place = self._place(one.study, one.method, one.length, one.faults, one.seed)
         try:
             record = record_of(
-                directory, place, self._base(one.study), error="" if code in FINISHED else last_line(log)
+                directory,
+                place,
+                self._base(one.study),
+                asked=load_recipe(self._recipe(one.study), self._overrides(one)),
+                error="" if code in FINISHED else last_line(log),
             )
         except DataError:  # it failed in its first step
             return self._failure(name, code, log)
@@ -299,8 +304,10 @@ class Experiment:
 
     def _keep_trial(self, study: Study, method: str, trial: Trial, directory: Path) -> None:
         place = self._place(study, method, *study.tuned_at, study.tune_seed, trial=True)._replace(trial=trial.number)
+        tuning = self.tuning(study, method)
+        asked = load_recipe(self._recipe(study), tuning.settings_of(trial))
         try:
-            self._keep(record_of(directory, place, self._base(study), error=trial.error))
+            self._keep(record_of(directory, place, self._base(study), asked=asked, error=trial.error))
         except DataError:
             if not trial.error:
                 raise
@@ -339,7 +346,7 @@ class Experiment:
             return ()
         words = [*self.program, "experiment", str(self._recipe(study)), "--models-in", str(made.directory)]
         words += [word for setting in made.overrides for word in ("--set", setting)]
-        words += ["--phases", ",".join(made.more)]
+        words += ["--phases", ",".join(_phases(study, made))]
         jobs[name] = Job(
             partial(list, words),
             made.directory.with_suffix(".log"),
@@ -411,11 +418,14 @@ def _trials_named(study: Study, method: str) -> str:
     return f"{_named(study)} {method} trial"
 
 
+def _phases(study: Study, made: Models) -> tuple[str, ...]:
+    """Return the phases before RL that a study needs."""
+    return WITHOUT_REWARD_MODEL if study.critic == "program" else (*PHASES, *made.more)
+
+
 def _files(study: Study, made: Models) -> list[str]:
     """Return the files and directories of finished models."""
-    if study.critic == "program":
-        return ["sft", "start"]
-    return ["sft", "annotations.jsonl", "reward_model", "start", *made.more]
+    return ["annotations.jsonl" if phase == "annotations" else phase for phase in _phases(study, made)]
 
 
 def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

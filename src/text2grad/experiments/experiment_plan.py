@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.experiments.methods import EARLIER_NAMES, METHODS
+from text2grad.experiments.run_examples import check_response_limit
 from text2grad.experiments.search_space import as_overrides
 from text2grad.files import read_text
 
@@ -193,6 +194,7 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
                 path.parent / study.recipe, [*study.at(length=length, faults=faults), *as_overrides(variant)]
             )
             _refuse_no_items(made)
+            check_response_limit(made)
 
 
 def _refuse_no_items(recipe: Recipe) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from text2grad.experiments.jobs import Job
+from text2grad.experiments.search_space import SEARCH_SPACE
 
 ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
 """The same δ, summed on the last token, with the discount at which the sum reaches the first token undiminished."""
@@ -37,6 +38,7 @@ class Method:
         searched: names in `SEARCH_SPACE` of the settings that `text2grad tune` searches.
         signal: what the policy gets: spans, or one number per response; both from the same critiques, unless `needs`.
         needs: directory of a further model of phase 2; empty for none.
+        annotations: file of the annotations of phase 1 that refreshes replay.
         command: the command that trains it.
         leading: one of the methods that get the full number of tuning trials and seeds.
     """
@@ -46,12 +48,15 @@ class Method:
     searched: tuple[str, ...] = SPANS_SEARCHED
     signal: Literal["spans", "number", "words"] = "spans"
     needs: str = ""
+    annotations: str = "annotations.jsonl"
     command: Literal["train", "rival"] = "train"
     leading: bool = False
 
 
 def _ablation(label: str, *settings: str, needs: str = "") -> Method:
-    return Method(label, settings, needs=needs)
+    fixed = {setting.partition("=")[0] for setting in settings}
+    searched = tuple(name for name in SPANS_SEARCHED if SEARCH_SPACE[name].setting not in fixed)
+    return Method(label, settings, searched, needs=needs)
 
 
 def _number(label: str, *settings: str, searched: tuple[str, ...], needs: str = "", leading: bool = False) -> Method:
@@ -114,6 +119,12 @@ METHODS: Mapping[str, Method] = {
         "critic.verbatim=false",
         needs="reward_model_without_words",
     ),
+    "verdicts_only": Method(
+        "Text2Grad, critiques without truths",
+        ("data.truths=false",),
+        needs="reward_model_of_verdicts",
+        annotations="verdicts.jsonl",
+    ),
     "linear_decay": _ablation("Text2Grad, linear decay", "reward.weighting=linear_decay"),
     "last_token": _ablation("Text2Grad, reward on the last token", "reward.placement=last_token"),
     "span_mass_span": _ablation("Text2Grad, 1 per span", "reward.span_mass=span"),
@@ -150,15 +161,9 @@ def settings(method: str, task: str, phases: Path) -> list[str]:
     chosen = METHODS[method]
     found = [f"model.path='{phases / 'start'}'"]
     if chosen.needs == "reward_head":
-        found += [
-            f"critic.model='{phases / chosen.needs}'",
-            "critic.kind=scalar",
-            "refresh.steps=[]",
-            "refresh.audit=0",
-        ]
-    else:
-        generative = phases / (chosen.needs or "reward_model")
-        found += [f"critic.model='{generative}'", f"refresh.replay_from='{phases / 'annotations.jsonl'}'"]
+        found += ["critic.kind=scalar", "refresh.audit=0"]
+    found.append(f"critic.model='{phases / (chosen.needs or 'reward_model')}'")
+    found.append(f"refresh.replay_from='{phases / chosen.annotations}'")
     found += chosen.settings
     return [*found, f"optim.lr={SCALAR_LR[task]}"] if chosen.signal == "number" else found
 

@@ -6,6 +6,8 @@
     start/               the start of the policies: the reward model's weights, fine-tuned on demonstrations again
     reward_head/         on request, the scalar reward model of the baseline, trained on the same annotations
     reward_model_without_words/    on request, a generative reward model that writes spans only
+    verdicts.jsonl       on request, the same responses with critiques that state no truth
+    reward_model_of_verdicts/    on request, a generative reward model that learned from them
     phases.json          seconds and counts of the phases
 
 Where the task's program is the critic of the runs, two phases are enough: `run(phases=WITHOUT_REWARD_MODEL)`.
@@ -44,10 +46,12 @@ from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
 WITHOUT_REWARD_MODEL = ("sft", "start")
+VERDICTS = "verdicts.jsonl"
 VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
+STAGES = 3  # of fine-tuning, on items of growing length
 CONTEXT, WIDTH = 512, 64
-MEASURED, RESERVE = 300, 1.2  # items whose texts decide the context of a model for long answers
+MEASURED, RESERVE = 100, 1.2  # items whose texts decide the context of a model for long answers
 
 OnProgress = Callable[[str, int, int], None]  # phase, finished steps or responses, number of all
 
@@ -70,7 +74,7 @@ class Pipeline:
         """Run the phases that are not finished.
 
         Args:
-            more: further phases: "reward_head", "reward_model_without_words".
+            more: further phases: "reward_head", "reward_model_without_words", "reward_model_of_verdicts".
             phases: the others, in their order; `WITHOUT_REWARD_MODEL` are enough where a program is the critic.
 
         Raises:
@@ -84,6 +88,7 @@ class Pipeline:
             "start": self._start,
             "reward_head": self._scalar_reward_model,
             "reward_model_without_words": partial(self._reward_model, write_feedback=False),
+            "reward_model_of_verdicts": self._reward_model_of_verdicts,
         }
         asked = (*phases, *more)
         for name in asked:
@@ -121,11 +126,21 @@ class Pipeline:
         return max(CONTEXT, longest_text(self.task, self.recipe.rollout.max_new_tokens))
 
     def _sft(self, path: Path) -> None:
-        examples, answers = self._demonstrations()
-        tokenizer = self._tokenizer(examples, answers)
+        """Fine-tune on demonstrations: first on short items, where a small model finds the right part sooner."""
+        settings, done, stages = self.recipe.sft, 0, training_lengths(self.task)
+        known = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size)
+        tokenizer = self._tokenizer(*self._demonstrations(stages[-1], known))
         model = self._untrained(tokenizer)
-        settings = self._settings(self.recipe.sft)
-        self._save(path, self._fine_tune("sft", model, tokenizer, examples, answers, settings), tokenizer)
+        for stage, length in enumerate(stages):
+            steps = settings.steps * (stage + 1) // len(stages) - done
+            batch = settings.batch_size * max(stages[-1], 1) // max(length, 1)  # about as many tokens in each step
+            examples, answers = self._demonstrations(length, steps * batch)
+            training = replace(self._settings(settings), steps=steps, batch_size=batch)  # with a schedule of its own
+            model = self._fine_tune(
+                "sft", model, tokenizer, examples, answers, training, before=done, of=settings.steps
+            )
+            done += steps
+        self._save(path, model, tokenizer)
 
     def _annotations(self, path: Path) -> None:
         """Annotate responses of the policy and as many corrupted responses."""
@@ -135,14 +150,24 @@ class Pipeline:
         others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
-    def _reward_model(self, path: Path, *, write_feedback: bool) -> None:
+    def _reward_model_of_verdicts(self, path: Path) -> None:
+        """Annotate the responses of the annotations again, without the true facts, and train on these critiques."""
+        verdicts = self.out / VERDICTS
+        if not verdicts.exists():
+            task, known = self.task, self._read_annotations()
+            examples = task.examples(len(known), self.recipe.run.seed + 1)  # of the annotations
+            critic = replace(task, settings=replace(task.settings, truths=False)).critic()
+            write_annotations(verdicts, annotate(critic, examples, [one.response for one in known]))
+        self._reward_model(path, write_feedback=self.recipe.reward_model.write_feedback, annotations=verdicts.name)
+
+    def _reward_model(self, path: Path, *, write_feedback: bool, annotations: str = "annotations.jsonl") -> None:
         settings = self.recipe.reward_model
         tokenizer = load_tokenizer(str(self.out / "sft"))
         fine_tuned = settings.start == "sft"
         model, left_out = train_reward_model(
             load_policy(str(self.out / "sft")) if fine_tuned else self._untrained(tokenizer),
             tokenizer,
-            self._read_annotations(),
+            read_annotations(self.out / annotations),
             self._settings(settings),
             write_feedback=write_feedback,
             max_new_tokens=settings.max_new_tokens,
@@ -179,9 +204,12 @@ class Pipeline:
         with published(path) as temporary:
             model.save(temporary)
 
-    def _demonstrations(self) -> tuple[list[Example], list[str]]:
-        task, rng = self.task, self._rng("demonstrations")
-        examples = task.examples(self.recipe.sft.steps * self.recipe.sft.batch_size, self.recipe.run.seed)
+    def _demonstrations(self, length: int | None = None, count: int = 0) -> tuple[list[Example], list[str]]:
+        """Return demonstrations of a length, or of the recipe's; and so many, or as many as [sft] has."""
+        task, rng, settings = self.task, self._rng("demonstrations"), self.recipe.sft
+        if length is not None:
+            task = replace(task, settings=replace(task.settings, length=length))
+        examples = task.examples(count or settings.steps * settings.batch_size, self.recipe.run.seed)
         return examples, [" " + task.demonstration(example, rng) for example in examples]
 
     def _untrained(self, tokenizer: Any) -> Any:
@@ -231,9 +259,12 @@ class Pipeline:
         examples: Sequence[Example],
         answers: Sequence[str],
         settings: FineTuning,
+        *,
+        before: int = 0,
+        of: int = 0,
     ) -> Any:
         def on_step(done: int) -> None:
-            self.on_progress(phase, done, settings.steps)
+            self.on_progress(phase, before + done, of or settings.steps)
 
         return fine_tune(model, tokenizer, examples, answers, settings, on_step=on_step)
 
@@ -256,6 +287,18 @@ class Pipeline:
         path = self.out / "phases.json"
         notes = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, to_json({**notes, name: value}))
+
+
+def training_lengths(task: Task) -> list[int]:
+    """Return the lengths of the demonstrations in the order of training: each at most half of the next, up to three.
+
+    A model of 0.1 million parameters that summarizes eight posts is at a fact F1 of 0.14 after 600 steps on eight
+    posts, and at 0.44 after 800 steps on two and 500 on eight posts, for as many sentences (docs/log.md).
+    """
+    lengths = [task.settings.length]
+    while len(lengths) < STAGES and (shorter := [one for one in task.lengths if 2 * one <= lengths[0]]):
+        lengths.insert(0, max(shorter))
+    return lengths
 
 
 @cache

@@ -18,7 +18,14 @@ from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.types import Example
 
 
-def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:
+def run_recipe(
+    recipe: Recipe,
+    *,
+    model: Any = None,
+    tokenizer: Any = None,
+    resume: bool = False,
+    trainer_class: type[Text2GradTrainer] = Text2GradTrainer,
+) -> Path:
     """Train by a recipe; evaluate on held-out examples before, between and after.
 
     Args:
@@ -26,9 +33,31 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
         model: the policy; None loads `model.path`.
         tokenizer: the policy's; None loads it from `model.path`.
         resume: continue the run in `run.out`.
+        trainer_class: makes the steps.
 
     Returns:
         The directory of the trained policy.
+    """
+    trainer, evaluate = prepare_run(
+        recipe, model=model, tokenizer=tokenizer, resume=resume, trainer_class=trainer_class
+    )
+    if evaluate is None:
+        return trainer.train()
+    evaluate(trainer)
+    return trainer.train(after_step=evaluate)
+
+
+def prepare_run(
+    recipe: Recipe, *, model: Any, tokenizer: Any, resume: bool, trainer_class: type[Text2GradTrainer]
+) -> tuple[Text2GradTrainer, Evaluations | None]:
+    """Return the trainer of a run, and its evaluations if there are held-out examples.
+
+    Args:
+        recipe: the settings.
+        model: the policy; None loads `model.path`.
+        tokenizer: the policy's; None loads it from `model.path`.
+        resume: continue the run in `run.out`.
+        trainer_class: makes the steps.
     """
     check_directory(Path(recipe.run.out), resume=resume)
     check_tracker(recipe.run.tracker)
@@ -45,7 +74,7 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path
-    trainer = Text2GradTrainer(
+    trainer = trainer_class(
         model,
         critic,
         tokenizer,
@@ -60,7 +89,7 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     if trainer.accelerator.is_main_process:
         _note_examples(recipe, examples)
     if not examples.held_out:
-        return trainer.train()
+        return trainer, None
     evaluate = Evaluations(
         trainer,
         task,
@@ -71,8 +100,7 @@ def run_recipe(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resu
     )
     if trainer.step < recipe.run.steps:
         trainer.tracker.start(trainer.step)
-    evaluate(trainer)
-    return trainer.train(after_step=evaluate)
+    return trainer, evaluate
 
 
 def _note_examples(recipe: Recipe, examples: RunExamples) -> None:

@@ -106,13 +106,15 @@ def recipe_digest(base: Recipe) -> str:
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def record_of(directory: Path, place: Place, base: Recipe, *, error: str = "") -> Record:
+def record_of(directory: Path, place: Place, base: Recipe, *, asked: Recipe | None = None, error: str = "") -> Record:
     """Return the record of a run.
 
     Args:
         directory: of the run, also of a quickstart's.
         place: of the run in its study.
         base: the recipe of the study, without settings of methods and trials.
+        asked: the recipe by which the run was started, to which its command may have added settings; None takes the
+            recipe in its directory.
         error: message of a run that stopped with an error; "" for a finished run.
 
     Raises:
@@ -134,7 +136,7 @@ def record_of(directory: Path, place: Place, base: Recipe, *, error: str = "") -
     found = {
         **place._asdict(),
         "eval_seed": recipe.data.eval_seed,
-        "settings": settings_between(base, recipe),
+        "settings": settings_between(base, asked or recipe),
         "recipe": recipe_digest(base),
         "steps": len(run.metrics),
         **after[-1]._asdict(),
@@ -229,10 +231,10 @@ class _Spent(NamedTuple):
 
 
 def _spent(line: Mapping[str, float], batch_size: int) -> _Spent:
-    """Return what a step spent; a method with other numbers of responses than `batch_size` writes them down."""
-    rollouts = round(line.get("rollouts", batch_size))
-    tokens = line["tokens"] if "tokens" in line else line.get("length/mean", 0.0) * rollouts
-    return _Spent(rollouts, round(tokens), sum(value for name, value in line.items() if name.startswith("seconds/")))
+    """Return the responses and tokens that a step sampled, and its seconds."""
+    tokens = round(line["length/mean"] * batch_size)
+    rollouts = batch_size if tokens else 0  # `rival reflection` samples nothing in training
+    return _Spent(rollouts, tokens, sum(value for name, value in line.items() if name.startswith("seconds/")))
 
 
 def _items(evaluation: Mapping[str, Any], metric: str, directory: Path) -> list[float]:
@@ -250,7 +252,7 @@ def _cpu() -> str:
     path = Path("/proc/cpuinfo")
     lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def rounded(value: float) -> float:

@@ -20,9 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from text2grad.config import Recipe, make_recipe
 from text2grad.errors import DataError
@@ -30,7 +28,7 @@ from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, esti
 from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
 from text2grad.experiments.reports.run_report import Run, by_prompt, read_run
-from text2grad.experiments.reports.terminal import plain
+from text2grad.experiments.reports.terminal import print_table
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.files import to_json, write_files
 
@@ -511,15 +509,6 @@ def _is_ours(path: Path) -> bool:
 def print_compared(console: Console, results: Mapping[str, Any]) -> None:
     """Print the tables and the notes."""
     for caption, columns, rows in tables(results):
-        _print_rows(console, caption, columns, rows)
+        print_table(console, caption, columns, rows)
     for note in notes(results):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_rows(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        drawn.add_column(plain(column), justify="right" if number else "left")
-    for row in rows:
-        drawn.add_row(*map(plain, row))
-    console.print(drawn)

@@ -8,7 +8,7 @@ search goes on: a finished trial is not run again, and a trial under way is resu
 
 A run that stops because its loss or gradient is not finite, because the critic cannot judge what the policy became, or
 for want of memory is a failed trial, which counts as the worst of the finished ones. Any other error says nothing about
-the settings; it ends the search, as does a failure of the first trial, the default settings.
+the settings, and ends the search; so does a first round in which every trial fails.
 """
 
 import json
@@ -128,6 +128,10 @@ class Tuning:
         sign = 1.0 if self.minimise else -1.0
         return sorted(found, key=lambda one: float("inf") if one.value is None else sign * one.value)
 
+    def settings_of(self, trial: Trial) -> list[str]:
+        """Return all settings of a trial's run, each as "section.key=value"."""
+        return [*self.overrides, *self.of_method, *as_overrides(trial.settings)]
+
     def directory(self, number: int) -> Path:
         """Return the directory of a trial's run."""
         return self.out / f"trial-{number:03d}"
@@ -182,7 +186,7 @@ class Tuning:
         """Return the command of a trial, whose settings are on disk before it starts."""
         if number not in self.trials:
             self._propose(number)
-        settings = [*self.overrides, *self.of_method, *as_overrides(self.trials[number].settings)]
+        settings = self.settings_of(self.trials[number])
         return run_command(self.program, self.method, self.recipe, self.directory(number), settings)
 
     def _propose(self, number: int) -> None:
@@ -206,20 +210,16 @@ class Tuning:
     def _end(self, number: int, name: str, code: int) -> bool:
         """Note the value or the failure of a trial whose process has ended."""
         trial, directory, log = self.trials[number], self.directory(number), self.directory(number).with_suffix(".log")
+        where = f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}. "
         if code in FINISHED:
             trial = replace(trial, value=final_value(directory))
-        elif run_failed(code, log) and number:
+        elif not run_failed(code, log):
+            raise TrainingError(f"{where}The same command goes on with this trial")
+        elif self.best or self.ended < min(ROUND, self.count) - 1:
             trial = replace(trial, error=last_line(log))
             note(f"{name} failed and counts as the worst: {trial.error}", warning=True)
         else:
-            raise TrainingError(
-                f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}. "
-                + (
-                    "The first trial has the default settings: mend the recipe"
-                    if run_failed(code, log)
-                    else "The same command goes on with this trial"
-                )
-            )
+            raise TrainingError(f"{where}All trials so far failed: mend the recipe")
         self.on_trial(trial, directory)
         self.trials[number] = trial
         self.write()

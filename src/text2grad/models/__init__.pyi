@@ -20,6 +20,7 @@ from .fine_tuning import (
     fine_tune as fine_tune,
     optimizers as optimizers,
     supervised_row as supervised_row,
+    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     train_with as train_with,
     training_arguments as training_arguments,
@@ -47,6 +48,7 @@ from .policy import (
     Reference as Reference,
     Scores as Scores,
     check_model as check_model,
+    response_logprobs as response_logprobs,
 )
 from .pretrained import (
     ADAPTER_CONFIG as ADAPTER_CONFIG,

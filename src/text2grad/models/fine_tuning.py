@@ -16,6 +16,7 @@ from typing import Any
 from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.errors import DataError, ModelError
+from text2grad.models.adapters import base_of
 from text2grad.models.prompts import encode_prompts
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
@@ -158,16 +159,18 @@ def train_on_rows(
 def train_with(make_trainer: Callable[[str], Any], model: Any, *, on_step: OnStep | None = None) -> Any:
     """Train a model with the trainer that is made for a temporary directory; return the model in evaluation mode.
 
-    The attributes that a trainer sets on a model are removed. One of them is a `forward` that is bound to this model:
-    a deep copy, such as a frozen reference, would call the original and change with it.
+    The attributes that a trainer sets on a model, or on the base below its adapters, are removed. One of them is a
+    `forward` that is bound to this model: a deep copy, such as a frozen reference, would call the original and change
+    with it.
     """
-    before = set(vars(model))
+    before = [(part, set(vars(part))) for part in dict.fromkeys((model, base_of(model)))]
     try:
         with tempfile.TemporaryDirectory() as directory:
             run_trainer(make_trainer(directory), on_step)
     finally:
-        for name in set(vars(model)) - before:
-            delattr(model, name)
+        for part, own in before:
+            for name in set(vars(part)) - own:
+                delattr(part, name)
     model.zero_grad(set_to_none=True)
     return model.eval()
 

@@ -1,9 +1,21 @@
 from .advantages import gae as gae, whiten as whiten
 from .checkpoint import latest_checkpoint as latest_checkpoint
-from .metrics import correlation as correlation, response_records as response_records, said_nothing as said_nothing
+from .metrics import (
+    Clock as Clock,
+    correlation as correlation,
+    response_records as response_records,
+    said_nothing as said_nothing,
+    step_metrics as step_metrics,
+)
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
+from .optimizers import learning_rate_factor as learning_rate_factor
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
-from .rewards import token_rewards as token_rewards
+from .rewards import balanced as balanced, token_rewards as token_rewards
 from .run_log import RunLog as RunLog
 from .trackers import check_tracker as check_tracker
-from .trainer import Text2GradTrainer as Text2GradTrainer, prepare_policy as prepare_policy
+from .trainer import (
+    Text2GradTrainer as Text2GradTrainer,
+    ppo_epochs as ppo_epochs,
+    prepare_policy as prepare_policy,
+)
+from .update import PPOBatch as PPOBatch

@@ -17,12 +17,12 @@ ADAM_EPS = 1e-5
 Schedule = Literal["constant", "linear", "cosine"]
 
 
-def learning_rate_factor(schedule: Schedule, step: int, *, warmup_steps: int, total_steps: int) -> float:
+def learning_rate_factor(schedule: Schedule, step: float, *, warmup_steps: int, total_steps: int) -> float:
     """Return the factor on the peak learning rate at a step, in [0, 1].
 
     Args:
         schedule: "constant", "linear" or "cosine"; the latter two decay to zero at `total_steps`.
-        step: number of the batch of rollouts, from 0.
+        step: number of the batch of rollouts, from 0; fractions lie between two batches.
         warmup_steps: steps of linear rise; step 0 already has 1 / (warmup_steps + 1).
         total_steps: length of the run.
     """

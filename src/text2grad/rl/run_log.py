@@ -73,14 +73,19 @@ class RunLog:
         return path
 
     def responses(self, *, since: int) -> Iterator[tuple[int, list[str]]]:
-        """Yield (step, responses) of the steps from `since` on, in order; only the files that hold them are read."""
-        files, found = self._rollout_files(), deque[tuple[int, str]]()
-        while files and (not found or found[0][0] >= since):
+        """Yield (step, responses) of the steps from `since` on, in order."""
+        for step, records in self.rollouts(since=since):
+            yield step, [record["response"] for record in records]
+
+    def rollouts(self, *, since: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield (step, records) of the steps from `since` on, in order; only the files that hold them are read."""
+        files, found = self._rollout_files(), deque[dict[str, Any]]()
+        while files and (not found or found[0]["step"] >= since):
             records = map(json.loads, files.pop().read_bytes().splitlines())
-            found.extendleft(reversed([(record["step"], record["response"]) for record in records]))
-        for step, pairs in groupby(found, key=lambda pair: pair[0]):
+            found.extendleft(reversed(list(records)))
+        for step, of_step in groupby(found, key=lambda record: int(record["step"])):
             if step >= since:
-                yield step, [response for _, response in pairs]
+                yield step, list(of_step)
 
     def position(self) -> dict[str, int]:
         """Return how much has been written: bytes of the metrics, files of rollouts, bytes of the last of them."""

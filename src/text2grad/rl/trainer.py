@@ -67,6 +67,7 @@ from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
+from text2grad.rl.update_effect import UpdateEffect
 from text2grad.types import Critique, Example, Rollout
 
 DATA_PARALLEL = (
@@ -78,6 +79,9 @@ DATA_PARALLEL = (
 )
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
+
+FIGURES = {"reward": "reward/per_response", "KL": "kl/per_token", "loss": "update/policy_loss"}
+"""Name in the progress → metric."""
 
 STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 
@@ -208,6 +212,14 @@ class Text2GradTrainer:
             rows_at_once=recipe.rollout.rows_at_once,
             may_halve=self.accelerator.num_processes == 1,
         )
+        self.effect = UpdateEffect(
+            self.model,
+            self.accelerator,
+            self.sizes,
+            every=recipe.run.track_update,
+            temperature=recipe.rollout.temperature,
+            loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
+        )
         self.step = 0
         self._restore()
         self.gradient = MinibatchGradient(
@@ -243,11 +255,7 @@ class Text2GradTrainer:
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                figures: dict[str, Any] = {
-                    "reward": metrics["reward/per_response"],
-                    "KL": metrics["kl/per_token"],
-                    "loss": metrics["update/policy_loss"],
-                }
+                figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:
                     self.save()  # also new sizes of pieces, which a resumed run takes
@@ -292,6 +300,8 @@ class Text2GradTrainer:
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
+        with self._memory("update"):
+            metrics |= self.effect.before(self.step, batch, advantages, deltas)
         with self._memory("update"), clock("update"):  # lines 19-31: epochs of clipped PPO
             metrics |= self.optimizers.begin(self.step)
             metrics |= ppo_epochs(
@@ -304,6 +314,8 @@ class Text2GradTrainer:
                 stop_kl=ppo.stop_kl,
                 seed=self.recipe.run.seed + self.step,
             )
+        with self._memory("update"):
+            self.effect.after(self.step, batch, scores.logp, records)
 
         with clock("refresh"), self._critic_at_work(can_save=False):  # the learned critic follows the policy
             self.refresher.observe(

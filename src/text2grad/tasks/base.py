@@ -20,7 +20,7 @@ from text2grad.types import Example
 WORD = re.compile(r"\w+|[^\w\s]")
 MOST_REPEATS = 10_000  # draws in a row without a new prompt, after which a task has no more
 
-MEASURED = 300  # items whose answers are counted
+MEASURED = 100  # items whose answers are counted
 
 Split = Literal["train", "held_out"]
 

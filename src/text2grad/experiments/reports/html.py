@@ -23,7 +23,14 @@ from text2grad.types import visible
 Record = Mapping[str, Any]
 Groups = Sequence[tuple[str, Sequence[Record]]]
 
-COLUMNS = {"delta": "δ", "reward": "reward", "kl": "KL", "value": "value", "advantage": "advantage"}
+COLUMNS = {
+    "delta": "δ",
+    "reward": "reward",
+    "kl": "KL",
+    "value": "value",
+    "advantage": "advantage",
+    "change": "Δ\u00a0log\u00a0p",  # page.js splits the names at ordinary spaces
+}
 """Numbers per token that a record may have → their names on the page."""
 
 GLOSSARY = {
@@ -32,6 +39,7 @@ GLOSSARY = {
     "kl": "KL divergence from the reference model, nats",
     "value": "value function: expected discounted reward from this token on",
     "advantage": "reward compared with the value function; the policy update follows it",
+    "change": "change of the token's log-probability by this step's update, nats",
 }
 WORDS = {
     "F1": "harmonic mean of precision and recall: 1 if everything is right and nothing is missing",
@@ -51,6 +59,8 @@ WORDS = {
     "distinct 2": "different pairs of neighbouring words / all pairs, over all responses: low if they repeat",
     "pass@1": "share of programs that pass all their tests",
     "held-out": "on prompts that training does not use",
+    "signal-to-noise": "variance of advantages that the labels of tokens explain / the rest of their variance",
+    "autocorrelation": "correlation of the advantages of two tokens of a response, by their distance",
     "interval": "95 % bootstrap interval, unless the table says otherwise: contains the true value in 95 of 100 cases",
     "step": "one batch of responses, their critiques, and the update of the policy by them",
 }
@@ -115,17 +125,18 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
     A token without characters of its own (end-of-sequence, later bytes of an emoji) is an empty element.
 
     Args:
-        record: with "response", "offsets" and numbers per token; without offsets it has no tokens.
+        record: with "response", "offsets" and numbers per token; without offsets it has no tokens. "shade", numbers
+            from −1 to 1, gives the colours in place of δ until the reader chooses another.
         columns: the numbers to attach to each token.
     """
     text, offsets = record["response"], record.get("offsets", ())
-    deltas = record.get("delta", [0.0] * len(offsets))
+    shades = record.get("shade", record.get("delta", [0.0] * len(offsets)))
     html, done = [], 0
     for t, (start, end) in enumerate(offsets):
         html.append(escape(text[done:start]))
         own = text[max(start, done) : end]
         done = max(done, end)
-        look = strength(deltas[t]) + _kind(own, shares=start < end)
+        look = strength(shades[t]) + _kind(own, shares=start < end)
         values = " ".join(f"{record[column][t]:.4g}" if column in record else "-" for column in columns)
         html.append(f'<span class="t{look}" data-v="{escape(values)}">{escape(own)}</span>')
     return "".join(html) + escape(text[done:])
@@ -266,8 +277,10 @@ def _table(table: Table) -> str:
 def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
     yield f'<section class="group" id="group-{number}">'
     if heading:
-        noun = "prompt" if any("beside" in record for record in records) else "response"
-        yield f"<h2>{escape(heading)} <small>{count(len(records), noun)}</small></h2>\n"
+        beside = any("beside" in record for record in records)
+        prompts = len({record["prompt"] for record in records if "prompt" in record}) or len(records)
+        said = count(prompts, "prompt") if beside else count(len(records), "response")
+        yield f"<h2>{escape(heading)} <small>{said}</small></h2>\n"
     for record in records:
         yield _card(record, columns)
     yield "</section>\n"

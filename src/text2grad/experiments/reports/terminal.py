@@ -7,6 +7,7 @@ control characters are replaced by visible signs.
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -44,6 +45,16 @@ def print_figures(console: Console, figures: Sequence[tuple[str, str]], *, title
     for name, value in figures:
         table.add_row(plain(name, style="dim"), plain(value))
     console.print(table)
+
+
+def print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; its first column is on the left, the others on the right."""
+    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        drawn.add_column(plain(column), justify="right" if number else "left")
+    for row in rows:
+        drawn.add_row(*map(plain, row))
+    console.print(drawn)
 
 
 def coloured(response: str, critique: Critique) -> Text:

@@ -8,3 +8,4 @@ from .critic import VERDICTS as VERDICTS, FactCritic as FactCritic, FactWriter a
 from .metric import ClaimMetric as ClaimMetric
 from .parts import FactTask as FactTask
 from .reading import FactReader as FactReader, Facts as Facts, Phrase as Phrase, Phrases as Phrases, key as key
+from .refining import FactRefiner as FactRefiner

@@ -90,6 +90,10 @@ class FactTask(Task):
         """Draw an item of one sentence; its prompt ends with the cue."""
 
     @abstractmethod
+    def label_prompt(self, label: str, prompt: str) -> str:
+        """Return the prompt of one part, without the cue, with a label in each of its sentences or rows."""
+
+    @abstractmethod
     def demonstrate_part(self, part: Example, rng: Random) -> str:
         """Return a noisy sentence about one part."""
 
@@ -102,7 +106,8 @@ class FactTask(Task):
         if not self.parts:
             return self.draw_part(rng)
         parts = [self.draw_part(rng) for _ in range(self.parts)]
-        prompt = joined([part.prompt_text.removesuffix(self.cue) for part in parts]) + self.cue
+        texts = zip(LABELS, (part.prompt_text.removesuffix(self.cue) for part in parts), strict=False)
+        prompt = "\n".join(self.label_prompt(label, text) for label, text in texts) + self.cue
         meta = {label: part.meta for label, part in zip(LABELS, parts, strict=False)}
         return Example(prompt, joined([str(part.reference) for part in parts]), meta={"parts": meta})
 

@@ -7,7 +7,7 @@ wrong place of the sentence are faults even when the value is right.
 from dataclasses import dataclass
 from functools import cache
 
-from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, Facts, FactWriter, Phrase, Phrases, key
+from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, FactRefiner, Facts, FactWriter, Phrase, Phrases, key
 from text2grad.tasks.qa import world
 from text2grad.types import Example
 
@@ -64,3 +64,11 @@ class QACritic(FactCritic):
     def facts(self, example: Example) -> Facts:
         """Return the claims of the perfect answer, by slot."""
         return world.problem_of(example).facts
+
+
+def _state(facts: Facts) -> str:
+    return world.sentence({slot: world.phrase(slot, value) for slot, value in facts.items()}) + "."
+
+
+refine_answer = FactRefiner(READER, WRITER, _state)
+"""Refines an answer with the words of its critique."""

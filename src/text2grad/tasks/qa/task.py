@@ -26,6 +26,7 @@ Example:
     0.57
 """
 
+import re
 from dataclasses import dataclass
 from random import Random
 
@@ -110,6 +111,10 @@ class QATask(FactTask):
         prompt = tables.write_prompt(problem, self.split, rng)
         meta = {"rows": problem.rows, "target": problem.target, "asked": problem.asked}
         return Example(prompt, world.answer_of(problem.facts), meta=meta)
+
+    def label_prompt(self, label: str, prompt: str) -> str:
+        """Return a table and its question, with the label in each line by which a small model tells tables apart."""
+        return re.sub("^- ", f"{label} ", prompt, flags=re.MULTILINE).replace("Question:", f"Question {label}:")
 
     def demonstrate_part(self, part: Example, rng: Random) -> str:
         """Return an answer with wrong values of the first row, vague fillers, omissions and chatter."""

@@ -108,6 +108,10 @@ class SummarizationTask(FactTask):
         meta = {"facts": facts, "distractors": post.distractors, "mentions": post.mentions}
         return Example(post.text + posts.CUE, world.summary_of(facts), meta=meta)
 
+    def label_prompt(self, label: str, prompt: str) -> str:
+        """Return a post with the label before each sentence, by which a small model tells posts apart."""
+        return f"{label}: {prompt.replace('. ', f'. {label}: ')}"
+
     def demonstrate_part(self, part: Example, rng: Random) -> str:
         """Return a summary with the values that the post names first, vague fillers, omissions and chatter."""
         level = DIFFICULTIES[self.difficulty]

@@ -1,0 +1,46 @@
+"""A model on a server that answers again after a critique: one request for each response, each answer stored."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from text2grad.critics.servers.cached_client import AnnotationSession, CachedClient, ResponseFormat
+from text2grad.critics.servers.endpoint import Endpoint, Spending
+from text2grad.critics.servers.store import Store
+from text2grad.errors import RequestError
+from text2grad.feedback import read_objects
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+FORM = 'Reply in JSON: {"answer": "the new answer"}'
+
+
+def complete_answers(endpoint: Endpoint, spending: Spending, store: Path, prompts: Sequence[str]) -> list[str | None]:
+    """Return the model's answer to each prompt; None where it gave none that can be read.
+
+    Args:
+        endpoint: the model, and how it is requested.
+        spending: prices and budget.
+        store: the SQLite file of its answers, which is created if it does not exist.
+        prompts: each becomes one user message, with the form of the answer at its end.
+
+    Raises:
+        ConfigError: if the endpoint is incomplete or its key is missing.
+    """
+    with Store(store) as opened:
+        session = AnnotationSession(endpoint, opened, _answer, spending)
+        return asyncio.run(session.run(prompts))[0]
+
+
+async def _answer(client: CachedClient, prompt: str) -> str | None:
+    chat = ({"role": "user", "content": f"{prompt}\n\n{FORM}"},)
+    try:
+        answer = await client.complete(chat, ResponseFormat("schema", SCHEMA))
+    except RequestError:
+        return None
+    found = [one.value["answer"] for one in read_objects(answer.text) if isinstance(one.value.get("answer"), str)]
+    return found[-1] if found else None

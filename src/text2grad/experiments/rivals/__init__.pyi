@@ -1,0 +1,1 @@
+from .runner import run_rival as run_rival

@@ -1,0 +1,103 @@
+"""DPO (arXiv 2305.18290): the best and the worst response to each prompt → pairs → TRL's DPOTrainer.
+
+The reference is the start of the run in every round. TRL gets the sampled ids and their log-probabilities under the
+reference, so that no text is encoded again and no second model is held.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from datasets import Dataset
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
+
+from text2grad.experiments.rivals.fitting import fit
+from text2grad.experiments.rivals.judged import Judged, groups
+from text2grad.models import FineTuning, collate, is_peft, training_arguments
+from text2grad.types import Rollout
+
+if TYPE_CHECKING:
+    from text2grad.experiments.rivals.trainer import RivalTrainer
+
+TRL_REFERENCE = "ref"  # the adapter that TRL adds to a model with adapters
+
+
+class Pair(NamedTuple):
+    """Two responses to one prompt."""
+
+    chosen: Rollout
+    rejected: Rollout
+
+
+def pairs_of(judged: Sequence[Judged], group_size: int) -> tuple[list[Pair], int]:
+    """Return the pair of the best and the worst response to each prompt by reward, and the number of ties.
+
+    A prompt whose responses have equal rewards is a tie, and has no pair. Responses without a critique are left out.
+    """
+    pairs, ties = [], 0
+    for group in groups(judged, group_size):
+        if len(group) < 2:
+            continue
+        high, low = max(group, key=lambda one: one.reward), min(group, key=lambda one: one.reward)
+        if high.reward == low.reward:
+            ties += 1
+        else:
+            pairs.append(Pair(high.rollout, low.rollout))
+    return pairs, ties
+
+
+def learn_preferences(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
+    """Train the policy on the pairs of a round."""
+    pairs, ties = pairs_of(judged, run.recipe.rollout.group_size)
+    counts = {"rival/pairs": float(len(pairs)), "rival/ties": float(ties)}
+    if not pairs:
+        return counts
+    chosen, rejected = (_reference_logp(run, side) for side in zip(*pairs, strict=True))
+    rows: list[dict[str, Any]] = [
+        {
+            "prompt_ids": list(pair.chosen.prompt_ids),
+            "chosen_ids": list(pair.chosen.response_ids),
+            "rejected_ids": list(pair.rejected.response_ids),
+            "ref_chosen_logps": good,
+            "ref_rejected_logps": bad,
+        }
+        for pair, good, bad in zip(pairs, chosen, rejected, strict=True)
+    ]
+    longest = max(len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows)
+
+    def make_trainer(settings: FineTuning, directory: str) -> Any:
+        more: dict[str, Any] = {"beta": run.recipe.rival.dpo_beta, "precompute_ref_log_probs": True, "max_length": None}
+        more |= {"train_sampling_strategy": "random", "remove_unused_columns": False}
+        arguments = training_arguments(DPOConfig, settings, directory, **more)
+        data = Dataset.from_list(rows)
+        return _PairTrainer(run.model.policy, args=arguments, train_dataset=data, processing_class=run.tokenizer)
+
+    trainable = {name: p.requires_grad for name, p in run.model.policy.named_parameters()}
+    metrics = fit(run, make_trainer, rows=len(rows), longest=longest)
+    if is_peft(run.model.policy):
+        run.model.policy.delete_adapter(TRL_REFERENCE)
+    for name, parameter in run.model.policy.named_parameters():
+        parameter.requires_grad_(trainable[name])
+    return {**counts, **metrics}
+
+
+class _PairTrainer(DPOTrainer):
+    """TRL's trainer on pairs of token ids with log-probabilities of the reference, which it would make from text."""
+
+    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        return dataset
+
+    def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
+        return dataset
+
+
+@torch.no_grad()
+def _reference_logp(run: "RivalTrainer", rollouts: Sequence[Rollout]) -> list[float]:
+    """Return log π_ref(y | x) of each response at temperature 1, at which TRL computes log π_θ."""
+    batch = collate(rollouts, pad_id=run.pad_id, device=run.accelerator.device)
+    found = torch.zeros(len(rollouts))
+    for index in batch.groups(run.sizes.micro_batch_tokens):
+        scores = run.model.score(batch.rows(index), run.reference, temperature=1.0, kl="k1")
+        found[index.cpu()] = scores.logp_ref.sum(dim=1).cpu()
+    return found.tolist()

@@ -1,0 +1,318 @@
+"""Plans of studies: refused with reasons; run with a program that pretends to train; records, restarts and failures."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import STDOUT
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pretended_runs import PROGRAM, Process
+from text2grad.cli.__main__ import main
+from text2grad.errors import ConfigError, TrainingError
+from text2grad.experiments.experiment import RUN_SECONDS, Experiment
+from text2grad.experiments.experiment_plan import load_plan
+from text2grad.experiments.jobs import run_jobs
+from text2grad.experiments.records import read_records
+
+RECIPE = """
+[data]
+task = "summarization"
+eval_examples = 4
+[rollout]
+max_new_tokens = 60
+[optim]
+lr = 1e-4
+[run]
+steps = 3
+"""
+HEAD = """
+runs = "{out}/runs"
+records = "{out}/records"
+"""
+STUDY = """
+[[study]]
+name = "first"
+task = "summarization"
+recipe = "recipe.toml"
+critic = "program"
+methods = ["text2grad", "dr_grpo"]
+seeds = [0, 1]
+trials = 3
+other_trials = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
+    monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
+    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("text2grad.experiments.jobs.subprocess", SimpleNamespace(Popen=Process, STDOUT=STDOUT))
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "faults").write_text("{}")
+
+
+def write_plan(tmp_path: Path, text: str = STUDY, head: str = HEAD) -> Path:
+    path = tmp_path / "plan.toml"
+    path.write_text(head.format(out=tmp_path) + text)
+    return path
+
+
+def experiment(tmp_path: Path, text: str = STUDY, head: str = HEAD, **more: Any) -> Experiment:
+    path = write_plan(tmp_path, text, head)
+    return Experiment(load_plan(path), path, PROGRAM, **more)
+
+
+def finish(found: Experiment, *, on_poll: Callable[[str], None] = lambda _: None) -> Experiment:
+    run_jobs(found.jobs(), on_poll, at_once=3)
+    return found
+
+
+def starts(tmp_path: Path) -> list[list[Any]]:
+    lines = (tmp_path / "journal").read_text().splitlines() if (tmp_path / "journal").exists() else []
+    return [[command, out.removeprefix(f"{tmp_path}/runs/"), *more] for command, out, *more in map(json.loads, lines)]
+
+
+def places(tmp_path: Path) -> list[tuple[Any, ...]]:
+    names = ("task", "length", "faults", "method", "purpose", "trial", "seed", "eval_seed")
+    return [tuple(record[name] for name in names) for record in read_records(tmp_path / "records")]
+
+
+def test_a_plan_is_run_whole_and_once(tmp_path: Path) -> None:
+    found = experiment(tmp_path)
+    (study,) = found.studies
+    amount = found.amount(study)
+    assert (amount.models, amount.trials, amount.evaluations, amount.all_runs) == (3, 5, 4, 9)
+    assert amount.seconds == pytest.approx(9 * RUN_SECONDS["program"] * 3 / 60 + 3 * 60.0)
+    finish(found)
+    every = {
+        *(("text2grad", "tuning", trial, 100, 1) for trial in range(3)),
+        *(("dr_grpo", "tuning", trial, 100, 1) for trial in range(2)),
+        *((method, "evaluation", None, seed, 10 + seed) for method in ("text2grad", "dr_grpo") for seed in (0, 1)),
+    }
+    assert sorted(map(str, places(tmp_path))) == sorted(str(("summarization", 0, 1.0, *one)) for one in every)
+    made = [out for command, out, *_ in starts(tmp_path) if command == "experiment"]
+    assert sorted(made) == [f"models/summarization/program-seed-{seed}" for seed in (0, 1, 100)]
+    again = experiment(tmp_path)
+    assert again.jobs() == {}
+    assert again.amount(again.studies[0]).seconds == 0.0
+    assert not list((tmp_path / "runs").rglob("trial-*"))  # what is recorded is removed
+    assert not list((tmp_path / "runs").rglob("run.json"))
+
+
+def test_an_evaluation_has_the_best_settings_of_the_search(tmp_path: Path) -> None:
+    finish(experiment(tmp_path))
+    records = [one for one in read_records(tmp_path / "records") if one["method"] == "text2grad"]
+    tuned = [one for one in records if one["purpose"] == "tuning"]
+    best = max(tuned, key=lambda one: one["curve"][-1]["value"])
+    assert best["trial"] != 0
+    for one in records:
+        if one["purpose"] == "evaluation":
+            assert one["settings"] == best["settings"]
+    (command,) = [one for one in starts(tmp_path) if one[1].endswith("seed-1/length-0-faults-1/text2grad")]
+    assert "data.eval_seed=11" in command[3]
+    assert "run.seed=1" in command[3]
+    assert f"model.path='{tmp_path}/runs/models/summarization/program-seed-1/start'" in command[3]
+
+
+def test_without_its_directory_an_experiment_goes_on_from_the_records(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "recipe.toml").write_text(RECIPE)
+    finish(experiment(whole))
+    expected = read_records(whole / "records")
+    found = experiment(tmp_path)
+
+    def interrupt(_: str) -> None:
+        if len(found.ended) >= 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(found, on_poll=interrupt)
+    shutil.rmtree(tmp_path / "runs")  # another machine
+    finish(experiment(tmp_path))
+
+    def known(records: list[Any]) -> set[str]:
+        return {json.dumps({k: v for k, v in one.items() if k != "machine"}, sort_keys=True) for one in records}
+
+    assert known(read_records(tmp_path / "records")) == known(expected)
+    runs = [out for command, out, *_ in starts(tmp_path) if command == "train" and "/whole/" not in out]
+    assert all(runs.count(out) <= 2 for out in runs)
+
+
+def test_lengths_faults_and_varied_settings(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
+    study = study.replace('methods = ["text2grad", "dr_grpo"]', 'methods = ["text2grad"]').replace("[0, 1]", "[4]")
+    study += 'lengths = [1, 2]\nfaults = [1.0, 0.5]\n[study.with_length]\n2 = ["rollout.max_new_tokens=70"]\n'
+    finish(experiment(tmp_path, study + '[study.vary]\n"ppo.beta" = [0.1, 0.3]\n'))
+    found = {(r["length"], r["faults"], r["settings"].get("ppo.beta")): r for r in read_records(tmp_path / "records")}
+    assert set(found) == {(length, faults, beta) for length in (1, 2) for faults in (1.0, 0.5) for beta in (0.1, 0.3)}
+    assert found[2, 0.5, 0.3]["settings"] == {"rollout.max_new_tokens": 70, **found[1, 0.5, 0.3]["settings"]}
+    (command,) = [one for one in starts(tmp_path) if one[1].endswith("length-2-faults-0.5/text2grad-1")]
+    assert {"data.length=2", "data.faults=0.5", "ppo.beta=0.3", "rollout.max_new_tokens=70"} <= set(command[3])
+    models = [one for one in starts(tmp_path) if one[1].endswith("program-length-2-faults-0.5-seed-4")]
+    assert {"data.length=2", "data.faults=0.5", "sft.after_reward_model=0", "run.seed=4"} <= set(models[0][3])
+
+
+def test_a_study_takes_the_tuning_of_another(tmp_path: Path) -> None:
+    study = STUDY.replace('"first"', '"second"').replace("[0, 1]", "[2]") + 'tuned_in = "first"\n'
+    study = study.replace('"dr_grpo"', '"rloo"')
+    finish(experiment(tmp_path, STUDY + study))
+    first, second = (read_records(tmp_path / "records" / f"{name}.jsonl") for name in ("first", "second"))
+    tuned = {one["method"] for one in second if one["purpose"] == "tuning"}
+    assert tuned == {"rloo"}
+    best = next(one for one in first if (one["method"], one["purpose"]) == ("text2grad", "evaluation"))
+    there = next(one for one in second if (one["method"], one["purpose"]) == ("text2grad", "evaluation"))
+    assert there["settings"] == best["settings"]
+
+
+def test_only_one_study_and_what_it_needs(tmp_path: Path) -> None:
+    study = STUDY.replace('"first"', '"second"').replace("[0, 1]", "[2]") + 'tuned_in = "first"\n'
+    finish(experiment(tmp_path, STUDY + study, only=["second"]))
+    assert {(one["study"], one["purpose"]) for one in read_records(tmp_path / "records")} == {
+        ("first", "tuning"),
+        ("second", "evaluation"),
+    }
+    with pytest.raises(ConfigError, match=r"has no study 'third'; studies: first, second$"):
+        experiment(tmp_path, STUDY + study, only=["third"])
+
+
+def test_a_diverged_evaluation_has_a_record_with_its_error(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("[0, 1]", "[0]")
+    study = study.replace('["text2grad", "dr_grpo"]', '["text2grad"]')
+    (tmp_path / "faults").write_text(json.dumps({"text2grad": [2, "TrainingError: the loss is not finite", True]}))
+    finish(experiment(tmp_path, study))
+    (record,) = read_records(tmp_path / "records")
+    assert record["error"] == "TrainingError: the loss is not finite"
+    assert record["items"] == record["items_at_start"]
+    assert experiment(tmp_path, study).jobs() == {}
+
+
+def test_a_failed_job_stops_what_needs_it_alone(tmp_path: Path) -> None:
+    faults = {"trial-001": [2, "cannot read or write x: No space left on device", False]}
+    (tmp_path / "faults").write_text(json.dumps(faults))
+    found = finish(experiment(tmp_path))
+    assert len(found.failed) == 1
+    assert found.failed[0].startswith("first summarization program ")
+    assert "No space left on device" in found.failed[0]
+    purposes = [one["purpose"] for one in read_records(tmp_path / "records")]
+    assert purposes.count("tuning") == 4
+    assert purposes.count("evaluation") == 2  # of the other method
+    assert finish(experiment(tmp_path)).failed == []
+    assert len(read_records(tmp_path / "records")) == 9
+
+
+def test_the_third_failure_ends_the_work(tmp_path: Path) -> None:
+    full = [2, "cannot read or write x: No space left on device", True]
+    (tmp_path / "faults").write_text(json.dumps({name: full for name in ("trial-000", "trial-001")}))
+    with pytest.raises(TrainingError, match=r"^3 jobs failed:\nfirst summarization program "):
+        finish(experiment(tmp_path))
+
+
+def test_runs_may_be_kept(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
+    finish(experiment(tmp_path, study, HEAD + "keep_runs = true\n"))
+    assert len(list((tmp_path / "runs").rglob("run.json"))) == 4
+
+
+def test_records_of_other_settings_are_not_taken_for_the_search(tmp_path: Path) -> None:
+    finish(experiment(tmp_path))
+    other = STUDY + 'settings = ["ppo.clip_range=0.3"]\n'
+    with pytest.raises(ConfigError, match=r"tuning/text2grad holds another search; ppo.clip_range: 0\.2 → 0\.3"):
+        experiment(tmp_path, other).jobs()
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.raises(ConfigError) as caught:
+        experiment(tmp_path, other).jobs()
+    assert str(caught.value) == (
+        "the records of study 'first' hold trials of text2grad on summarization with other settings (ppo.clip_range: "
+        "as the recipe → 0.3); give the study another name, or remove the records"
+    )
+
+
+def test_models_of_other_settings_are_refused(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
+    experiment(tmp_path, study).jobs()
+    with pytest.raises(ConfigError, match=r"made by other settings: sft.steps: 800 → 5\. Name another directory with"):
+        experiment(tmp_path, study + 'settings = ["sft.steps=5"]\n').jobs()
+
+
+def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
+    (tmp_path / "model").mkdir()
+    finish(experiment(tmp_path, study + f'model = "{tmp_path}/model"\n'))
+    assert {command for command, *_ in starts(tmp_path)} == {"train"}
+    assert f"model.path='{tmp_path}/model'" in starts(tmp_path)[0][3]
+    with pytest.raises(ConfigError, match=r"model = 'none/such' does not exist; the path starts at the working"):
+        experiment(tmp_path, study + 'model = "none/such"\n').jobs()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    {
+        ("seeds = [0, 1]", "seeds = [0, 100]"): "study 'first': tune_seed = 100 is one of the seeds; tune on another",
+        ("trials = 3", "tune_eval_seed = 11"): "study 'first': tune_eval_seed = 11 chooses held-out items of an "
+        "evaluation (its seed + 10); choose another",
+        ("seeds = [0, 1]", "seeds = [1, 1]"): "study 'first': seeds = [1, 1] names a value twice",
+        ("seeds = [0, 1]", "seeds = []"): "study 'first': seeds = []: Tuple should have at least 1 item",
+        ("seeds = [0, 1]", ""): "study 'first': seeds: Field required",
+        ("trials = 3", "tries = 3"): "study 'first': tries: Extra inputs are not permitted; keys: name, task, recipe",
+        ("dr_grpo", "drgrpo"): "study 'first', task 'summarization': methods has no value 'drgrpo'. Did you mean "
+        '"dr_grpo"?',
+        ("dr_grpo", "no_words"): 'the method no_words needs a reward_model_without_words, which critic = "program" '
+        "does not make; leave it out, or set critic",
+        ('task = "summarization"', 'task = "qa"'): "recipe.toml has data.task = 'summarization'; name its task",
+        ("recipe.toml", "none.toml"): "cannot read recipe",
+        ("trials = 3", 'tuned_in = "second"'): "tuned_in = 'second' is no other study of the plan",
+        ("trials = 3", 'settings = ["ppo.bet=3"]'): '[ppo] has no key "bet". Did you mean "beta"?',
+        ("trials = 3", "lengths = [8]"): "rollout.max_new_tokens = 60: with data.length = 8 the shortest answers",
+        ("trials = 3", 'settings = ["data.eval_examples=0"]'): "data.eval_examples = 0 leaves no held-out items",
+        ("trials = 3", "trials = -1"): "study 'first': trials = -1: Input should be greater than or equal to 0",
+        ("other_trials = 2", "[study.with_length]\n7 = []"): "study 'first': with_length names ['7'], which no run has",
+        ('critic = "program"', 'model = "x"'): 'set critic = "program", or leave model out',
+    }.items(),
+)
+def test_a_wrong_plan_is_refused_with_its_reason(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    path = write_plan(tmp_path, STUDY.replace(*change))
+    with pytest.raises(ConfigError) as caught:
+        load_plan(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert reason in str(caught.value)
+
+
+def test_two_studies_of_the_same_name_task_and_critic_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"two studies are named 'first' with task 'summarization' and critic"):
+        load_plan(write_plan(tmp_path, STUDY + STUDY))
+    with pytest.raises(ConfigError, match=r"no plan of studies: Invalid value"):
+        load_plan(write_plan(tmp_path, "name = "))
+    with pytest.raises(ConfigError, match=r"plan.toml: study: Tuple should have at least 1 item"):
+        load_plan(write_plan(tmp_path, ""))
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
+    path = write_plan(tmp_path)
+    assert main(["experiment", str(path), "--list", "--at-once", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "first, summarization, program" in text
+    assert "expected: 3 min 27 s in one process, 1 min 44 s with --at-once 2" in text  # 9 × 3 s + 3 × 60 s
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_tiny_experiment_with_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    root = Path(__file__).parents[2]
+    assert main(["experiment", str(root / "recipes" / "results-short.toml"), "--at-once", "2"]) == 0
+    records = read_records(tmp_path / "runs" / "results-short" / "records")
+    evaluations = [one for one in records if one["purpose"] == "evaluation"]
+    assert len(records) == 3 * len(evaluations)
+    assert len({one["start"] for one in evaluations}) == 1
+    assert {len(one["items"]) for one in evaluations} == {32}
+    assert {tuple(one["items_at_start"]) for one in evaluations} == {tuple(evaluations[0]["items_at_start"])}
+    assert [point["step"] for point in records[0]["curve"]] == [0, 2, 4]
+    assert main(["experiment", str(root / "recipes" / "results-short.toml")]) == 0
+    assert len(read_records(tmp_path / "runs" / "results-short" / "records")) == len(records)

@@ -1,0 +1,147 @@
+"""The ranges of the searched settings, and the sampler's proposals."""
+
+from math import log10
+from typing import Any
+
+import pytest
+
+from text2grad.config.recipe import Recipe, load_recipe, make_recipe
+from text2grad.errors import ConfigError
+from text2grad.experiments.methods import METHODS
+from text2grad.experiments.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides
+
+RECIPES = ("quickstart-summarization", "quickstart-qa", "quickstart-code", "stories")
+
+
+def recipe_of(name: str, *overrides: str) -> Recipe:
+    return load_recipe(f"{__file__.partition('tests')[0]}recipes/{name}.toml", overrides)
+
+
+def space_of(*names: str, **sections: Any) -> SearchSpace:
+    recipe = make_recipe(sections)
+    return SearchSpace.of(names, recipe, recipe)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_end_of_every_range_is_a_recipe(method: str) -> None:
+    for name in RECIPES:
+        fixed = METHODS[method].settings
+        space = SearchSpace.of(METHODS[method].searched, recipe_of(name), recipe_of(name, *fixed))
+        assert len(space.searched) == len(METHODS[method].searched)
+        for setting, one in space.searched.items():
+            for value in one.values or (one.low, one.high):
+                made = recipe_of(name, *fixed, *as_overrides({setting: value}))
+                section, key = setting.split(".")
+                assert getattr(getattr(made, section), key) == value
+
+
+def test_an_ablation_is_not_searched_away() -> None:
+    """γ = 1 is searched over other settings than γ; a rival may search what it sets, such as its group size."""
+    assert SEARCH_SPACE["gamma"].setting == "ppo.gamma"
+    assert set(METHODS["text2grad"].searched) - set(METHODS["gamma_1"].searched) == {"gamma"}
+    assert set(METHODS["text2grad"].searched) - set(METHODS["negative_only"].searched) == {"positive"}
+    assert METHODS["strict"].searched == METHODS["text2grad"].searched
+    assert "group_size" in METHODS["grpo"].searched
+
+
+def test_ranges_are_the_same_for_every_method_and_follow_from_the_base_alone() -> None:
+    base = recipe_of("quickstart-qa")
+    with_method = recipe_of("quickstart-qa", "optim.lr=0.5", "model.value=none")
+    one = SearchSpace.of(["lr", "value"], base, base)
+    other = SearchSpace.of(["lr", "value"], base, with_method)
+    assert one.searched == other.searched
+    assert one.default == {"optim.lr": base.optim.lr, "model.value": "trunk"}
+    assert other.default == {"optim.lr": 0.5, "model.value": "none"}
+
+
+def test_learning_rates_are_searched_around_the_recipes_own() -> None:
+    space = space_of("lr", "value_lr", "beta", optim={"lr": 2e-6, "value_lr": 3e-5})
+    lr, value_lr, beta = space.searched.values()
+    assert (lr.low, lr.high) == pytest.approx((2e-7, 2e-5))
+    assert (value_lr.low, value_lr.high) == pytest.approx((3e-6, 3e-4))
+    assert (beta.low, beta.high) == (0.003, 0.5)
+
+
+def test_lists_fit_the_recipe() -> None:
+    lora = space_of("value", "group_size", model={"lora_r": 8}, rollout={"batch_size": 12})
+    assert lora.searched["model.value"].values == ("trunk", "adapter")  # no second model of 8B
+    assert lora.searched["rollout.group_size"].values == (2, 4)
+    assert space_of("value", model={"value": "none"}).searched["model.value"].values == ("trunk", "model", "none")
+    with pytest.raises(ConfigError) as caught:
+        space_of("group_size", rollout={"batch_size": 9}, ppo={"minibatches": 1})
+    assert str(caught.value) == (
+        "rollout.batch_size = 9 is a multiple of none of the searched group sizes (2, 4, 8, 16); choose a multiple of 4"
+    )
+    with pytest.raises(ConfigError, match="searched has no value 'gama'"):
+        space_of("gama")
+
+
+def proposals(space: SearchSpace, trials: list[Trial], *, seed: int = 0, minimise: bool = False) -> list[Any]:
+    return space.propose(trials, seed=seed, first=len(trials), count=ROUND, minimise=minimise)
+
+
+def test_proposals_follow_from_the_seed_and_the_finished_trials() -> None:
+    space = space_of(*SEARCH_SPACE)
+    first = proposals(space, [])
+    assert first == proposals(space, [])
+    assert first != proposals(space, [], seed=1)
+    assert len({str(one) for one in first}) == ROUND
+    trials = [Trial(n, settings, float(n)) for n, settings in enumerate(first)]
+    assert proposals(space, trials) == proposals(space, trials)
+    turned = [Trial(n, settings, float(-n)) for n, settings in enumerate(first)]
+    assert proposals(space, trials) != proposals(space, turned)
+    assert proposals(space, trials) == proposals(space, turned, minimise=True)
+
+
+def test_proposals_lie_in_their_ranges() -> None:
+    space = space_of(*SEARCH_SPACE)
+    for settings in space.propose([], seed=3, first=0, count=40, minimise=False):
+        for setting, one in space.searched.items():
+            value = settings[setting]
+            assert value in one.values if one.values else one.low <= value <= one.high
+        make_recipe({})  # a recipe without settings exists; each end is checked above
+
+
+def test_a_failed_trial_counts_as_the_worst() -> None:
+    space = space_of("lr", "gamma")
+    first = proposals(space, [])
+    values = [0.5, 0.2, 0.9, 0.4]
+    failed = [Trial(n, s, None if n == 1 else values[n], "loss" if n == 1 else "") for n, s in enumerate(first)]
+    worst = [Trial(n, s, 0.4 if n == 1 else values[n]) for n, s in enumerate(first)]  # 0.4: the smallest of the others
+    best = [Trial(n, s, 0.9 if n == 1 else values[n]) for n, s in enumerate(first)]
+    assert proposals(space, failed) == proposals(space, worst)
+    assert proposals(space, failed) != proposals(space, best)
+    assert proposals(space, failed, minimise=True) == proposals(space, best, minimise=True)
+
+
+@pytest.mark.parametrize("minimise", [False, True])
+def test_the_search_comes_nearer_to_the_optimum(minimise: bool) -> None:
+    """The value is best at a learning rate of 3e-6; the first round is random in 1e-7 to 1e-5."""
+    space, sign = space_of("lr", "beta", "gamma", "lam", "epochs"), 1 if minimise else -1
+
+    def miss(settings: Any) -> float:
+        return abs(log10(settings["optim.lr"]) - log10(3e-6))
+
+    early, late = [], []
+    for seed in range(5):
+        trials: list[Trial] = []
+        while len(trials) < 6 * ROUND:
+            new = proposals(space, trials, seed=seed, minimise=minimise)
+            trials += [Trial(len(trials) + n, one, sign * miss(one)) for n, one in enumerate(new)]
+        early += [miss(trial.settings) for trial in trials[:ROUND]]
+        late += [miss(trial.settings) for trial in trials[-ROUND:]]
+    assert sum(late) < 0.7 * sum(early)
+
+
+def test_a_value_at_an_edge_is_told_unless_nothing_lies_beyond() -> None:
+    space = space_of("lr", "beta", "gamma", "epochs", "kl_in", "value_clip_range", optim={"lr": 1e-3})
+    inner = {"optim.lr": 1e-3, "ppo.beta": 0.04, "ppo.gamma": 0.5, "ppo.epochs": 2, "ppo.kl_in": "loss"}
+    inner["ppo.value_clip_range"] = 1.0
+    assert space.at_edge(inner) == []
+    assert space.at_edge({**inner, "ppo.gamma": 0.0, "ppo.epochs": 1, "ppo.value_clip_range": 0.0}) == []
+    assert space.at_edge({**inner, "ppo.epochs": 8}) == ["ppo.epochs = 8 (1, 2, 3, 4, 6, 8)"]
+    # 5 % of the decades from 1e-4 to 1e-2 are 0.1: up to 10^-3.9 = 1.26e-4
+    assert space.at_edge({**inner, "optim.lr": 1.2e-4}) == ["optim.lr = 0.00012 (0.0001 to 0.01)"]
+    assert space.at_edge({**inner, "optim.lr": 1.3e-4}) == []
+    assert space.at_edge({**inner, "optim.lr": 8.5e-3}) == ["optim.lr = 0.0085 (0.0001 to 0.01)"]
+    assert space.at_edge({**inner, "ppo.beta": 0.0}) == ["ppo.beta = 0 (0.003 to 0.5)"]

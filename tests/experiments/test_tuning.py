@@ -1,0 +1,181 @@
+"""The search of a method: its trials, their order, failures, and interruptions at any moment."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import STDOUT
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pretended_runs import PROGRAM, Process
+from text2grad.errors import CheckpointError, ConfigError, TrainingError
+from text2grad.experiments.jobs import run_jobs
+from text2grad.experiments.tuning import Tuning
+
+RECIPE = """
+[data]
+task = "summarization"
+eval_examples = 4
+[optim]
+lr = 1e-4
+[run]
+steps = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
+    monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
+    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("text2grad.experiments.jobs.subprocess", SimpleNamespace(Popen=Process, STDOUT=STDOUT))
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    faults(tmp_path)
+
+
+def faults(tmp_path: Path, **known: Sequence[Any]) -> None:
+    """Let trials fail, as name = (exit code, message, also when resumed)."""
+    (tmp_path / "faults").write_text(json.dumps({name.replace("_", "-"): list(one) for name, one in known.items()}))
+
+
+def search(tmp_path: Path, name: str = "search", count: int = 6, **more: Any) -> Tuning:
+    settings = {"method": "text2grad", "overrides": ["run.save_every=1"], "of_method": [], "seed": 0, **more}
+    return Tuning(recipe=tmp_path / "recipe.toml", out=tmp_path / name, count=count, program=PROGRAM, **settings)
+
+
+def finish(tuning: Tuning, *, at_once: int = 3, on_poll: Callable[[str], None] = lambda _: None) -> Tuning:
+    run_jobs(tuning.jobs(), on_poll, at_once=at_once)
+    return tuning
+
+
+def starts(tmp_path: Path, place: str = "") -> list[tuple[str, bool]]:
+    """Return the directory's name of each start, and whether it was resumed."""
+    lines = map(json.loads, (tmp_path / "journal").read_text().splitlines())
+    return [(Path(out).name, resumed) for _, out, resumed, _ in lines if place in out]
+
+
+def told(tuning: Tuning) -> Any:
+    return json.loads((tuning.out / "tuning.json").read_bytes())
+
+
+def test_the_first_trial_has_the_default_settings_and_the_best_is_found(tmp_path: Path) -> None:
+    tuning = finish(search(tmp_path))
+    assert tuning.finished
+    assert sorted(starts(tmp_path)) == [(f"trial-{n:03d}", False) for n in range(6)]
+    first = tuning.trials[0]
+    assert first.settings["optim.lr"] == 1e-4
+    assert first.value == pytest.approx(0.0)  # 1 − (−4 + 3)²
+    values = {number: trial.value for number, trial in tuning.trials.items()}
+    best = max(values, key=lambda number: values[number] or 0.0)
+    assert tuning.best is tuning.trials[best]
+    known = told(tuning)
+    assert known["best"] == best
+    assert [trial["value"] for trial in known["trials"]] == list(values.values())
+    (start,) = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines() if "trial-000" in line]
+    assert start[3][0] == "run.save_every=1"
+    assert "optim.lr=0.0001" in start[3]
+
+
+def test_a_small_value_is_the_best_of_a_search_that_minimises(tmp_path: Path) -> None:
+    tuning = finish(search(tmp_path, minimise=True))
+    assert tuning.best is not None
+    assert tuning.best.value == min(trial.value or 0.0 for trial in tuning.trials.values())
+    assert [trial.value for trial in tuning.ranked()] == sorted(trial.value or 0.0 for trial in tuning.trials.values())
+
+
+@pytest.mark.parametrize("ended", [1, 3, 5])
+def test_an_interrupted_search_goes_on_as_if_it_had_not_been(tmp_path: Path, ended: int) -> None:
+    whole = finish(search(tmp_path, "whole"), at_once=3)
+    broken = search(tmp_path, "broken")
+
+    def interrupt(_: str) -> None:
+        if broken.ended >= ended:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(broken, at_once=1, on_poll=interrupt)
+    goes_on = search(tmp_path, "broken")
+    assert goes_on.ended == ended
+    assert finish(goes_on, at_once=2).trials == whole.trials
+    names = [name for name, _ in starts(tmp_path, "broken")]
+    assert [names.count(f"trial-{n:03d}") for n in range(ended)] == [1] * ended  # no finished trial is run again
+
+
+def test_a_killed_trial_is_resumed(tmp_path: Path) -> None:
+    whole = finish(search(tmp_path, "whole"))
+    faults(tmp_path, trial_002=(-9, "step 1", False))
+    with pytest.raises(TrainingError) as caught:
+        finish(search(tmp_path), at_once=1)
+    assert str(caught.value) == (
+        f"trial 2 stopped with exit code -9: step 1\nAll its output is in {tmp_path}/search/trial-002.log. The same "
+        "command goes on with this trial"
+    )
+    assert finish(search(tmp_path)).trials == whole.trials
+    assert [resumed for name, resumed in starts(tmp_path, "search") if name == "trial-002"] == [False, True]
+    assert [name for name, _ in starts(tmp_path, "search")].count("trial-001") == 1
+
+
+def test_a_diverged_trial_counts_as_the_worst_and_is_not_run_again(tmp_path: Path) -> None:
+    faults(tmp_path, trial_001=(2, "TrainingError: the loss is not finite", True))
+    tuning = finish(search(tmp_path))
+    assert tuning.trials[1].error == "TrainingError: the loss is not finite"
+    assert tuning.trials[1].value is None
+    assert tuning.ranked()[-1] is tuning.trials[1]
+    assert tuning.ended == 6
+    again = finish(search(tmp_path))
+    assert again.trials == tuning.trials
+    assert len(starts(tmp_path)) == 6
+
+
+def test_the_default_settings_may_diverge_but_not_a_whole_round(tmp_path: Path) -> None:
+    lost = (1, "out of memory; `text2grad plan` shows", True)
+    faults(tmp_path, trial_000=lost, trial_001=lost, trial_002=lost)
+    assert finish(search(tmp_path)).best is not None
+    faults(tmp_path, trial_000=lost, trial_001=lost, trial_002=lost, trial_003=lost)
+    with pytest.raises(TrainingError, match=r"All trials so far failed: mend the recipe$"):
+        finish(search(tmp_path, "other"))
+
+
+def test_another_error_ends_the_search(tmp_path: Path) -> None:
+    """A full disk says nothing about the settings."""
+    faults(tmp_path, trial_001=(2, "cannot read or write x: No space left on device", False))
+    with pytest.raises(TrainingError, match=r"No space left on device\n.*The same command goes on with this trial$"):
+        finish(search(tmp_path), at_once=1)
+    assert finish(search(tmp_path)).ended == 6
+
+
+def test_a_run_that_labelled_nothing_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = search(tmp_path, count=1)
+    finish(tuning)
+    tuning.trials[0] = tuning.trials[0].__class__(0, tuning.trials[0].settings)
+    assert tuning.jobs()["trial 0"].on_end("trial 0", 3)  # type: ignore[misc]
+    assert tuning.trials[0].value == pytest.approx(0.0)
+
+
+def test_trials_of_elsewhere_are_not_run_again(tmp_path: Path) -> None:
+    whole = finish(search(tmp_path, "whole"))
+    restored = search(tmp_path, "restored")
+    restored.restore([whole.trials[number] for number in (0, 1, 3, 4)])
+    assert finish(restored).trials == whole.trials
+    assert sorted(name for name, _ in starts(tmp_path, "restored")) == ["trial-002", "trial-005"]
+
+
+def test_a_directory_holds_one_search(tmp_path: Path) -> None:
+    finish(search(tmp_path, count=1))
+    with pytest.raises(ConfigError) as caught:
+        search(tmp_path, seed=1, overrides=["ppo.clip_range=0.3", "run.steps=4"])
+    assert str(caught.value) == (
+        f"{tmp_path}/search holds another search; --seed: 0 → 1; ppo.clip_range: 0.2 → 0.3; run.steps: 3 → 4. Continue "
+        "with the same settings, or choose another directory with --out DIR"
+    )
+    assert search(tmp_path, count=3).ended == 1  # more trials go on
+    (tmp_path / "search" / "tuning.json").write_text("{")
+    with pytest.raises(CheckpointError, match="Restore it from a backup, or choose another directory"):
+        search(tmp_path)
+
+
+def test_a_search_needs_held_out_items(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds out no items, by which trials are compared"):
+        search(tmp_path, overrides=["data.eval_examples=0"])
