@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from made_records import record, study, trials
+from text2grad.experiments.analysis.formula import predicted_ratio
 from text2grad.experiments.results.curves import first_reached, frontier
 from text2grad.experiments.results.measures import (
     final,
     gains_at_kl,
     lead,
     paired,
+    predicted_share,
     reach,
     repair,
     rollouts_ratio,
@@ -23,7 +25,15 @@ from text2grad.experiments.results.selection import Group, groups
 def curve(*points: tuple[int, float], kl: float = 0.01) -> list[dict[str, Any]]:
     """Return a curve of (step, value); a step has 10 rollouts, 50 tokens, 2 seconds, and `kl` per step."""
     return [
-        {"step": n, "rollouts": 10 * n, "tokens": 50 * n, "seconds": 2.0 * n, "value": v, "kl_per_token": kl * n}
+        {
+            "step": n,
+            "rollouts": 10 * n,
+            "tokens": 50 * n,
+            "seconds": 2.0 * n,
+            "value": v,
+            "kl_per_token": kl * n,
+            "metrics": {},
+        }
         for n, v in points
     ]
 
@@ -158,6 +168,15 @@ def test_pairs_are_the_common_seeds() -> None:
     )
     assert found.value == pytest.approx(expected)
     assert np.isfinite(rollouts_ratio(group, "text2grad", "grpo").high)
+
+
+def test_the_share_of_the_formula() -> None:
+    mine = record(settings={"ppo.gamma": 0.5, "ppo.lam": 1.0}, length=2)  # 16 tokens
+    group = group_of(mine, record("grpo", settings={"rollout.group_size": 4}, length=2), record("ppo", length=2))
+    expected = predicted_ratio({16: 1}, factor=0.5, span_tokens=1.0, group=4)
+    assert predicted_share(group, "grpo") == pytest.approx(1 / expected)
+    assert predicted_share(group, "ppo") == pytest.approx(1 / predicted_ratio({16: 1}, factor=0.5, span_tokens=1.0))
+    assert predicted_share(two_methods(), "grpo") is None
 
 
 def test_the_strongest_rival_is_the_best_on_the_tuning_items() -> None:

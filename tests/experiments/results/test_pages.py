@@ -36,6 +36,7 @@ def test_pages_of_a_whole_study() -> None:
     assert "optim.lr = 0.002 (the highest of 2 tried)" in comparison
     assert "All 8 trials" in comparison
     assert "The lead grows by 0.060 from length 1 to 8" in length
+    assert "It lies within the interval at 0 of 2 lengths. Where it does not" in length
     for page in (comparison, length):
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
         assert pictures

@@ -263,8 +263,9 @@ def _draw_points(axis: Any, *, title: str, x: str, points: Sequence[Measured], l
 
 def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
     """Write the names of lines beside their ends, moved apart where they would overlap."""
-    low, high = axis.get_ylim()
-    places = sorted(((y - low) / ((high - low) or 1.0), name, colour) for name, y, colour in ends)
+    scaled = axis.yaxis.get_transform().transform
+    low, high = scaled(axis.get_ylim())
+    places = sorted(((float(scaled(y)) - low) / ((high - low) or 1.0), name, colour) for name, y, colour in ends)
     wrapped = [textwrap.wrap(name, _NAME_CHARS) or [""] for _, name, _ in places]
     gap = min(_LABEL_GAP * max(map(len, wrapped)), 1.0 / len(places))
     heights = [place for place, _, _ in places]

@@ -9,15 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from text2grad.experiments.analysis.formula import predicted_ratio
 from text2grad.experiments.critic_quality.intervals import mean_interval
 from text2grad.experiments.results.bootstrap import DRAWS, Interval, bounds, difference, interval, resamples
 from text2grad.experiments.results.curves import first_reached, frontier
 from text2grad.experiments.results.records import Record
-from text2grad.experiments.results.selection import Group
+from text2grad.experiments.results.selection import OURS, Group
 
 COSTS = ("rollouts", "tokens", "steps", "seconds")
 _COLUMN = {"rollouts": "rollouts", "tokens": "tokens", "steps": "step", "seconds": "seconds"}
 FRONTIER_POINTS = 48
+_GAMMA, _LAM = 0.5, 0.95  # of the recipes, from which records tell differences
 
 
 class Reach(NamedTuple):
@@ -175,6 +177,24 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     seeds = min(len(group.runs[first]), len(group.runs[rival]))
     both = paired(group.runs[first], group.runs[rival])
     return Interval(mine / theirs if theirs > 0 else np.inf, *bounds(ratios), None, None, seeds, both)
+
+
+def predicted_share(group: Group, rival: str) -> float | None:
+    """Return the share of the number's rollouts that spans need by `analysis.formula`.
+
+    The rollouts for an update of equal precision are as 1 / signal-to-noise. The length is the mean of the responses at
+    the start, spans have one token, γ and λ are those of the runs (0.5 and 0.95 in every recipe of the evidence).
+    None for records without lengths of responses.
+    """
+    runs = group.runs[OURS]
+    lengths = [run.curve[0]["metrics"].get("mean_tokens") for run in runs.values()]
+    if any(length is None for length in lengths):
+        return None
+    settings = next(iter(runs.values())).settings
+    factor = settings.get("ppo.gamma", _GAMMA) * settings.get("ppo.lam", _LAM)
+    size = next(iter(group.runs[rival].values())).settings.get("rollout.group_size", 1)
+    tokens = max(1, round(float(np.mean(lengths))))
+    return 1 / predicted_ratio({tokens: 1}, factor=factor, span_tokens=1.0, group=size)
 
 
 def gains_at_kl(group: Group, first: str, second: str) -> Frontiers | None:

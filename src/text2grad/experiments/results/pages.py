@@ -30,6 +30,7 @@ from text2grad.experiments.results.measures import (
     lead,
     mean_curve,
     paired,
+    predicted_share,
     reach,
     repair,
     rollouts_ratio,
@@ -359,8 +360,9 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
     )
     leads = [page.stated(lead(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
     ratios = [page.stated(rollouts_ratio(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
+    predicted = [predicted_share(group, rival) for group, rival in zip(series, rivals, strict=True)]
     rows = []
-    for group, rival, ahead, ratio in zip(series, rivals, leads, ratios, strict=True):
+    for group, rival, ahead, ratio, share in zip(series, rivals, leads, ratios, predicted, strict=True):
         rows.append(
             [
                 str(group.condition.length or "–"),
@@ -370,6 +372,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
                 bootstrap_text(ahead),
                 student_text(ahead),
                 f"{number(ratio.value, 2)} ({between(ratio.low, ratio.high, 2)})",
+                "–" if share is None else number(share),
             ]
         )
     several = len(series) > 1
@@ -377,14 +380,16 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
         page.picture(
             f"length-{_stem(series[0])}.png",
             f"{first.task}: final values, lead over the strongest number and share of its rollouts, by length",
-            partial(against_length, series, leads, ratios),
+            partial(against_length, series, leads, ratios, predicted),
         )
         page.parts.append(_trend(series, leads))
     else:
         page.parts.append("One length is recorded; a picture over the length needs two.")
     columns = ["length", "seeds", "strongest number", label(OURS), "the number", "ahead by (bootstrap)"]
-    columns += [f"Student (one of {COMPARISONS})", "share of its rollouts"]
+    columns += [f"Student (one of {COMPARISONS})", "share of its rollouts", "by the formula"]
     page.parts += [f"{metric[0].upper()}{metric[1:]} at the end:", table(columns, rows)]
+    if any(predicted):
+        page.parts.append(_prediction(ratios, predicted))
     _kl_part(page, series, rivals)
 
 
@@ -400,6 +405,24 @@ def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
     if leads[0].low <= -0.02:
         text.append(f"At length {short} the lower bound is {number(leads[0].low)}, below −0.02.")
     return " ".join(text)
+
+
+def _prediction(ratios: Sequence[Interval], predicted: Sequence[float | None]) -> str:
+    """Return whether the formula's share of rollouts lies in the measured intervals, and what it leaves out."""
+    known = [(ratio, share) for ratio, share in zip(ratios, predicted, strict=True) if share is not None]
+    inside = sum(ratio.low <= share <= ratio.high for ratio, share in known)
+    text = (
+        "The formula (docs/analyse.md) counts the signal and the noise of one update, for spans of one token: "
+        "rollouts for "
+        f"equal precision are as 1 / signal-to-noise. It lies within the interval at {inside} of {len(known)} lengths."
+    )
+    if inside < len(known):
+        text += (
+            " Where it does not, something else than noise limits the speed: learning rate, clipping and the KL term "
+            "hold a "
+            "precise update back, too, and a number may have learned all that its policy explores."
+        )
+    return text
 
 
 def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
