@@ -109,10 +109,20 @@ def _sets(runs: Mapping[int, Record]) -> list[int]:
 
 
 def mean_curve(runs: Mapping[int, Record], column: str) -> np.ndarray:
-    """Return a column of the curves at the steps that all seeds have, shape [seeds, points]."""
-    curves = [{point["step"]: point for point in run.curve} for run in runs.values()]
-    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
-    return np.array([[float(curve[step][column] or 0.0) for step in steps] for curve in curves])
+    """Return a column of the curves at the steps that all finished seeds have, shape [seeds, points].
+
+    A run that stopped with an error keeps its last value, at the cost of a finished run.
+    """
+    finished = [run for run in runs.values() if not run.error] or list(runs.values())
+    steps = sorted(set.intersection(*({point["step"] for point in run.curve} for run in finished)))
+    costs = {point["step"]: point for point in finished[0].curve}
+    rows = []
+    for run in runs.values():
+        found = {point["step"]: point for point in run.curve}
+        last = max((step for step in found if step <= steps[-1]), default=steps[0])
+        points = [found.get(step) or (costs[step] if column in _COLUMN.values() else found[last]) for step in steps]
+        rows.append([float(point[column] or 0.0) for point in points])
+    return np.array(rows)
 
 
 def band(runs: Mapping[int, Record], column: str = "value") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
