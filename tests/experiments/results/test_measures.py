@@ -1,17 +1,23 @@
 """Leads, repair, costs until a level and gains at equal KL, by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from made_records import record, study, trials
+from text2grad.experiments.analysis.formula import predicted_ratio
+from text2grad.experiments.results.bootstrap import Interval, interval
 from text2grad.experiments.results.curves import first_reached, frontier
+from text2grad.experiments.results.markdown import verdict
 from text2grad.experiments.results.measures import (
     final,
     gains_at_kl,
     lead,
+    mean_curve,
     paired,
+    predicted_share,
     reach,
     repair,
     rollouts_ratio,
@@ -23,7 +29,15 @@ from text2grad.experiments.results.selection import Group, groups
 def curve(*points: tuple[int, float], kl: float = 0.01) -> list[dict[str, Any]]:
     """Return a curve of (step, value); a step has 10 rollouts, 50 tokens, 2 seconds, and `kl` per step."""
     return [
-        {"step": n, "rollouts": 10 * n, "tokens": 50 * n, "seconds": 2.0 * n, "value": v, "kl_per_token": kl * n}
+        {
+            "step": n,
+            "rollouts": 10 * n,
+            "tokens": 50 * n,
+            "seconds": 2.0 * n,
+            "value": v,
+            "kl_per_token": kl * n,
+            "metrics": {},
+        }
         for n, v in points
     ]
 
@@ -125,7 +139,8 @@ def test_gain_at_equal_kl_by_hand() -> None:
     assert found.gains[0][-1] == pytest.approx(0.9)
     assert found.gains[1][-1] == pytest.approx(0.3)  # of the number at KL 0.2 = step 10
     assert found.leads[-1].value == pytest.approx(0.6)
-    assert found.leads[1].value == pytest.approx(0.6 - 0.15)  # KL 0.1: spans at step 10, the number at step 5
+    assert found.at[2] == pytest.approx(0.1)
+    assert found.leads[2].value == pytest.approx(0.6 - 0.15)  # KL 0.1: spans at step 10, the number at step 5
     assert found.leads[-1].student_low is not None
 
 
@@ -159,6 +174,24 @@ def test_pairs_are_the_common_seeds() -> None:
     assert np.isfinite(rollouts_ratio(group, "text2grad", "grpo").high)
 
 
+def test_a_run_that_stopped_keeps_its_last_value() -> None:
+    group = two_methods()
+    stopped = by_hand("grpo", 2, [(0, 0.0), (10, 0.1)], error="TrainingError: not finite")
+    group = group_of(*(run for of_method in group.runs.values() for run in of_method.values()), stopped)
+    assert mean_curve(group.runs["grpo"], "value")[2].tolist() == pytest.approx([0.0, 0.1, 0.1])
+    assert mean_curve(group.runs["grpo"], "rollouts")[2].tolist() == [0, 100, 200]
+    assert reach(group, "grpo", "grpo").spent == 200
+
+
+def test_the_share_of_the_formula() -> None:
+    mine = record(settings={"ppo.gamma": 0.5, "ppo.lam": 1.0}, length=2)  # 16 tokens
+    group = group_of(mine, record("grpo", settings={"rollout.group_size": 4}, length=2), record("ppo", length=2))
+    expected = predicted_ratio({16: 1}, factor=0.5, span_tokens=1.0, group=4)
+    assert predicted_share(group, "grpo") == pytest.approx(1 / expected)
+    assert predicted_share(group, "ppo") == pytest.approx(1 / predicted_ratio({16: 1}, factor=0.5, span_tokens=1.0))
+    assert predicted_share(two_methods(), "grpo") is None
+
+
 def test_the_strongest_rival_is_the_best_on_the_tuning_items() -> None:
     made = study({"text2grad": 0.9, "grpo": 0.7, "scalar_ppo": 0.8})
     group = group_of(*made)
@@ -167,3 +200,37 @@ def test_the_strongest_rival_is_the_best_on_the_tuning_items() -> None:
     tuned = group_of(*made, *trials("grpo", [0.5, 0.75]), *trials("scalar_ppo", [0.6, 0.7, 0.5]))
     assert tuned.strongest() == ("grpo", "the best mean on the tuning items")
     assert group_of(*study({"text2grad": 0.9})).strongest()[0] is None
+
+
+def test_seeds_with_the_same_items_share_their_draw() -> None:
+    made = [record(m, s, eval_seed=1) for m in ("text2grad", "grpo") for s in range(5)]
+    own = [record(m, s) for m in ("text2grad", "grpo") for s in range(5)]
+    items = {m: [one.items for one in made if one.method == m] for m in ("text2grad", "grpo")}
+    values = [np.stack(pair, axis=1) for pair in zip(items["text2grad"], items["grpo"], strict=True)]
+    crossed = interval(values, lambda means: means[..., 0] - means[..., 1], sets=[1] * 5)
+    assert lead(group_of(*made), "text2grad", "grpo") == crossed
+    assert lead(group_of(*own), "text2grad", "grpo") != crossed
+
+
+def test_a_failed_trial_is_the_worst_and_the_same_length_counts() -> None:
+    failed = [replace(one, error="TrainingError: x") for one in trials("grpo", [0.99])]
+    others = trials("grpo", [0.3, 0.4], length=16)
+    [group] = groups([*study({"grpo": 0.8}), *failed, *trials("grpo", [0.2])[:1], *others])
+    assert [trial.value for trial in group.tuning.trials["grpo"]] == [0.2, 0.99]
+    assert group.tuning.where["grpo"].length == 8
+    [group] = groups([*study({"grpo": 0.8}, lengths=(2,)), *failed, *others])
+    assert group.tuning.where["grpo"].length == 16  # the longest
+
+
+def test_the_strongest_number_is_no_rival_of_another_signal() -> None:
+    group = group_of(*study({"text2grad": 0.9, "process_sentences": 0.85, "grpo": 0.7}))
+    assert group.strongest()[0] == "process_sentences"
+    assert group.strongest(number=True)[0] == "grpo"
+
+
+def test_verdicts() -> None:
+    assert (
+        verdict(Interval(0.1, 0.05, 0.2, -0.1, 0.3, 5)) == "the bootstrap interval lies above 0, Student's contains 0"
+    )
+    assert verdict(Interval(-0.1, -0.2, -0.05, -0.3, -0.01, 5)) == "both intervals lie below 0"
+    assert verdict(Interval(0.0, -0.2, 0.2, -0.3, 0.3, 5)) == "both intervals contain 0"

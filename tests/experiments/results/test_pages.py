@@ -36,6 +36,7 @@ def test_pages_of_a_whole_study() -> None:
     assert "optim.lr = 0.002 (the highest of 2 tried)" in comparison
     assert "All 8 trials" in comparison
     assert "The lead grows by 0.060 from length 1 to 8" in length
+    assert "It lies within the interval at 0 of 2 lengths. Where it does not" in length
     for page in (comparison, length):
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
         assert pictures
@@ -121,6 +122,7 @@ def test_no_two_methods_look_the_same() -> None:
         again, number = divmod(look(method), len(COLOURS))
         looks.add((number, (number + again) % len(DASHES), (number + again) % len(MARKERS)))
     assert len(looks) == len(METHODS)
+    assert [method for method in METHODS if look(method) % len(COLOURS) == 0] == ["text2grad"]
 
 
 def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -169,6 +171,6 @@ def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
     made = [record("grpo", study="short"), *trials("scalar_ppo", [0.1], study="short")]
     assert missing_of_plan(plan, made) == [
         "short, summarization, program as critic: Text2Grad 0 of 1 evaluations and 0 of 2 trials; "
-        "same spans, summed 0 of 1 evaluations and 1 of 2 trials"
+        "same spans, summed 0 of 1 evaluations and 1 of 6 trials"
     ]
     assert missing_of_plan(plan, [record(name, study="short") for name in ("text2grad", "scalar_ppo", "grpo")]) == []

@@ -5,6 +5,7 @@ not independent; it only changes the weight of each response in both sums.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +98,7 @@ def mean_interval(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach)
 
 
+@lru_cache(maxsize=128)
 def student(freedom: float) -> float:
     """Return the 97.5 % quantile of Student's t, which also may have broken degrees of freedom.
 

@@ -130,13 +130,24 @@ def task_panels(tasks: Mapping[str, Any], names: Mapping[str, str]) -> list[Draw
     panels = []
     for task, result in tasks.items():
         lines = []
-        for look, (method, label) in enumerate(names.items()):
+        for place, (method, label) in enumerate(names.items()):
             curves = result["methods"].get(method, {"curve": []})["curve"]
             if curves:
-                lines.append(Line(label, mean_curve(curves), curves, True, look))
+                lines.append(Line(label, mean_curve(curves), curves, True, look_at(place)))
         start = ("fine-tuned", fmean(result["methods"]["sft"]["final"]))
         panels.append(curve_panel(f"{task}: {_words(result['metric'])}, held-out", "step", lines, level=start))
     return panels
+
+
+def look_at(place: int) -> int:
+    """Return the look of the method in a place of the list of methods; no other has the colour of the first.
+
+    Example:
+        >>> [look_at(place) for place in (0, 1, 6, 7)]
+        [0, 1, 6, 8]
+    """
+    again, number = divmod(place - 1, len(COLOURS) - 1)
+    return again * len(COLOURS) + number + 1 if place else 0
 
 
 def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, float]]:
@@ -252,8 +263,9 @@ def _draw_points(axis: Any, *, title: str, x: str, points: Sequence[Measured], l
 
 def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
     """Write the names of lines beside their ends, moved apart where they would overlap."""
-    low, high = axis.get_ylim()
-    places = sorted(((y - low) / ((high - low) or 1.0), name, colour) for name, y, colour in ends)
+    scaled = axis.yaxis.get_transform().transform
+    low, high = scaled(axis.get_ylim())
+    places = sorted(((float(scaled(y)) - low) / ((high - low) or 1.0), name, colour) for name, y, colour in ends)
     wrapped = [textwrap.wrap(name, _NAME_CHARS) or [""] for _, name, _ in places]
     gap = min(_LABEL_GAP * max(map(len, wrapped)), 1.0 / len(places))
     heights = [place for place, _, _ in places]

@@ -97,7 +97,7 @@ class Resamples:
         """Return the means of the resamples, shape [draws, columns], from the items of each seed, [items, columns]."""
         total = np.zeros((self.draws, values[0].shape[1]))
         for rows, weights, of_seed in zip(self._rows, self._weights, values, strict=True):
-            np.add.at(total, rows, weights @ of_seed.astype(np.float32))
+            np.add.at(total, rows, weights.astype(float) @ of_seed / len(of_seed))
         return total / len(values)
 
     @property
@@ -109,8 +109,8 @@ class Resamples:
 
 
 def _weights(rng: np.random.Generator, size: int, draws: int) -> np.ndarray:
-    weights: np.ndarray = rng.multinomial(size, np.full(size, 1 / size), size=draws).astype(np.float32) / size
-    return weights
+    """Return how often each item is drawn, shape [draws, items]; small, because several designs are kept."""
+    return rng.multinomial(size, np.full(size, 1 / size), size=draws).astype(np.uint16)
 
 
 @lru_cache(maxsize=4)

@@ -8,18 +8,19 @@ from functools import partial
 from typing import Any
 
 from text2grad.experiments.methods import METHODS
-from text2grad.experiments.reports.plots import Draw, Line, curve_panel, panels_png
+from text2grad.experiments.reports.plots import Draw, Line, curve_panel, look_at, panels_png
 from text2grad.experiments.results.bootstrap import Interval
-from text2grad.experiments.results.measures import band, final, gains_at_kl, mean_curve
+from text2grad.experiments.results.measures import Frontiers, band, final, mean_curve
 from text2grad.experiments.results.selection import OURS, Group, is_variant, label
 
 MOST_LINES = 6
+_OF_FORMULA = 1  # look of a line that is no method
 _SIZE = (5.4, 3.6)  # inches
 
 
 def look(method: str) -> int:
     """Return the look of a method in every picture: its place in `METHODS`."""
-    return list(METHODS).index(method) if method in METHODS else len(METHODS)
+    return look_at(list(METHODS).index(method) if method in METHODS else len(METHODS))
 
 
 def shown(group: Group) -> list[str]:
@@ -46,32 +47,31 @@ def _learning_curve(group: Group) -> Draw:
     return curve_panel(f"{_title(group)}: {words(group.metric)}", "rollouts", lines)
 
 
-def kl_frontiers(groups: Sequence[Group], first: str = OURS) -> bytes | None:
-    """Return a panel of gain against KL for each condition: Text2Grad and its strongest rival; None without any KL."""
-    panels = [panel for group in groups if (panel := _frontier_panel(group, first)) is not None]
-    return panels_png(panels, columns=min(2, len(panels)), size=_SIZE) if panels else None
+def kl_frontiers(groups: Sequence[Group], rivals: Sequence[str], found: Sequence[Frontiers]) -> bytes:
+    """Return a panel of gain against KL for each condition: Text2Grad and its strongest rival."""
+    panels = [_frontier_panel(*one) for one in zip(groups, rivals, found, strict=True)]
+    return panels_png(panels, columns=min(2, len(panels)), size=_SIZE)
 
 
-def _frontier_panel(group: Group, first: str) -> Draw | None:
-    rival, _ = group.strongest(number=True)
-    found = gains_at_kl(group, first, rival) if rival and first in group.runs else None
-    if found is None or rival is None:
-        return None
+def _frontier_panel(group: Group, rival: str, found: Frontiers) -> Draw:
     lines = []
-    for number, method in enumerate((first, rival)):
+    for number, method in enumerate((OURS, rival)):
         points = list(zip(found.grid, found.gains[number], strict=True))
         shaded = list(zip(found.grid, found.low[number], found.high[number], strict=True))
         lines.append(Line(label(method), points, (), False, look(method), shaded))
     return curve_panel(f"{_title(group)}: gain in {words(group.metric)}", "KL, nats per token", lines)
 
 
-def against_length(groups: Sequence[Group], leads: Sequence[Interval], ratios: Sequence[Interval]) -> bytes:
+def against_length(
+    groups: Sequence[Group], leads: Sequence[Interval], ratios: Sequence[Interval], predicted: Sequence[float | None]
+) -> bytes:
     """Return three panels over the length: final values, the lead over the strongest number, the share of rollouts.
 
     Args:
         groups: conditions that differ in length alone.
         leads: of each condition.
-        ratios: of each condition; the least and greatest finite values of the picture stand for infinite ones.
+        ratios: of each condition; without those that are infinite.
+        predicted: shares of rollouts by the formula; None where it is unknown.
     """
     lengths = [float(group.condition.length) for group in groups]
     methods = [name for name in shown(groups[-1]) if all(name in group.runs for group in groups)]
@@ -84,7 +84,12 @@ def against_length(groups: Sequence[Group], leads: Sequence[Interval], ratios: S
     reached = [(length, ratio) for length, ratio in zip(lengths, ratios, strict=True) if ratio.value < float("inf")]
     if reached:
         line = _length_line([length for length, _ in reached], [ratio for _, ratio in reached], OURS)
-        panels.append(_over_lengths("share of the number's rollouts", lengths, [line], ("equal", 1.0)))
+        formula = [(length, share) for length, share in zip(lengths, predicted, strict=True) if share]
+        lines = [line, *([Line("formula", formula, (), True, _OF_FORMULA)] if formula else [])]
+        title = "share of the number's rollouts"
+        panels.append(
+            partial(_draw_over_lengths, title=title, lengths=lengths, lines=lines, level=("equal", 1.0), log=True)
+        )
     return panels_png(panels, size=_SIZE)
 
 
@@ -101,12 +106,21 @@ def _over_lengths(title: str, lengths: Sequence[float], lines: Sequence[Line], l
 
 
 def _draw_over_lengths(
-    axis: Any, *, title: str, lengths: Sequence[float], lines: Sequence[Line], level: tuple[str, float] | None
+    axis: Any,
+    *,
+    title: str,
+    lengths: Sequence[float],
+    lines: Sequence[Line],
+    level: tuple[str, float] | None,
+    log: bool = False,
 ) -> None:
-    curve_panel(title, "length", lines, level=level)(axis)
     axis.set_xscale("log", base=2)
+    axis.set_yscale("log" if log else "linear")
+    curve_panel(title, "length", lines, level=level)(axis)
     axis.set_xticks(lengths, labels=[f"{length:g}" for length in lengths])
     axis.minorticks_off()
+    if log:
+        axis.yaxis.set_major_formatter("{x:g}")
 
 
 def words(metric: str) -> str:

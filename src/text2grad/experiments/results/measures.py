@@ -9,15 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from text2grad.experiments.analysis.formula import predicted_ratio
 from text2grad.experiments.critic_quality.intervals import mean_interval
 from text2grad.experiments.results.bootstrap import DRAWS, Interval, bounds, difference, interval, resamples
 from text2grad.experiments.results.curves import first_reached, frontier
 from text2grad.experiments.results.records import Record
-from text2grad.experiments.results.selection import Group
+from text2grad.experiments.results.selection import OURS, Group
 
 COSTS = ("rollouts", "tokens", "steps", "seconds")
 _COLUMN = {"rollouts": "rollouts", "tokens": "tokens", "steps": "step", "seconds": "seconds"}
 FRONTIER_POINTS = 48
+_GAMMA, _LAM = 0.5, 0.95  # of the recipes, from which records tell differences
 
 
 class Reach(NamedTuple):
@@ -47,7 +49,7 @@ class Frontiers(NamedTuple):
         low: bounds of the gains, shape [2, grid].
         high: the other bounds.
         leads: first minus second, at `at`.
-        at: a quarter, a half, three quarters and all of the grid's range.
+        at: an eighth, a quarter, a half and all of the grid's range.
     """
 
     grid: np.ndarray
@@ -107,10 +109,20 @@ def _sets(runs: Mapping[int, Record]) -> list[int]:
 
 
 def mean_curve(runs: Mapping[int, Record], column: str) -> np.ndarray:
-    """Return a column of the curves at the steps that all seeds have, shape [seeds, points]."""
-    curves = [{point["step"]: point for point in run.curve} for run in runs.values()]
-    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
-    return np.array([[float(curve[step][column] or 0.0) for step in steps] for curve in curves])
+    """Return a column of the curves at the steps that all finished seeds have, shape [seeds, points].
+
+    A run that stopped with an error keeps its last value, at the cost of a finished run.
+    """
+    finished = [run for run in runs.values() if not run.error] or list(runs.values())
+    steps = sorted(set.intersection(*({point["step"] for point in run.curve} for run in finished)))
+    costs = {point["step"]: point for point in finished[0].curve}
+    rows = []
+    for run in runs.values():
+        found = {point["step"]: point for point in run.curve}
+        last = max((step for step in found if step <= steps[-1]), default=steps[0])
+        points = [found.get(step) or (costs[step] if column in _COLUMN.values() else found[last]) for step in steps]
+        rows.append([float(point[column] or 0.0) for point in points])
+    return np.array(rows)
 
 
 def band(runs: Mapping[int, Record], column: str = "value") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -177,6 +189,24 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     return Interval(mine / theirs if theirs > 0 else np.inf, *bounds(ratios), None, None, seeds, both)
 
 
+def predicted_share(group: Group, rival: str) -> float | None:
+    """Return the share of the number's rollouts that spans need by `analysis.formula`.
+
+    The rollouts for an update of equal precision are as 1 / signal-to-noise. The length is the mean of the responses at
+    the start, spans have one token, γ and λ are those of the runs (0.5 and 0.95 in every recipe of the evidence).
+    None for records without lengths of responses.
+    """
+    runs = group.runs[OURS]
+    lengths = [run.curve[0]["metrics"].get("mean_tokens") for run in runs.values()]
+    if any(length is None for length in lengths):
+        return None
+    settings = next(iter(runs.values())).settings
+    factor = settings.get("ppo.gamma", _GAMMA) * settings.get("ppo.lam", _LAM)
+    size = next(iter(group.runs[rival].values())).settings.get("rollout.group_size", 1)
+    tokens = max(1, round(float(np.mean(lengths))))
+    return 1 / predicted_ratio({tokens: 1}, factor=factor, span_tokens=1.0, group=size)
+
+
 def gains_at_kl(group: Group, first: str, second: str) -> Frontiers | None:
     """Return the gains of two methods at equal KL; None without KLs.
 
@@ -201,7 +231,7 @@ def gains_at_kl(group: Group, first: str, second: str) -> Frontiers | None:
         gains.append(_frontier(table, np.full((1, len(known)), 1 / len(known)), known, grid)[0])
         drawn.append(_frontier(table, _seed_weights(len(known), 0 if same else number + 1), known, grid))
         seeds.append(dict(zip(known, _frontier(table, np.eye(len(known)), known, grid), strict=True)))
-    places = [len(grid) * share // 4 - 1 for share in (1, 2, 3, 4)]
+    places = [len(grid) // part - 1 for part in (8, 4, 2, 1)]
     leads = [_lead_at(place, gains, drawn, seeds, paired_seeds=_common(tables) if same else []) for place in places]
     limits = np.stack([np.nanquantile(one, [0.025, 0.975], axis=0) for one in drawn])
     return Frontiers(grid, np.stack(gains), limits[:, 0], limits[:, 1], leads, [float(grid[n]) for n in places])

@@ -1,7 +1,8 @@
 """Records → comparison.md and length.md with their pictures; every sentence follows from the numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from text2grad.experiments.results.measures import (
     lead,
     mean_curve,
     paired,
+    predicted_share,
     reach,
     repair,
     rollouts_ratio,
@@ -69,16 +71,16 @@ class _Page:
 
     parts: list[str]
     compared: list[Interval] = field(default_factory=list)
-    pictures: dict[str, bytes] = field(default_factory=dict)
+    pictures: dict[str, Callable[[], bytes]] = field(default_factory=dict)
 
     def stated(self, found: Interval) -> Interval:
         """Count a comparison."""
         self.compared.append(found)
         return found
 
-    def picture(self, name: str, alt: str, data: bytes) -> None:
-        """Add a picture."""
-        self.pictures[name] = data
+    def picture(self, name: str, alt: str, draw: Callable[[], bytes]) -> None:
+        """Add a picture, which `draw` returns."""
+        self.pictures[name] = draw
         self.parts.append(f"![{alt}]({name})")
 
     def text(self) -> str:
@@ -87,12 +89,13 @@ class _Page:
         return "\n\n".join(part.strip("\n") for part in self.parts).replace(COMPARISONS, total) + "\n"
 
 
-def result_pages(records: Sequence[Record], plan: Plan | None = None) -> dict[str, bytes]:
+def result_pages(records: Sequence[Record], plan: Plan | None = None, *, draw: bool = True) -> dict[str, bytes]:
     """Return the files of the pages by name: Markdown and PNG; a page without records says so.
 
     Args:
         records: of all studies.
         plan: whose studies without records are named; None names methods with too few seeds.
+        draw: make the pictures, too.
     """
     found = groups(records)
     planned = None if plan is None else missing_of_plan(plan, records)
@@ -101,7 +104,8 @@ def result_pages(records: Sequence[Record], plan: Plan | None = None) -> dict[st
         ("comparison.md", _comparison(found, records, planned)),
         ("length.md", _lengths(found, planned)),
     ):
-        made |= {name: page.text().encode(), **page.pictures}
+        made[name] = page.text().encode()
+        made |= {picture: drawn() for picture, drawn in page.pictures.items()} if draw else {}
     return made
 
 
@@ -145,7 +149,7 @@ def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequ
         page.picture(
             f"comparison-{_stem(series[0])}.png",
             f"Learning curves of {series[0].condition.task}, means over seeds with 95 % bands",
-            learning_curves(ends),
+            partial(learning_curves, ends),
         )
         for group in reversed(series):
             _compare(page, group, in_short=group not in ends)
@@ -356,8 +360,9 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
     )
     leads = [page.stated(lead(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
     ratios = [page.stated(rollouts_ratio(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
+    predicted = [predicted_share(group, rival) for group, rival in zip(series, rivals, strict=True)]
     rows = []
-    for group, rival, ahead, ratio in zip(series, rivals, leads, ratios, strict=True):
+    for group, rival, ahead, ratio, share in zip(series, rivals, leads, ratios, predicted, strict=True):
         rows.append(
             [
                 str(group.condition.length or "–"),
@@ -367,6 +372,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
                 bootstrap_text(ahead),
                 student_text(ahead),
                 f"{number(ratio.value, 2)} ({between(ratio.low, ratio.high, 2)})",
+                "–" if share is None else number(share),
             ]
         )
     several = len(series) > 1
@@ -374,14 +380,16 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
         page.picture(
             f"length-{_stem(series[0])}.png",
             f"{first.task}: final values, lead over the strongest number and share of its rollouts, by length",
-            against_length(series, leads, ratios),
+            partial(against_length, series, leads, ratios, predicted),
         )
         page.parts.append(_trend(series, leads))
     else:
         page.parts.append("One length is recorded; a picture over the length needs two.")
     columns = ["length", "seeds", "strongest number", label(OURS), "the number", "ahead by (bootstrap)"]
-    columns += [f"Student (one of {COMPARISONS})", "share of its rollouts"]
+    columns += [f"Student (one of {COMPARISONS})", "share of its rollouts", "by the formula"]
     page.parts += [f"{metric[0].upper()}{metric[1:]} at the end:", table(columns, rows)]
+    if any(predicted):
+        page.parts.append(_prediction(ratios, predicted))
     _kl_part(page, series, rivals)
 
 
@@ -399,20 +407,35 @@ def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
     return " ".join(text)
 
 
+def _prediction(ratios: Sequence[Interval], predicted: Sequence[float | None]) -> str:
+    """Return whether the formula's share of rollouts lies in the measured intervals, and what it leaves out."""
+    known = [(ratio, share) for ratio, share in zip(ratios, predicted, strict=True) if share is not None]
+    inside = sum(ratio.low <= share <= ratio.high for ratio, share in known)
+    text = (
+        "The formula (docs/analyse.md) counts the signal and the noise of one update, for spans of one token: "
+        "rollouts for "
+        f"equal precision are as 1 / signal-to-noise. It lies within the interval at {inside} of {len(known)} lengths."
+    )
+    if inside < len(known):
+        text += (
+            " Where it does not, something else than noise limits the speed: learning rate, clipping and the KL term "
+            "hold a "
+            "precise update back, too, and a number may have learned all that its policy explores."
+        )
+    return text
+
+
 def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
-    found = [gains_at_kl(group, OURS, rival) for group, rival in zip(series, rivals, strict=True)]
-    picture = kl_frontiers(series)
-    if picture is None:
+    known = [
+        (g, rival, found) for g, rival in zip(series, rivals, strict=True) if (found := gains_at_kl(g, OURS, rival))
+    ]
+    if not known:
         page.parts.append("No gain against KL: the records have no KL per token.")
         return
-    page.picture(f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number", picture)
-    rows, settings = [], []
-    for group, rival, frontiers in zip(series, rivals, found, strict=True):
-        if frontiers is None:
-            continue
-        length = str(group.condition.length or "–")
-        rows += [[length, *cells] for cells in _kl_rows(page, frontiers)]
-        settings += [len(group.variants[name]) for name in (OURS, rival)]
+    name, alt = f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number"
+    page.picture(name, alt, partial(kl_frontiers, *zip(*known, strict=True)))
+    rows = [[str(g.condition.length or "–"), *cells] for g, _, found in known for cells in _kl_rows(page, found)]
+    settings = [len(g.variants[method]) for g, rival, _ in known for method in (OURS, rival)]
     page.parts += [
         f"Gain since the start at equal KL, from the evaluations along the runs at {_range(settings)} "
         "of each method; between evaluations interpolated, at least 0, and not less than at a smaller KL:",
