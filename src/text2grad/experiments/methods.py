@@ -110,24 +110,21 @@ METHODS: Mapping[str, Method] = {
     "dpo": _rival(
         "DPO",
         "rollout.group_size=4",
-        "rival.rounds=12",
         searched=("lr", "rounds", "passes", "group_size", "dpo_beta"),
     ),
     "sft_best": _rival(
         "imitation of the best responses",
         "rollout.group_size=4",
-        "rival.rounds=12",
         "rival.keep=0.25",
         searched=("lr", "rounds", "passes", "group_size", "keep"),
     ),
     "ilf": _rival(
         "ILF, perfect refiner",
-        "rival.rounds=1",
         "rival.keep=1.0",
         searched=("lr", "rounds", "passes", "keep"),
         signal="words",
     ),
-    "sdpo": _rival("SDPO", "rival.rounds=60", searched=("lr", "rounds", "epochs"), signal="words"),
+    "sdpo": _rival("SDPO", searched=("lr", "rounds", "epochs"), signal="words"),
     "reflection": _rival("reflection at inference", searched=(), signal="words"),
     **{
         f"process_{rule}": Method(
