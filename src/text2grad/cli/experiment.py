@@ -1,9 +1,7 @@
 """`text2grad experiment PLAN`: tune and evaluate methods by a plan of studies, and keep a record of every run."""
 
 import argparse
-import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,22 +104,9 @@ def show(experiment: "Experiment", at_once: int) -> None:
 
 def make_models(args: argparse.Namespace) -> None:
     """Make the models of one task and seed; print the progress as lines of JSON."""
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
     from text2grad.config import load_recipe
-    from text2grad.experiments import Pipeline
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    set_verbosity_error()  # type: ignore[no-untyped-call]
-    printed = 0.0
-
-    def on_progress(part: str, done: int, total: int) -> None:
-        nonlocal printed
-        if done == total or time.perf_counter() - printed > 2.0:
-            printed = time.perf_counter()
-            sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
-            sys.stdout.flush()
+    from text2grad.experiments import pipeline_with_progress_lines
 
     lock_directory(args.models_in)
-    pipeline = Pipeline(load_recipe(args.plan, args.overrides), args.models_in, on_progress)
+    pipeline = pipeline_with_progress_lines(load_recipe(args.plan, args.overrides), args.models_in)
     pipeline.run(phases=args.phases.split(","))

@@ -131,23 +131,10 @@ def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence
 
 def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrides: Sequence[str]) -> None:
     """Make the models of one task and seed and evaluate the fine-tuned one; print the progress as lines of JSON."""
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
     from text2grad.config import load_recipe
-    from text2grad.experiments import Pipeline
+    from text2grad.experiments import pipeline_with_progress_lines
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # bars of loading and saving small models
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # a new head has random weights on purpose
-    printed = 0.0
-
-    def on_progress(part: str, done: int, total: int) -> None:
-        nonlocal printed
-        if done == total or time.perf_counter() - printed > 2.0:
-            printed = time.perf_counter()
-            sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
-            sys.stdout.flush()
-
-    pipeline = Pipeline(load_recipe(recipe_path(task), [*overrides, f"run.seed={seed}"]), out, on_progress)
+    pipeline = pipeline_with_progress_lines(load_recipe(recipe_path(task), [*overrides, f"run.seed={seed}"]), out)
     pipeline.run([METHODS[method].needs for method in methods if METHODS[method].needs])
     pipeline.evaluate()
 

@@ -26,7 +26,7 @@ from .methods import (
 )
 from .metric import lower_is_better as lower_is_better
 from .phase_models import refuse_other_settings as refuse_other_settings
-from .pipeline import Pipeline as Pipeline
+from .pipeline import pipeline_with_progress_lines as pipeline_with_progress_lines
 from .recipe_run import (
     critic_of_run as critic_of_run,
     held_out_examples as held_out_examples,

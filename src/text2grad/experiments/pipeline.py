@@ -15,6 +15,7 @@ A finished phase is not repeated: a file or directory gets its name when it is c
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ from text2grad.types import Example
 PHASES = ("sft", "annotations", "reward_model", "start")
 WITHOUT_REWARD_MODEL = ("sft", "start")
 VERDICTS = "verdicts.jsonl"
+SECONDS_BETWEEN_LINES = 2.0
 VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
 STAGES = 3  # of fine-tuning, on items of growing length
@@ -298,6 +300,29 @@ def training_lengths(task: Task) -> list[int]:
     while len(lengths) < STAGES and (shorter := [one for one in task.lengths if 2 * one <= lengths[0]]):
         lengths.insert(0, max(shorter))
     return lengths
+
+
+def pipeline_with_progress_lines(recipe: Recipe, out: Path) -> Pipeline:
+    """Return the pipeline of a process of its own, which prints its progress as lines of JSON, and no bars.
+
+    Args:
+        recipe: its settings.
+        out: directory of all files.
+    """
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # bars of loading and saving small models
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # a new head has random weights on purpose
+    printed = 0.0
+
+    def on_progress(part: str, done: int, total: int) -> None:
+        nonlocal printed
+        if done == total or time.perf_counter() - printed > SECONDS_BETWEEN_LINES:
+            printed = time.perf_counter()
+            sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
+            sys.stdout.flush()
+
+    return Pipeline(recipe, out, on_progress)
 
 
 @cache
