@@ -56,15 +56,15 @@ class Searched:
 
 
 SEARCH_SPACE: Mapping[str, Searched] = {
-    "lr": Searched("optim.lr", 0.1, 10.0, of_recipe=True),
-    "value_lr": Searched("optim.value_lr", 0.1, 10.0, of_recipe=True),
-    "beta": Searched("ppo.beta", 0.003, 0.5),
+    "lr": Searched("optim.lr", 0.2, 5.0, of_recipe=True),
+    "value_lr": Searched("optim.value_lr", 0.1, 5.0, of_recipe=True),
+    "beta": Searched("ppo.beta", 0.01, 0.5),
     "gamma": Searched("ppo.gamma", values=(0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0), ends=(0.0, 1.0)),
-    "lam": Searched("ppo.lam", values=(0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0), ends=(0.0, 1.0)),
-    "epochs": Searched("ppo.epochs", values=(1, 2, 3, 4, 6, 8), ends=(1,)),
+    "lam": Searched("ppo.lam", values=(0.5, 0.8, 0.9, 0.95, 0.98, 1.0), ends=(1.0,)),
+    "epochs": Searched("ppo.epochs", values=(1, 2, 3, 4, 6), ends=(1,)),
     "group_size": Searched("rollout.group_size", values=(2, 4, 8, 16), ends=(2,)),
     "span_mass": Searched("reward.span_mass", values=("token", "span", "response"), named=True),
-    "positive": Searched("reward.positive", 0.01, 3.0),
+    "positive": Searched("reward.positive", 0.02, 2.0),
     "whiten": Searched("ppo.whiten", values=("none", "scale", "full", "group"), named=True),
     "loss_mean": Searched("ppo.loss_mean", values=("token", "response", "constant"), named=True),
     "kl_in": Searched("ppo.kl_in", values=("reward", "loss"), named=True),
@@ -217,7 +217,7 @@ def in_words(one: Searched) -> str:
 
     Example:
         >>> in_words(SEARCH_SPACE["beta"]), in_words(SEARCH_SPACE["kl_in"]), in_words(SEARCH_SPACE["lr"])
-        ('0.003 to 0.5', 'reward, loss', "0.1 to 10 times the recipe's")
+        ('0.01 to 0.5', 'reward, loss', "0.2 to 5 times the recipe's")
     """
     if one.values:
         return ", ".join(str(value) for value in one.values)
