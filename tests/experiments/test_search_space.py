@@ -65,7 +65,7 @@ def test_learning_rates_are_searched_around_the_recipes_own() -> None:
     space = space_of("lr", "value_lr", "beta", optim={"lr": 2e-6, "value_lr": 3e-5})
     lr, value_lr, beta = space.searched.values()
     assert (lr.low, lr.high) == pytest.approx((4e-7, 1e-5))
-    assert (value_lr.low, value_lr.high) == pytest.approx((3e-6, 3e-4))
+    assert (value_lr.low, value_lr.high) == pytest.approx((3e-6, 1.5e-4))
     assert (beta.low, beta.high) == (0.003, 0.5)
 
 
@@ -154,8 +154,8 @@ def test_a_value_at_an_edge_is_told_unless_nothing_lies_beyond() -> None:
     assert space.at_edge(inner) == []
     assert space.at_edge({**inner, "ppo.gamma": 0.0, "ppo.epochs": 1, "ppo.value_clip_range": 0.0}) == []
     assert space.at_edge({**inner, "ppo.epochs": 6}) == ["ppo.epochs = 6 (1, 2, 3, 4, 6)"]
-    # 5 % of the decades from 1e-4 to 1e-2 are 0.1: up to 10^-3.9 = 1.26e-4
-    assert space.at_edge({**inner, "optim.lr": 1.2e-4}) == ["optim.lr = 0.00012 (0.0001 to 0.01)"]
-    assert space.at_edge({**inner, "optim.lr": 1.3e-4}) == []
-    assert space.at_edge({**inner, "optim.lr": 8.5e-3}) == ["optim.lr = 0.0085 (0.0001 to 0.01)"]
+    # 5 % of the log10(25) = 1.4 decades from 2e-4 to 5e-3 are 0.07: up to 2e-4 · 10^0.07 = 2.35e-4
+    assert space.at_edge({**inner, "optim.lr": 2.3e-4}) == ["optim.lr = 0.00023 (0.0002 to 0.005)"]
+    assert space.at_edge({**inner, "optim.lr": 2.4e-4}) == []
+    assert space.at_edge({**inner, "optim.lr": 4.3e-3}) == ["optim.lr = 0.0043 (0.0002 to 0.005)"]
     assert space.at_edge({**inner, "ppo.beta": 0.0}) == ["ppo.beta = 0 (0.003 to 0.5)"]
