@@ -66,7 +66,7 @@ def test_learning_rates_are_searched_around_the_recipes_own() -> None:
     lr, value_lr, beta = space.searched.values()
     assert (lr.low, lr.high) == pytest.approx((4e-7, 1e-5))
     assert (value_lr.low, value_lr.high) == pytest.approx((3e-6, 1.5e-4))
-    assert (beta.low, beta.high) == (0.003, 0.5)
+    assert (beta.low, beta.high) == (0.01, 0.5)
 
 
 def test_lists_fit_the_recipe() -> None:
@@ -158,4 +158,4 @@ def test_a_value_at_an_edge_is_told_unless_nothing_lies_beyond() -> None:
     assert space.at_edge({**inner, "optim.lr": 2.3e-4}) == ["optim.lr = 0.00023 (0.0002 to 0.005)"]
     assert space.at_edge({**inner, "optim.lr": 2.4e-4}) == []
     assert space.at_edge({**inner, "optim.lr": 4.3e-3}) == ["optim.lr = 0.0043 (0.0002 to 0.005)"]
-    assert space.at_edge({**inner, "ppo.beta": 0.0}) == ["ppo.beta = 0 (0.003 to 0.5)"]
+    assert space.at_edge({**inner, "ppo.beta": 0.0}) == ["ppo.beta = 0 (0.01 to 0.5)"]
