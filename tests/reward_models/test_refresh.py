@@ -587,12 +587,6 @@ def test_a_run_with_a_refreshed_scalar_reward_model_is_resumed_exactly(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_scalar_reward_model_is_not_audited(tmp_path: Path, scalar: Path) -> None:
-    assert refusal(tmp_path, ScalarRewardModel.load(scalar), Annotator(), audit=2) == (
-        "refresh.audit = 2 compares spans, and a scalar reward model marks none; set refresh.audit = 0"
-    )
-
-
 # Refusals.
 
 

@@ -421,7 +421,7 @@ EVALUATE = [
     Trial("study from something else", "study import my.toml", (r"my\.toml",)),
     Trial("quickstart of no seed", "quickstart --seeds 0 --out runs/q", ("--seeds 0: at least one seed",)),
     Trial("quickstart of an unknown task", "quickstart --task poetry", ("invalid choice: .poetry.",)),
-    Trial("quickstart of an unknown method", "quickstart --methods dpo", ("invalid choice: .dpo.",)),
+    Trial("quickstart of an unknown method", "quickstart --methods sarsa", ("invalid choice: .sarsa.",)),
     Trial("quickstart with a misspelt setting", "quickstart --out runs/q --set run.stepps=1", ('Did you mean "steps"',)),
     Trial("quickstart into a file", "quickstart --out my.toml", (r"my\.toml.*choose another",)),
 ]  # fmt: skip

@@ -61,11 +61,6 @@ class Refresher:
                 f"{type(critic).__name__}. Set critic.model to such a reward model, or remove refresh.steps and "
                 "refresh.drift."
             )
-        if settings.audit and isinstance(critic, ScalarRewardModel):
-            raise ConfigError(
-                f"refresh.audit = {settings.audit} compares spans, and a scalar reward model marks none; set "
-                "refresh.audit = 0"
-            )
         if (settings.active or settings.audit) and annotator is None:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
         self.settings, self.critic, self.delta_settings, self.seed = settings, critic, delta_settings, seed

@@ -38,8 +38,8 @@ def predicted_ratio(lengths: Mapping[int, int], *, factor: float, span_tokens: f
         The ratio; infinite for spans without noise (γλ = 0), 1 where a response has one token.
 
     Example:
-        >>> round(predicted_ratio({101: 1}, factor=0.5, span_tokens=1.0), 1)  # about 100 · 0.25/0.75
-        33.6
+        >>> round(predicted_ratio({101: 1}, factor=0.5, span_tokens=1.0), 1)  # about 100 / (0.25/0.75)
+        304.0
     """
     spans = _signal_to_noise(lengths, factor, span_tokens)
     number = _signal_to_noise(lengths, None, span_tokens, group)

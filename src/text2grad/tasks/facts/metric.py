@@ -40,7 +40,7 @@ class ClaimMetric:
         r"""Return F1, precision and recall of all claims of an answer, each part of it judged by facts of its own.
 
         Example:
-            >>> metric = ClaimMetric({"when": r"\bon (Monday|Friday)\\b"})
+            >>> metric = ClaimMetric({"when": r"\bon (Monday|Friday)\b"})
             >>> parts = [({"when": "Monday"}, "on Friday"), ({"when": "Friday"}, "on Friday"), ({}, "on Friday")]
             >>> metric.scores_of_parts(parts)["recall"]
             0.5
