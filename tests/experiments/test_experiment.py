@@ -105,7 +105,7 @@ def test_a_plan_is_run_whole_and_once(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_has_the_best_settings_of_the_search(tmp_path: Path) -> None:
-    finish(experiment(tmp_path))
+    finish(experiment(tmp_path, STUDY.replace("\ntrials = 3", "\ntrials = 8")))
     records = [one for one in read_records(tmp_path / "records") if one["method"] == "text2grad"]
     tuned = [one for one in records if one["purpose"] == "tuning"]
     best = max(tuned, key=lambda one: one["curve"][-1]["value"])

@@ -113,7 +113,7 @@ def test_edges_are_those_of_the_values_tried() -> None:
     [group] = groups([*study({"grpo": 0.8}), *trials("grpo", [0.9, 0.1])])
     assert edges(group.tuning, "grpo") == ["optim.lr = 0.001 (the lowest of 2 tried)"]
     [group] = groups([*study({"grpo": 0.8}), record("grpo", purpose="tuning", trial=0, settings={"ppo.beta": 0.5})])
-    assert edges(group.tuning, "grpo") == ["ppo.beta = 0.5 (0.003 to 0.5)"]  # at the end of the search space
+    assert edges(group.tuning, "grpo") == ["ppo.beta = 0.5 (0.01 to 0.5)"]  # at the end of the search space
 
 
 def test_no_two_methods_look_the_same() -> None:
