@@ -24,15 +24,19 @@ check: setup                 ## format, lint, types
 
 test: check                  ## what CI runs
 	$(ONE_THREAD) $(BIN)/pytest -n 2 -q
+	$(MAKE) results-short
 
 slow: setup                  ## checks that take minutes each
 	$(ONE_THREAD) $(BIN)/pytest -q -m slow
 
 results-short: setup         ## every part of the evidence, tiny, in minutes
 	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results-short.toml --at-once 2
+	$(BIN)/text2grad results --runs runs/results-short/records --out runs/results-short/pages \
+		--readme runs/results-short/README.md --plan recipes/results-short.toml
 
 results: setup               ## the evidence: about 60 core-hours, says how long, goes on after an interruption
 	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results.toml --at-once 2
+	$(BIN)/text2grad results
 
 benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/align.py --json docs/results/align.json
