@@ -13,7 +13,7 @@ from text2grad.errors import ConfigError
 from text2grad.experiments.pipeline import CONTEXT, WITHOUT_REWARD_MODEL, Pipeline, longest_text, training_lengths
 from text2grad.experiments.recipe_run import critic_of_run, held_out_examples, run_recipe
 from text2grad.experiments.run_examples import check_response_limit, recipe_task, run_examples, task_settings
-from text2grad.feedback import annotate
+from text2grad.feedback import annotate, read_annotations
 from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
 from text2grad.tasks import TaskSettings, count_tokens, procedural_task
@@ -136,6 +136,17 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
     Pipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
     assert trained == [(2, 8, {2}, 16), (2, 4, {4}, 8), (3, 2, {8}, 6)]
     assert seen == [("sft", 2, 7), ("sft", 4, 7), ("sft", 7, 7)]
+
+
+def test_a_reward_model_of_verdicts_learns_from_the_same_responses_without_their_truths(tmp_path: Path) -> None:
+    pipeline_of(tmp_path, *SHORT).run(["reward_model_of_verdicts"], phases=("sft", "annotations"))
+    whole, verdicts = (read_annotations(tmp_path / name) for name in ("annotations.jsonl", "verdicts.jsonl"))
+    assert [(one.prompt, one.response) for one in verdicts] == [(one.prompt, one.response) for one in whole]
+    for one, without in zip(whole, verdicts, strict=True):
+        assert without.critique.spans == one.critique.spans
+        assert len(without.critique.feedback) <= len(one.critique.feedback)
+    assert [one.critique.feedback for one in verdicts] != [one.critique.feedback for one in whole]
+    assert (tmp_path / "reward_model_of_verdicts" / "reward_model.json").exists()
 
 
 def test_a_start_that_needs_a_reward_model_is_refused_without_one(tmp_path: Path) -> None:
