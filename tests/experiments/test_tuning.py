@@ -12,7 +12,7 @@ import pytest
 from pretended_runs import PROGRAM, Process
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.experiments.jobs import run_jobs
-from text2grad.experiments.tuning import Tuning
+from text2grad.experiments.tuning import Tuning, command_of
 
 RECIPE = """
 [data]
@@ -179,3 +179,9 @@ def test_a_directory_holds_one_search(tmp_path: Path) -> None:
 def test_a_search_needs_held_out_items(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds out no items, by which trials are compared"):
         search(tmp_path, overrides=["data.eval_examples=0"])
+
+
+def test_a_rival_is_run_by_its_own_command() -> None:
+    words = command_of(["text2grad"], "ilf", Path("my.toml"), ["optim.lr=1e-3"])
+    assert words == ["text2grad", "rival", "ilf", "my.toml", "--set", "optim.lr=1e-3"]
+    assert command_of(["text2grad"], "grpo", Path("my.toml"), []) == ["text2grad", "train", "my.toml"]

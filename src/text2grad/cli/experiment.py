@@ -20,7 +20,7 @@ EPILOG = """\
 examples:
   text2grad experiment recipes/results-short.toml
   text2grad experiment recipes/results.toml --list
-  text2grad experiment recipes/results.toml --only leading --at-once 2
+  text2grad experiment recipes/results.toml --only rivals --at-once 2
 
 Every finished run is a line of docs/results/runs/STUDY.jsonl (`records` of the plan). A run that has a line is not run
 again, and an interrupted run goes on with the same command. docs/results/README.md explains plans and records."""

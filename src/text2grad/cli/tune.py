@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show(tuning: "Tuning", args: argparse.Namespace) -> None:
     """Print all trials, the best first, and the command that trains with the best settings."""
-    from text2grad.experiments import as_overrides
+    from text2grad.experiments import as_overrides, command_of
 
     best = tuning.best
     table = Table(
@@ -125,7 +125,7 @@ def show(tuning: "Tuning", args: argparse.Namespace) -> None:
     for edge in tuning.space.at_edge(best.settings):
         note(f"the best value is at the edge of its range: {edge}", warning=True)
     overrides = [*args.overrides, *tuning.of_method, *as_overrides(best.settings)]
-    words = ["text2grad", "train", str(args.recipe), *(word for one in overrides for word in ("--set", one))]
+    words = command_of(["text2grad"], tuning.method, args.recipe, overrides)
     CONSOLE.print(f"trials  {tuning.out / 'tuning.json'}", markup=False, highlight=False, soft_wrap=True)
     CONSOLE.print(f"best    {shlex.join(words)}", markup=False, highlight=False, soft_wrap=True)
 

@@ -41,4 +41,4 @@ from .run_comparison import (
 )
 from .search_space import as_overrides as as_overrides
 from .sft_run import SFTRun as SFTRun
-from .tuning import Tuning as Tuning
+from .tuning import Tuning as Tuning, command_of as command_of

@@ -115,8 +115,8 @@ class Evaluations:
         rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
         count = len(trainer.held_out)
         mine = range(rank * count // processes, (rank + 1) * count // processes)
-        compared = self.annotator is not None and step in (0, trainer.recipe.run.steps)
-        judged = len(mine) if self.judge_all or compared else len(mine[: max(0, SHOWN - mine.start)])
+        annotator = self.annotator if step in (0, trainer.recipe.run.steps) else None
+        judged = len(mine) if self.judge_all or annotator is not None else len(mine[: max(0, SHOWN - mine.start)])
         rows: list[Row] = []
         records: list[Row] = []
         agreement = Agreement()
@@ -139,8 +139,8 @@ class Evaluations:
             records = response_records(
                 step, rollouts[:shown], critiques[:shown], deltas[:shown], offsets[:shown], numbers
             )
-            if compared:
-                agreement = self._agreement(rollouts, critiques, deltas)
+            if annotator is not None:
+                agreement = self._agreement(annotator, rollouts, critiques, deltas)
         agreement = reduce(Agreement.merged, gather_object([agreement]))
         return {
             "step": step,
@@ -224,19 +224,23 @@ class Evaluations:
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
         texts = [rollout.response for rollout in rollouts[:rows]]
         rewards = token_rewards(trainer.recipe, deltas, critiques, first, responses=texts, offsets=offsets)
-        total = total_rewards(rewards, kl, mask, beta=trainer.kl.beta)
+        total = total_rewards(rewards, kl, mask, beta=trainer.beta_in_reward)
         bootstrap = scores.bootstrap[:rows]
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
-        if ppo.whiten != "none":
+        if ppo.whiten in ("scale", "full"):  # a held-out prompt has no group
             advantages = whiten(advantages, mask, center=ppo.whiten == "full")
         return {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}
 
     def _agreement(
-        self, rollouts: Sequence[Rollout], critiques: Sequence[Critique], deltas: Sequence[Sequence[float]]
+        self,
+        annotator: Critic,
+        rollouts: Sequence[Rollout],
+        critiques: Sequence[Critique],
+        deltas: Sequence[Sequence[float]],
     ) -> Agreement:
         trainer = self.trainer
         settings, match = trainer.delta_settings, trainer.recipe.critic.match
-        return judge(self.annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, match=match)  # type: ignore[arg-type]
+        return judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, match=match)
 
     def _summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Return the main metric's name, the means over all responses, and the responses."""

@@ -43,21 +43,25 @@ def run_failed(code: int, log: Path) -> bool:
     return code in OF_ERROR and last_line(log).startswith(FAILURES)
 
 
-def run_command(
-    program: Sequence[str], method: str, recipe: Path, directory: Path, overrides: Sequence[str]
-) -> list[str]:
-    """Return the command line that runs a method, or resumes its run.
+def command_of(program: Sequence[str], method: str, recipe: Path, overrides: Sequence[str]) -> list[str]:
+    """Return the command line of a method, without directory.
 
     Args:
         program: the command line of text2grad.
         method: a key of `METHODS`.
         recipe: TOML file.
-        directory: of the run.
         overrides: settings, each as "section.key=value".
     """
     command = METHODS[method].command
-    words = [*program, command, *([method] if command == "rival" else []), str(recipe), "--out", str(directory)]
-    words += [word for setting in overrides for word in ("--set", setting)]
+    words = [*program, command, *([method] if command == "rival" else []), str(recipe)]
+    return [*words, *(word for setting in overrides for word in ("--set", setting))]
+
+
+def run_command(
+    program: Sequence[str], method: str, recipe: Path, directory: Path, overrides: Sequence[str]
+) -> list[str]:
+    """Return the command line that runs a method in a directory, or resumes its run; see `command_of`."""
+    words = [*command_of(program, method, recipe, overrides), "--out", str(directory)]
     return [*words, "--resume"] if (directory / "run.json").exists() else words
 
 

@@ -271,6 +271,11 @@ class Text2GradTrainer:
         self.tracker.finish()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
 
+    @property
+    def beta_in_reward(self) -> float:
+        """β of the KL term in the reward of each token: β now, or 0 with the KL term in the loss."""
+        return self.kl.beta if self.recipe.ppo.kl_in == "reward" else 0.0
+
     def train_step(self) -> dict[str, float]:
         """Make one step of Algorithm 4 and return its metrics."""
         ppo, clock = self.recipe.ppo, Clock()
@@ -290,8 +295,7 @@ class Text2GradTrainer:
                 self.recipe, deltas, critiques, batch, responses=[r.response for r in rollouts], offsets=offsets
             )
             # line 14: r_t = δ_t − β KL_t
-            in_reward = ppo.kl_in == "reward"
-            rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.kl.beta if in_reward else 0.0)
+            rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.beta_in_reward)
             advantages, returns = self._advantages(rewards, scores, mask)  # lines 15-16
 
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
@@ -307,7 +311,7 @@ class Text2GradTrainer:
             metrics |= ppo_epochs(
                 self.gradient,
                 self.optimizers,
-                PPOBatch(batch, scores, advantages, returns, kl_coef=0.0 if in_reward else self.kl.beta),
+                PPOBatch(batch, scores, advantages, returns, kl_coef=self.kl.beta - self.beta_in_reward),
                 epochs=ppo.epochs,
                 minibatches=ppo.minibatches,
                 max_ratio=ppo.max_ratio,

@@ -6,6 +6,7 @@ A100 SXM, L40S, L4, A10, and the Ada GPU architecture paper for the RTX 4090). `
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,7 +90,7 @@ def measured(device: Device, *, half: bool, threads: int = 0) -> Device:
     return Device(device.name, device.kind, device.memory, rate, 4 * block.numel() / reading, hundred / 100, mfu)
 
 
-def _seconds(work: object, where: object, repeats: int = 5) -> float:
+def _seconds(work: Callable[[], object], where: object, repeats: int = 5) -> float:
     """Return the shortest time of some repetitions, after one to warm up."""
     import torch
 
@@ -98,7 +99,7 @@ def _seconds(work: object, where: object, repeats: int = 5) -> float:
         if getattr(where, "type", "") == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
-        work()  # type: ignore[operator]
+        work()
         if getattr(where, "type", "") == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
