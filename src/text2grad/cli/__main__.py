@@ -24,6 +24,7 @@ from text2grad.cli import (
     evaluate_reward,
     experiment,
     export,
+    fetch_model,
     generate,
     import_,
     plan,
@@ -73,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
         *critics,
         *evidence,
         recipe,
+        fetch_model,
         doctor,
     ):
         module.add_parser(commands)
