@@ -28,6 +28,7 @@ from text2grad.cli import (
     generate,
     import_,
     plan,
+    prepare,
     quickstart,
     recipe,
     rehearse,
@@ -75,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
         *evidence,
         recipe,
         fetch_model,
+        prepare,
         doctor,
     ):
         module.add_parser(commands)

@@ -1,2 +1,3 @@
 from .base import Options as Options
+from .passages import PASSAGE_FORMATS as PASSAGE_FORMATS, Passage as Passage, read_passages as read_passages
 from .registry import SOURCES as SOURCES, Account as Account, read_items as read_items, read_source as read_source
