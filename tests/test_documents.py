@@ -81,7 +81,10 @@ GIVEN = {
 TEXTS = {
     "steps=1_000": "steps=2",
 }
-ABSENT = {"VLLMRewardModel": ("vllm", 'pip install -e ".[train,vllm]"')}
+ABSENT = {
+    "ProseCritic": ("proselint", 'pip install -e ".[prose]"'),
+    "VLLMRewardModel": ("vllm", 'pip install -e ".[train,vllm]"'),
+}
 SHARED_RECORDS = 40  # of each file below ../shared
 STAND_INS = r"""
 set -euo pipefail

@@ -1,2 +1,3 @@
+from .prose_critic import ProseCritic as ProseCritic
 from .ruff_critic import RuffCritic as RuffCritic
 from .unit_tests import UnitTestCritic as UnitTestCritic
