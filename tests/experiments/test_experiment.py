@@ -17,6 +17,8 @@ from text2grad.experiments.experiment import RUN_SECONDS, Experiment
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.jobs import run_jobs
 from text2grad.experiments.records import read_records
+from text2grad.experiments.results.records import read_runs
+from text2grad.experiments.results.selection import missing_of_plan
 
 RECIPE = """
 [data]
@@ -170,6 +172,28 @@ def test_a_study_takes_the_tuning_of_another(tmp_path: Path) -> None:
     assert there["settings"] == best["settings"]
 
 
+def test_the_reward_models_runs_take_the_tuning_with_the_program(tmp_path: Path) -> None:
+    learned = STUDY.replace("[0, 1]", "[2]").replace('critic = "program"', 'tuned_in = "first"')
+    finish(experiment(tmp_path, STUDY + learned.replace('"dr_grpo"', '"frozen"')))
+    found = [one for one in read_records(tmp_path / "records") if one["critic"] == "reward_model"]
+    assert {one["method"] for one in found if one["purpose"] == "tuning"} == {"frozen"}
+    searched = ("optim.lr", "ppo.beta", "ppo.epochs", "ppo.gamma", "reward.positive")
+    evaluated = [one for one in read_records(tmp_path / "records") if one["purpose"] == "evaluation"]
+    best, again, there = (
+        {name: one["settings"].get(name) for name in searched} for one in evaluated if one["method"] == "text2grad"
+    )
+    assert best == again == there
+
+
+def test_some_lengths_have_fewer_seeds(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace('["text2grad", "dr_grpo"]', '["text2grad"]')
+    study += "lengths = [1, 2]\n[study.seeds_at]\n1 = [1]\n"
+    found = finish(experiment(tmp_path, study))
+    assert {(one[1], one[6]) for one in places(tmp_path)} == {(1, 1), (2, 0), (2, 1)}
+    assert found.amount(found.studies[0]).all_runs == 3
+    assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
+
+
 def test_only_one_study_and_what_it_needs(tmp_path: Path) -> None:
     study = STUDY.replace('"first"', '"second"').replace("[0, 1]", "[2]") + 'tuned_in = "first"\n'
     finish(experiment(tmp_path, STUDY + study, only=["second"]))
@@ -283,6 +307,9 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("trials = 3", 'settings = ["data.eval_examples=0"]'): "data.eval_examples = 0 leaves no held-out items",
         ("trials = 3", "trials = -1"): "study 'first': trials = -1: Input should be greater than or equal to 0",
         ("other_trials = 2", "[study.with_length]\n7 = []"): "study 'first': with_length names ['7'], which no run has",
+        ("other_trials = 2", "[study.seeds_at]\n7 = [0]"): "study 'first': seeds_at names ['7'], which no run has",
+        ("other_trials = 2", "lengths = [8]\n[study.seeds_at]\n8 = [0, 3]"): "seeds_at chooses among seeds = [0, 1], "
+        "and has 8: [0, 3]",
         ('critic = "program"', 'model = "x"'): 'set critic = "program", or leave model out',
     }.items(),
 )

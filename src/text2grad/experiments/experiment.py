@@ -11,7 +11,6 @@ its records where its directory is gone. The jobs of one seed are neighbours, so
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -235,7 +234,7 @@ class Experiment:
 
     def _evaluations(self, study: Study) -> Iterator[Evaluation]:
         """Yield the evaluations of a study, the methods of a seed beside one another."""
-        for seed, length, faults in product(study.seeds, study.lengths, study.faults):
+        for seed, length, faults in study.places():
             for method in study.methods:
                 for number, variant in enumerate(study.variants()):
                     yield Evaluation(study, method, length, faults, seed, variant, number)

@@ -31,6 +31,11 @@ def shown(group: Group) -> list[str]:
     return [name for name in (OURS, *rivals) if name in group.runs][:MOST_LINES]
 
 
+def learners(group: Group) -> list[str]:
+    """Return the shown methods that have a learning curve: those that sample responses in training."""
+    return [name for name in shown(group) if all(run.curve[-1]["rollouts"] for run in group.runs[name].values())]
+
+
 def learning_curves(groups: Sequence[Group]) -> bytes:
     """Return a panel of learning curves with bands for each condition."""
     return panels_png([_learning_curve(group) for group in groups], columns=2 if len(groups) > 1 else 1, size=_SIZE)
@@ -38,7 +43,7 @@ def learning_curves(groups: Sequence[Group]) -> bytes:
 
 def _learning_curve(group: Group) -> Draw:
     lines = []
-    for method in shown(group):
+    for method in learners(group):
         runs = group.runs[method]
         mean, low, high = band(runs)
         rollouts = mean_curve(runs, "rollouts").mean(axis=0)

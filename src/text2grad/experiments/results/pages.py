@@ -11,7 +11,7 @@ import numpy as np
 from text2grad.experiments.experiment_plan import Plan, load_plan
 from text2grad.experiments.results.blocks import filled
 from text2grad.experiments.results.bootstrap import DRAWS, Interval
-from text2grad.experiments.results.figures import against_length, kl_frontiers, learning_curves, words
+from text2grad.experiments.results.figures import against_length, kl_frontiers, learners, learning_curves, words
 from text2grad.experiments.results.markdown import (
     COMPARISONS,
     between,
@@ -146,11 +146,12 @@ def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequ
     page.parts += [_missing_runs(found, planned), _HOW_TO_READ]
     for series in _same_series(found):
         ends = [series[0], series[-1]] if len(series) > 1 else series
-        page.picture(
-            f"comparison-{_stem(series[0])}.png",
-            f"Learning curves of {series[0].condition.task}, means over seeds with 95 % bands",
-            partial(learning_curves, ends),
-        )
+        if with_curves := [group for group in ends if learners(group)]:
+            page.picture(
+                f"comparison-{_stem(series[0])}.png",
+                f"Learning curves of {series[0].condition.task}, means over seeds with 95 % bands",
+                partial(learning_curves, with_curves),
+            )
         for group in reversed(series):
             _compare(page, group, in_short=group not in ends)
         if series[-1].tuning.trials:

@@ -108,14 +108,16 @@ class Group:
         rivals = [name for name in self.runs if not is_variant(name) and (signal(name) == "number" or not number)]
         tuned = {name: trials[0].value for name, trials in self.tuning.trials.items() if not trials[0].error}
         known = {name: self.sign * tuned[name] for name in rivals if name in tuned}
-        if known:
+        critics = {self.tuning.where[name].critic for name in known}
+        if len(critics) == 1:
             how = "the best mean on the tuning items"
             unknown = [name for name in rivals if name not in tuned]
             return max(known, key=known.__getitem__), f"{how} ({len(unknown)} rivals not tuned)" if unknown else how
         if not rivals:
             return None, "no rival has a finished run"
         best = max(rivals, key=lambda name: self.sign * self.final(name))
-        return best, "the best mean on the evaluation's own items, because no tuning is recorded: too high by chance"
+        why = "the rivals were tuned with different critics" if critics else "no tuning is recorded"
+        return best, f"the best mean on the evaluation's own items, because {why}: too high by chance"
 
 
 def is_variant(method: str) -> bool:
@@ -189,12 +191,16 @@ def _differing(settings: Mapping[str, Any], others: Mapping[str, Any]) -> int:
 
 
 def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
-    """Return each method's trials of the task and critic: in the same condition if there are some, else the longest."""
-    fitting = [one for one in records if (one.task, one.critic) == (condition.task, condition.critic)]
+    """Return each method's trials of the task: in the same condition if there are some, else the longest.
 
-    def distance(one: Condition) -> tuple[bool, bool, bool, int]:
-        same = (one.recipe == condition.recipe, one.length == condition.length, one.faults == condition.faults)
-        return not same[0], not same[1], not same[2], -one.length
+    Trials with the same critic come first; without them, those with the other one (`tuned_in` of a plan).
+    """
+    fitting = [one for one in records if one.task == condition.task]
+
+    def distance(one: Condition) -> tuple[bool, bool, bool, bool, int]:
+        same_recipe, same_length = one.recipe == condition.recipe, one.length == condition.length
+        same_faults = one.faults == condition.faults
+        return one.critic != condition.critic, not same_recipe, not same_length, not same_faults, -one.length
 
     trials, where = {}, {}
     of_methods = _by(fitting, lambda record: record.method)
@@ -261,7 +267,7 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
     found = []
     for study in plan.study:
         mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
-        evaluations = len(study.seeds) * len(study.lengths) * len(study.faults) * len(study.variants())
+        evaluations = len(study.places()) * len(study.variants())
         lacking = []
         for method in study.methods:
             tuned = tuning_study(plan, study, method)
