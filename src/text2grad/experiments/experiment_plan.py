@@ -72,6 +72,12 @@ class Study(_Strict):
     """Tuning trials of a leading method; 0 evaluates the default settings."""
     other_trials: Seed = 6
     """Tuning trials of the other methods."""
+    confirm_seeds: Annotated[tuple[Seed, ...], Field(strict=False)] = ()
+    """Further seeds on which the best trials are run again; the mean over `tune_seed` and these chooses the best."""
+    confirmed: Annotated[int, Field(ge=1)] = 3
+    """Best trials of a leading method that are run again."""
+    other_confirmed: Annotated[int, Field(ge=1)] = 2
+    """Best trials of another method that are run again."""
     tuned_in: str = ""
     """Name of a study of the plan whose tuning of the same task is taken, for the methods that it has; of its studies
     the one with the same critic first."""
@@ -90,6 +96,8 @@ class Study(_Strict):
     def _apart(self) -> "Study":
         if self.tune_seed in self.seeds:
             raise ValueError(f"tune_seed = {self.tune_seed} is one of the seeds; tune on another")
+        if shared := sorted({*self.confirm_seeds} & {*self.seeds, self.tune_seed}):
+            raise ValueError(f"confirm_seeds = {list(self.confirm_seeds)}: {shared[0]} is used already; name another")
         if self.tune_eval_seed in [EVALUATION_ITEMS + seed for seed in self.seeds]:
             raise ValueError(
                 f"tune_eval_seed = {self.tune_eval_seed} chooses held-out items of an evaluation (its seed + "
@@ -101,7 +109,7 @@ class Study(_Strict):
         for name, named in (("with_length", self.with_length), ("seeds_at", self.seeds_at)):
             if set(named) - known:
                 raise ValueError(f"{name} names {sorted(set(named) - known)}, which no run has")
-        for name in ("methods", "seeds", "lengths", "faults"):
+        for name in ("methods", "seeds", "lengths", "faults", "confirm_seeds"):
             listed = getattr(self, name)
             if len(set(listed)) < len(listed):
                 raise ValueError(f"{name} = {list(listed)} names a value twice")
@@ -123,6 +131,11 @@ class Study(_Strict):
         if not METHODS[method].searched:
             return 0
         return self.trials if METHODS[method].leading else self.other_trials
+
+    def confirmations(self, method: str) -> list[tuple[int, int]]:
+        """Return the runs that confirm the best trials of a method: rank, from 0, and seed."""
+        ranks = min(self.confirmed if METHODS[method].leading else self.other_confirmed, self.trials_of(method))
+        return list(product(range(ranks), self.confirm_seeds))
 
     def variants(self) -> list[dict[str, Any]]:
         """Return the combinations of varied settings, one empty if nothing varies."""

@@ -121,6 +121,7 @@ METHODS: Mapping[str, Method] = {
         "Text2Grad, group baseline",
         (*GROUP, "ppo.baseline=group"),
         ("lr", "beta", "epochs", "gamma", "group_size", "positive"),
+        leading=True,
     ),
     "dpo": _rival(
         "DPO",

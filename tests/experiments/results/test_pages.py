@@ -105,6 +105,22 @@ def test_rivals_tuned_with_different_critics_are_not_ranked_by_their_tuning() ->
     )
 
 
+@pytest.mark.parametrize(("of_group", "ours"), [(0.95, "text2grad_group"), (0.85, "text2grad")])
+def test_the_spans_that_are_compared_are_the_best_on_the_tuning_items(of_group: float, ours: str) -> None:
+    values = {"text2grad": 0.9, "text2grad_group": 0.93, "grpo": 0.8, "ilf": 0.99}
+    made = study(values, lengths=(8,))
+    tuned = [one for name in values for one in trials(name, [{"text2grad_group": of_group}.get(name, values[name])])]
+    (group,) = groups([*made, *tuned])
+    assert group.ours == ours
+    page = text_of(result_pages([*made, *tuned]), "comparison.md")
+    named = METHODS[ours].label
+    assert f"{named} ends below the strongest rival, ILF, perfect refiner (the best mean" in page
+    assert f"{named} ends above the strongest rival that learns from numbers, one number, GRPO (the best mean" in page
+    better = "On the tuning items Text2Grad, group baseline is better than Text2Grad."
+    assert (better in page) == (ours == "text2grad_group")
+    assert "ILF, perfect refiner read the critique's text" in page
+
+
 def test_unpaired_methods_and_reruns_are_told() -> None:
     made = [*study({"text2grad": 0.9}), *study({"grpo": 0.8}, start="other")]
     again = record("text2grad", 0, study="again", machine={"cpu": "another"}, items=[0.5] * 40)

@@ -45,14 +45,16 @@ class Trial(NamedTuple):
     Attributes:
         number: of the trial.
         settings: "section.key" → value, where it differs from the base recipe.
-        value: on the tuning items.
+        value: on the tuning items, the mean over its seeds.
         error: message of a run that failed; "" for none. A failed trial is the worst.
+        seeds: number of seeds; more than one for the best trials, where the plan confirms them.
     """
 
     number: int
     settings: Mapping[str, Any]
     value: float
     error: str = ""
+    seeds: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,16 @@ class Group:
     def best(self) -> float:
         """Return the best value of the metric."""
         return 0.0 if self.sign < 0 else 1.0
+
+    @property
+    def ours(self) -> str:
+        """Return the leading method with spans that has the best value on the tuning items, as rivals are chosen."""
+        leading = [name for name, one in METHODS.items() if one.leading and is_variant(name) and name in self.runs]
+        trials = {name: self.tuning.trials[name][0] for name in leading if name in self.tuning.trials}
+        critics = {self.tuning.where[name].critic for name in trials}
+        if len(trials) < len(leading) or len(critics) > 1:
+            return OURS
+        return max(trials, key=lambda name: self.sign * trials[name].value, default=OURS)
 
     def final(self, method: str) -> float:
         """Return the mean over seeds of the final values."""
@@ -209,9 +221,16 @@ def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
         where[method] = min(of_conditions, key=distance)
         runs = of_conditions[where[method]]
         sign = -1 if lower_is_better(runs[0].metric) else 1
-        made = [Trial(run.trial or 0, run.settings, run.curve[-1]["value"], run.error) for run in runs]
-        trials[method] = sorted(made, key=lambda trial: (trial.error != "", -sign * trial.value, trial.number))
+        made = [_trial(of_seeds) for of_seeds in _by(runs, lambda run: (run.study, run.trial)).values()]
+        trials[method] = sorted(made, key=lambda one: (one.error != "", -one.seeds, -sign * one.value, one.number))
     return Tuning(trials, where)
+
+
+def _trial(runs: Sequence[Record]) -> Trial:
+    """Return a trial with the mean over the seeds on which it was run."""
+    errors = [run.error for run in runs if run.error]
+    value = fmean(run.curve[-1]["value"] for run in runs)
+    return Trial(runs[0].trial or 0, runs[0].settings, value, errors[0] if errors else "", len(runs))
 
 
 def edges(tuning: Tuning, method: str) -> list[str]:
@@ -273,7 +292,7 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
             tuned = tuning_study(plan, study, method)
             done = sum(one.purpose == "evaluation" for one in mine if one.method == method)
             tried = sum((one.method, one.purpose) == (method, "tuning") for one in mine)
-            trials = tuned.trials_of(method) if tuned is study else 0
+            trials = tuned.trials_of(method) + len(tuned.confirmations(method)) if tuned is study else 0
             if done < evaluations:
                 more = f" and {tried} of {trials} trials" if tried < trials else ""
                 lacking.append(f"{label(method)} {done} of {evaluations} evaluations{more}")
