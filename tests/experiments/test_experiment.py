@@ -141,8 +141,8 @@ def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
     assert found.amount(found.studies[0]).trials == 0
     assert experiment(tmp_path, study).jobs() == {}
     (group,) = groups(read_runs(tmp_path / "records"))
-    assert [(one.number, one.seeds) for one in group.tuning.trials["text2grad"]][0] == (second["trial"], 3)
-    assert group.tuning.trials["text2grad"][-1].number == first["trial"]
+    best, *_, worst = group.tuning.trials["text2grad"]
+    assert (best.number, best.seeds, worst.number) == (second["trial"], 3, first["trial"])
     assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
 
 
