@@ -137,8 +137,8 @@ def _problems(row: Row, name: str) -> Iterator[Problem]:
         made = item.made
         if isinstance(made, Annotation):
             reference = row.words("ideal_human_summary") if name == "slf5k" else ""
-            told = ((made.response, made.critique.feedback),)
-            yield Problem(Example(made.prompt, reference or None), told, "")
+            example = Example(made.prompt, reference or None)
+            yield Problem(example, ((made.response, made.critique.feedback),), "")
             continue
         meta, responses = dict(made.meta), []
         rejected, response = meta.pop("rejected", ""), meta.pop("response", None)
