@@ -51,7 +51,7 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
     if not data.task and not data.train:
         raise ConfigError("[data] names neither a task nor a train file; set one of them")
     task = recipe_task(recipe)
-    if task is not None:
+    if task is not None and not data.train:
         return task.train(data.examples, recipe.run.seed)[:limit]
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:

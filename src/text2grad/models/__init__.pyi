@@ -43,6 +43,7 @@ from .measured_training import (
     train_measured as train_measured,
     train_saved as train_saved,
 )
+from .packaged import fetch_packaged as fetch_packaged
 from .policy import (
     PolicyWithValue as PolicyWithValue,
     Reference as Reference,

@@ -1,2 +1,3 @@
+from .preferences import preferences_by_tests as preferences_by_tests
 from .ruff_critic import RuffCritic as RuffCritic
 from .unit_tests import UnitTestCritic as UnitTestCritic
