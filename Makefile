@@ -11,7 +11,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,tune,gguf,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,tune,gguf,prose,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in seven minutes without a GPU
@@ -49,6 +49,7 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/reward_decode.py --peer --json docs/results/reward_decode.json
 	$(BIN)/python benchmarks/annotate.py --json docs/results/annotate.json
 	$(BIN)/python benchmarks/plan.py --json docs/results/plan.json
+	$(BIN)/python benchmarks/shared_prompts.py --json docs/results/shared_prompts.json
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,13 +3,17 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import ConfigError
+from text2grad.feedback.records import read_annotations
+from text2grad.tasks.grounded.critic import GroundedCritic
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Example
 
 NAMES = ("Ana", "Bo", "Cy", "Dan", "Eve", "Flo", "Gus", "Hal")
 TOWNS = ("Lyon", "Oslo", "Rome", "Bonn")
@@ -126,6 +130,46 @@ def test_the_task_trains_with_its_critic_and_is_measured_by_its_metric(place: Pa
     asked = {row["prompt"] for row in first["responses"]}
     held_out = [json.loads(line) for line in (tmp_path / "data" / "held_out.jsonl").read_text("utf-8").splitlines()]
     assert asked <= {line["prompt"][0]["content"] for line in held_out}
+
+
+def test_its_program_annotates_samples_for_a_reward_model(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(place, tmp_path / "data")
+    recipe = tmp_path / "my.toml"
+    recipe.write_text(RECIPE.format(data=tmp_path / "data", model=place / "model", out=tmp_path / "run"), "utf-8")
+    out = tmp_path / "annotations"
+    command = ["annotate", str(recipe), "--out", str(out), "--own-critic", "--limit", "5"]
+    assert main([*command, "--samples", "2"]) == 0
+    annotations = read_annotations(out / "annotations.jsonl")
+    assert len(annotations) == 10
+    assert [one.prompt for one in annotations[:5]] == [one.prompt for one in annotations[5:]]
+    assert len({one.response for one in annotations}) > 5  # two responses to each prompt
+    passages = {line["prompt"][0]["content"]: line["meta"] for line in read_lines(tmp_path / "data" / "train.jsonl")}
+    for one in annotations:
+        example = Example(one.prompt, meta=passages[one.prompt])
+        assert GroundedCritic()([example], [one.response])[0].spans == one.critique.spans
+    assert sum(len(one.critique.spans) for one in annotations) > 0
+    before = (out / "responses.jsonl").read_bytes()
+    assert main([*command, "--samples", "3"]) == 0  # goes on from the responses of before
+    assert (out / "responses.jsonl").read_bytes().startswith(before)
+    assert len(read_annotations(out / "annotations.jsonl")) == 15
+    for more, words in (
+        (
+            ("--max-cost", "1", "--set", "annotate.input_price=1"),
+            "belong to a server; leave them out with --own-critic",
+        ),
+        (("--set", "data.task=''"), "the recipe names no critic in Python"),
+    ):
+        capsys.readouterr()
+        assert main([*command, *more]) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+    assert main(["annotate", str(recipe), "--samples", "2"]) == 2
+    assert "--samples belongs to --own-critic" in capsys.readouterr().err
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def test_the_task_needs_a_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from .cached import CachedCritic as CachedCritic
 from .programs import (
+    ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,
     UnitTestCritic as UnitTestCritic,
     preferences_by_tests as preferences_by_tests,

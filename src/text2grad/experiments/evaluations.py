@@ -34,7 +34,7 @@ from text2grad.experiments.metric import WAY_OUT, Metric, measure
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
-from text2grad.models import collate, make_rollouts, sample, step_uniforms
+from text2grad.models import make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import Text2GradTrainer, gae, response_records, token_rewards, total_rewards, whiten
@@ -218,11 +218,11 @@ class Evaluations:
     ) -> dict[str, Any]:
         """Return numbers per token, each [B, T]: KL (k1) and logp_ref; reward, value and advantage of the judged B."""
         trainer, ppo = self.trainer, self.trainer.recipe.ppo
-        batch = collate(rollouts, pad_id=trainer.pad_id, device=trainer.accelerator.device)
+        batch = trainer.collate(rollouts)
         scores = trainer.score(batch, kl="k1")
         if not critiques:
             return {"kl": scores.kl, "logp_ref": scores.logp_ref}
-        first = collate(rollouts[: len(critiques)], pad_id=trainer.pad_id, device=trainer.accelerator.device)
+        first = trainer.collate(rollouts[: len(critiques)])
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
         texts = [rollout.response for rollout in rollouts[:rows]]

@@ -77,3 +77,4 @@ from .randomness import (
     step_uniforms as step_uniforms,
 )
 from .sampling import decode_greedily as decode_greedily, make_rollouts as make_rollouts, sample as sample
+from .shared_prefix import can_share_prompts as can_share_prompts

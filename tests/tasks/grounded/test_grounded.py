@@ -59,6 +59,8 @@ def judged(response: str, **changes: Any) -> tuple[Critique, list[tuple[str, str
             "Clever wizards painted wonderful golden towers.",
             [("Clever wizards painted wonderful golden towers", "neg")],
         ),
+        ("Additionally, Ruiz wrote it.", [("Ruiz", "pos")]),
+        ("1. It was long.\n2. It was in Lyon in 2.", [("Lyon", "pos"), ("2", "neg")]),
         ("", []),
     ],
 )
@@ -79,6 +81,14 @@ def test_the_words_quote_each_piece_and_state_the_truth() -> None:
     [silent] = GroundedCritic(truths=False)([example()], [response])
     assert silent.spans == critique.spans
     assert silent.feedback == re.sub(r" It says: The bridge[^.]*1185\.", "", critique.feedback)
+
+
+@pytest.mark.parametrize(
+    ("passage", "word", "label"),
+    [("He left Italy.", "Italian", "pos"), ("He left China.", "Chinese", "pos"), ("He left Peru.", "Chinese", "neg")],
+)
+def test_a_people_is_known_by_its_country(passage: str, word: str, label: str) -> None:
+    assert judged(f"He saw an {word} there.", passage=passage, question="")[1] == [(word, label)]
 
 
 @pytest.mark.parametrize(

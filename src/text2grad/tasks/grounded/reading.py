@@ -1,15 +1,16 @@
 """The critic's reading of an answer beside its passage: names, numbers and clauses, each supported or not.
 
 A name is a run of capitalized words ("Bank of England"). Its words must stand in passage or question, and neighbours
-must stand close together there. A number is written in digits or as a word from "two" on. A clause is a claim if it has
+must stand close together there. A number is written in digits or as a word from "three" on;
+the numbers of a list are none. A clause is a claim if it has
 at least three content words; it is supported if nearly all of their stems are in the passage, and unsupported if
 hardly any is.
 """
 
-import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from text2grad.tasks.grounded.sentences import sentence_ranges
@@ -24,28 +25,30 @@ _TOKEN = re.compile(r"\d+(?:[.,:/]\d+)*(?:st|nd|rd|th|s|%)?|[^\W\d_]+(?:['’-][
 _CLAUSE = re.compile(r"[,;:()–—](?=\s|\Z)|\s(?=(?:and|but|which|who|while|because|where|when|although)\s)")
 _GAP = re.compile(r"(?:\.?\s|-|\s(?:of|the|of the|de|van|von|la|le|for|in the|and the|&)\s)\Z")
 _POSSESSIVE = re.compile(r"['’]s?\Z")
+_PEOPLE = re.compile(r"(?:ese|ians?|ish|ans?|i)\Z")  # Chinese, Italians, Spanish, Americans, Iraqi
 _ENDINGS = ("ations", "ation", "ingly", "edly", "ing", "ies", "ed", "es", "ly", "er", "or", "s", "e", "y")
-_FROM_TWO = """
-two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+_FROM_THREE = """
+three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
 nineteen twenty
 """
-_NUMBERS = {word: str(value) for value, word in enumerate(_FROM_TWO.split(), start=2)}
+_NUMBERS = {word: str(value) for value, word in enumerate(_FROM_THREE.split(), start=3)}
 _NUMBERS |= {"thirty": "30", "forty": "40", "fifty": "50", "hundred": "100", "thousand": "1000", "million": "1000000"}
 
 # Words that carry no claim: function words, and words about the passage itself.
 _WITHOUT_CONTENT = """
-a about above according across after again against all almost along also although always am among an and another any
-anyone anything are around article as at author away be became because become been before being below between both but
-by called came can come could did do does doing done down during each either else ever every few find for found from
-further gave get give given go goes going gone got had has have having he her here hers herself him himself his how
-however i if in include included includes including indeed information instead into is it its itself just kind known
-later less like made main make makes many may me mean means mention mentioned mentions might more most much must my
-near neither never next no nor not nothing now of off often on once one only onto or other others our out over own
-part passage passages per perhaps quite rather said same say says see seem seems several she should show shows since
-so some something sometimes states stated still such take taken text than that the their them themselves then there
-therefore these they thing things this those though through thus to together too took toward towards under until up
-upon us use used using very via was we well went were what whatever when where whether which while who whom whose why
-will with within without would yes yet you your
+a about above according across additional additionally after again against all almost along also although always am
+among an and another answer any anyone anything are around article as at author away based be became because become
+been before being below between both but by called came can come concise context could describe describes details did
+do does doing done down during each either else ever every few find following for found from further gave get give
+given go goes going gone got had has have having he her here hers herself him himself his how however i if in include
+included includes including indeed information instead into is it its itself just key kind known later less like made
+main make makes many may me mean means mention mentioned mentions might more most much must my near neither never next
+no nor not nothing now of off often on once one only onto or other others our out over own part passage passages per
+perhaps provide provided provides question quite rather said same say says see seem seems several she should show
+shows since so some something sometimes stated states still such summary take taken text texts than that the their
+them themselves then there therefore these they thing things this those though through thus to together too took
+toward towards under until up upon us use used using very via was we well went were what whatever when where whether
+which while who whom whose why will with within without would yes yet you your
 """
 _EMPTY = frozenset(_WITHOUT_CONTENT.split())
 
@@ -75,7 +78,7 @@ class Source:
         places: key → positions among the words.
         stems: of all words.
         numbers: values of all numbers.
-        capitals: keys of words that are capitalized inside a sentence and nowhere written small.
+        capitals: keys of words that are capitalized inside a sentence or begin a name, and are nowhere written small.
     """
 
     text: str
@@ -99,7 +102,13 @@ def read_source(passage: str, question: str) -> Source:
         for key in {word.key, *word.key.split("-")}:
             places.setdefault(key, []).append(number)
     first = {next(iter(words_of(text, start, end)), Word(-1, -1, "")).start for start, end in sentence_ranges(text)}
-    large = {word.key for word in words if text[word.start].isupper() and word.start not in first}
+    capital = [text[word.start].isupper() for word in words]
+    before = [*(_GAP.fullmatch(text, left.end, right.start) for left, right in pairwise(words)), None]
+    large = {
+        word.key
+        for n, word in enumerate(words)
+        if capital[n] and (word.start not in first or (before[n] and capital[n + 1]))
+    }
     small = {word.key for word in words if text[word.start].islower()}
     numbers = {value for word in words for value in [_value(text[word.start : word.end])] if value}
     stems = frozenset(stem(part) for word in words for part in (word.key, *word.key.split("-")))
@@ -149,12 +158,10 @@ def _facts(source: Source, response: str, start: int, end: int) -> Iterator[Pass
     words = words_of(response, start, end)
     run: list[Word] = []
     for number, word in enumerate(words):
-        text = response[word.start : word.end]
-        if value := _value(text):
+        value = "" if _counts_lines(response, word) else _value(response[word.start : word.end])
+        if value:
             yield Passed("right" if value in source.numbers else "absent", word.start, word.end)
-        if not _may_be_name(
-            source, text, first=number == 0, follower=words[number + 1 : number + 2], response=response
-        ):
+        if not (_begins_name(source, response, words) if number == 0 else _may_be_name(response, word)):
             continue
         if run and not _GAP.fullmatch(response, run[-1].end, word.start):
             yield _name(source, run)
@@ -164,37 +171,49 @@ def _facts(source: Source, response: str, start: int, end: int) -> Iterator[Pass
         yield _name(source, run)
 
 
-def _may_be_name(source: Source, text: str, *, first: bool, follower: list[Word], response: str) -> bool:
-    """Whether a word is part of a name; a sentence's first word has a capital letter anyway."""
-    key = _key(text)
-    if not text[0].isupper() or key in _EMPTY or _value(text):
+def _counts_lines(response: str, word: Word) -> bool:
+    """Whether a number is the number of a line in a list, such as "2." at its beginning."""
+    before = response[: word.start].rpartition("\n")[2].strip()
+    return before in ("", "-", "*") and response[word.end : word.end + 2] in (". ", ") ")
+
+
+def _may_be_name(response: str, word: Word) -> bool:
+    return response[word.start].isupper() and word.key not in _EMPTY and word.key not in _NUMBERS
+
+
+def _begins_name(source: Source, response: str, words: list[Word]) -> bool:
+    """Whether the first word of a sentence, which has a capital letter anyway, is part of a name."""
+    first, following = words[0], words[1:2]
+    if not _may_be_name(response, first):
         return False
-    if not first:
-        return True
-    before_name = bool(follower) and response[follower[0].start].isupper() and follower[0].key not in _EMPTY
-    return (
-        key in source.capitals
-        or (before_name and stem(key) not in source.stems)
-        or (before_name and key in source.places)
+    goes_on = any(
+        _GAP.fullmatch(response, first.end, word.start) and _may_be_name(response, word) for word in following
     )
+    return first.key in source.capitals or (goes_on and stem(first.key) not in source.stems)
 
 
 def _name(source: Source, run: list[Word]) -> Passed:
-    absent = [word for word in run if word.key not in source.places and not _parts_known(source, word.key)]
+    absent = [word for word in run if not _is_known(source, word.key)]
     if absent:
         return Passed("absent", absent[0].start, absent[-1].end)
-    apart = any(not _close(source, left.key, right.key) for left, right in itertools.pairwise(run))
+    apart = any(not _close(source, left.key, right.key) for left, right in pairwise(run))
     return Passed("joined" if apart else "right", run[0].start, run[-1].end)
 
 
-def _parts_known(source: Source, key: str) -> bool:
+def _is_known(source: Source, key: str) -> bool:
+    """Whether a word of a name is in the source: itself, all its parts, or a country where it names the people."""
     parts = key.split("-")
-    return len(parts) > 1 and all(part in source.places for part in parts)
+    if all(part in source.places for part in parts):
+        return True
+    country = _PEOPLE.sub("", key)
+    return country != key and len(country) >= 4 and any(place.startswith(country) for place in source.places)
 
 
 def _close(source: Source, left: str, right: str) -> bool:
     """Whether two words stand close together in the source, in any order ("May 2" and "2 May")."""
-    lefts, rights = (source.places.get(key.split("-")[0], []) for key in (left, right))
+    lefts, rights = (source.places.get(key.split("-")[0]) for key in (left, right))
+    if lefts is None or rights is None:
+        return True  # a people of a country that is named
     return any(abs(one - other) <= CLOSE for one in lefts for other in rights)
 
 
