@@ -1,4 +1,9 @@
 from .cached import CachedCritic as CachedCritic
-from .programs import ProseCritic as ProseCritic, RuffCritic as RuffCritic, UnitTestCritic as UnitTestCritic
+from .programs import (
+    ProseCritic as ProseCritic,
+    RuffCritic as RuffCritic,
+    UnitTestCritic as UnitTestCritic,
+    preferences_by_tests as preferences_by_tests,
+)
 from .sandbox import Sandbox as Sandbox, run_tests as run_tests
 from .servers import LLMCritic as LLMCritic
