@@ -111,7 +111,7 @@ def test_a_finished_run_resumed_keeps_its_evaluations(start: Path, tmp_path: Pat
         ([], "[model] path is not set; set it, or give --model PATH"),
         (
             ["--model", "x", "--set", "data.task=stores"],
-            "there is no built-in task 'stores'; tasks: code, qa, stories, summarization",
+            "there is no built-in task 'stores'; tasks: code, grounded, qa, stories, summarization",
         ),
         (["--model", "x", "--set", "ppo.gama=1"], 'Did you mean "gamma"?'),
         (["--model", "x", "--critic", "nowhere:critic"], "critic 'nowhere:critic' cannot be loaded"),
