@@ -15,6 +15,7 @@ from text2grad.config.recipe import Recipe
 from text2grad.errors import ModelError
 from text2grad.experiments.recipe_run import run_recipe
 from text2grad.feedback.critic import annotate
+from text2grad.models import sampling, shared_prefix
 from text2grad.models.adapters import CRITIC_ADAPTER, adapter_parameters, with_lora
 from text2grad.models.batch import collate
 from text2grad.models.fine_tuning import FineTuning
@@ -114,6 +115,26 @@ def test_a_shared_critic_writes_what_it_writes_alone_and_the_policy_is_the_same_
     for found in (loaded, after):
         assert all(torch.equal(one, other) for one, other in zip(before, found, strict=True))
     assert [name for name, p in policy.named_parameters() if p.requires_grad] == trainable
+
+
+def test_a_shared_critic_of_several_responses_to_one_prompt_writes_what_it_writes_alone(
+    phases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def prefill(*args: Any) -> Any:
+        found.append(shared_prefix.prefill(*args))
+        return found[-1]
+
+    monkeypatch.setattr(sampling, "prefill", prefill)
+    asked = [Example(" ".join(WORDS))] * len(RESPONSES)
+    alone = GenerativeRewardModel.load(phases / "critic")
+    critic = GenerativeRewardModel.load(phases / "critic", model=add_role(policy_on(phases), phases / "critic"))
+    assert critic.write(asked, RESPONSES) == alone.write(asked, RESPONSES)
+    shared, own = found
+    assert shared is not None  # the prompt was read once, with the critic's adapter
+    torch.testing.assert_close(shared.cache.layers[0].keys, own.cache.layers[0].keys)
+    torch.testing.assert_close(shared.cache.layers[0].values, own.cache.layers[0].values)
 
 
 def test_one_base_is_in_memory(phases: Path) -> None:

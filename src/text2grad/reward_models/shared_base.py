@@ -55,6 +55,11 @@ class AdapterRole:
         self.shared.eval()
         return self
 
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        """Run a forward pass with this role's adapter, as the shared beginning of several prompts needs."""
+        with adapter_active(self.shared, self.adapter):
+            return self.shared(*args, **settings)
+
     def generate(self, *args: Any, **settings: Any) -> Any:
         """Decode with this role's adapter."""
         with adapter_active(self.shared, self.adapter):

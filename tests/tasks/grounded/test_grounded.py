@@ -60,6 +60,7 @@ def judged(response: str, **changes: Any) -> tuple[Critique, list[tuple[str, str
             [("Clever wizards painted wonderful golden towers", "neg")],
         ),
         ("Additionally, Ruiz wrote it.", [("Ruiz", "pos")]),
+        ("So Ruiz met Ruiz. Then Zorn met Zorn.", [("Ruiz", "pos"), ("Zorn", "neg"), ("Zorn", "neg")]),
         ("1. It was long.\n2. It was in Lyon in 2.", [("Lyon", "pos"), ("2", "neg")]),
         ("", []),
     ],

@@ -129,9 +129,14 @@ def read_answer(source: Source, response: str) -> Iterator[tuple[tuple[int, int]
         for clause in _clauses(response, start, end):
             inside = [fact for fact in facts if clause[0] <= fact.start < clause[1]]
             found += _clause(source, response, clause, inside)
-        kept = [one for one in found if one.kind != "right" or response[one.start : one.end].casefold() not in praised]
-        praised |= {response[one.start : one.end].casefold() for one in kept if one.kind == "right"}
-        yield (start, end), sorted(kept, key=lambda one: one.start)
+        kept: list[Passed] = []
+        for one in sorted(found, key=lambda one: one.start):
+            fact = response[one.start : one.end].casefold()
+            if one.kind != "right" or fact not in praised:
+                kept.append(one)
+            if one.kind == "right":
+                praised.add(fact)
+        yield (start, end), kept
 
 
 def stem(key: str) -> str:
