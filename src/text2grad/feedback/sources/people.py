@@ -1,4 +1,4 @@
-r"""Feedback of people: Fine-Grained RLHF, MQM, ILF.
+r"""Feedback of people: Fine-Grained RLHF, MQM, ILF, FaithBench.
 
 qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1"; missing content stays in words.
 mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("source", "target", "ratings": {rater:
@@ -6,19 +6,24 @@ mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("sour
               error and each row is one error. One annotation per rater; errors marked in the source have no span.
 ilf           Imitation learning from language feedback on code (arXiv 2303.16749): words about a program, and the
               program as corrected by the same person; the changes become spans.
+faithbench    FaithBench (arXiv 2410.13210): parts of summaries that their source does not support, each with a reason.
+              One annotation per annotator; a summary in which nobody marked anything has one without spans.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from text2grad.feedback.qa_feedback import read_qa_record
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critique, quoted, unjudged
+from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Meaning, Row, critique, quoted, unjudged
 from text2grad.feedback.sources.changes import changed_spans
 from text2grad.types import Critique, Span
 
+FAITHBENCH_PROMPT = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: {}"
+FAITHBENCH_LABELS: Mapping[str, Meaning] = {"unwanted": "negative", "benign": "ignore", "questionable": "ignore"}
+MARKED_TWICE = "marked twice at the same place: one span, both in words"
 _SIDES = ("source", "target")
 _SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
 _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
@@ -30,7 +35,7 @@ def read_qa_feedback(row: Row) -> Iterator[Item]:
     feedback = row.record["feedback"]
     missing = [Loss(NO_PLACE, entry["error type"]) for entry in feedback["missing-info"]]
     merged = len(feedback["errors"]) - len(found.spans)
-    doubled = [Loss("marked twice at the same place: one span, both in words")] * merged
+    doubled = [Loss(MARKED_TWICE)] * merged
     yield Item(Annotation(question, prediction, found), (*missing, *doubled), len(missing))
 
 
@@ -50,7 +55,7 @@ def read_mqm(row: Row) -> Iterator[Item]:
             if span is None:
                 losses.append(Loss(NO_PLACE, line))
             elif span in spans:
-                losses.append(Loss("marked twice at the same place: one span, both in words", line))
+                losses.append(Loss(MARKED_TWICE, line))
             else:
                 spans.append(span)
         missing = sum(loss.reason == NO_PLACE for loss in losses)
@@ -115,6 +120,46 @@ def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
         text += before + marked
         places += [(len(text) - len(marked), len(text))] if marked else []
     return text, places
+
+
+def read_faithbench(row: Row) -> Iterator[Item]:
+    """Yield the annotation of each annotator of one summary.
+
+    A mark has labels, "Unwanted" (or a kind of it, "Unwanted.Intrinsic" or "Unwanted.Extrinsic"), "Questionable" or
+    "Benign"; it is negative if one of them is. `options.labels` gives another meaning to a label.
+    """
+    source, summary = row.text("source"), row.text("summary")
+    prompt = FAITHBENCH_PROMPT.format(source.strip())
+    marks = row.listed("annotations")
+    if not all(isinstance(mark, dict) and isinstance(mark.get("labels"), list) for mark in marks):
+        raise row.bad('"annotations" must be a list of objects with "labels"')
+    if not marks:
+        yield Item(Annotation(prompt, summary, critique([], [])))
+    for _, of_one in groupby(sorted(marks, key=lambda mark: str(mark.get("annotator"))), lambda m: m.get("annotator")):
+        lines, spans, losses = list[str](), list[Span](), list[Loss]()
+        for mark in of_one:
+            labels = [str(label) for label in mark["labels"]]
+            place = row.span(mark.get("start"), mark.get("end"), "negative", summary)
+            quote, note = quoted(summary[place.start : place.end]), str(mark.get("note") or "").strip()
+            told = f"{', '.join(labels)}: {quote} {note}".strip()
+            meanings = {_meaning_of(row, label.partition(".")[0]) for label in labels}
+            if meanings <= {"ignore"}:
+                losses.append(Loss("marks that are neither positive nor negative by their labels", told))
+                continue
+            lines.append(told)
+            span = Span(place.start, place.end, "negative" if "negative" in meanings else "positive")
+            if span in spans:
+                losses.append(Loss(MARKED_TWICE, told))
+            else:
+                spans.append(span)
+        yield Item(Annotation(prompt, summary, critique(lines, spans)), tuple(losses))
+
+
+def _meaning_of(row: Row, label: str) -> Meaning:
+    meaning = row.options.labels.get(label) or FAITHBENCH_LABELS.get(label.lower())
+    if meaning is None:
+        raise row.bad(f"label {label!r} has no known meaning; give it one, such as --label {label}=negative")
+    return meaning
 
 
 def read_ilf(row: Row) -> Iterator[Item]:
