@@ -23,8 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from text2grad.critics.sandbox.sandbox import Sandbox, SandboxError, run_tests
-from text2grad.critics.sandbox.worker import Isolation
+from text2grad.sandbox.sandbox import Sandbox, SandboxError, run_tests
+from text2grad.sandbox.worker import Isolation
 
 PROGRAM = '''
 def runs(numbers):

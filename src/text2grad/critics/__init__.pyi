@@ -1,4 +1,3 @@
 from .cached import CachedCritic as CachedCritic
 from .programs import RuffCritic as RuffCritic, UnitTestCritic as UnitTestCritic
-from .sandbox import Sandbox as Sandbox, run_tests as run_tests
 from .servers import LLMCritic as LLMCritic

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-Isolation = Literal["bwrap", "unshare", "process"]
+Isolation = Literal["bwrap", "unshare", "landlock", "process"]
 
 TMP_BYTES = 32 * 2**20  # size of a program's /tmp
 START_S = 30.0  # time limit for a worker to become ready
@@ -97,6 +97,9 @@ def command(isolation: Isolation, directory: str) -> list[str]:
             raise StartError(f"Python is installed in /tmp ({python}), where programs have a directory of their own")
         places = {path: place_of(path) for path in binds}
         settings["root"] = {"new": directory, "binds": places, "links": links, "tmp_bytes": TMP_BYTES}
+    elif isolation == "landlock":
+        prefix, settings["site"] = [], site
+        settings["files"] = {"readable": binds, "writable": directory}
     else:
         prefix = []
     return [*prefix, python, "-s", "-S", "-P", "-c", START, home, json.dumps(settings)]
@@ -147,21 +150,21 @@ class Worker:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def send_job(self, program: str, tests: str, *, timeout_s: float, memory_mb: int) -> bool:
-        """Send a program and its tests; return False if the worker had ended before."""
-        limits = {"timeout_s": timeout_s, "memory_mb": memory_mb}
+    def send_job(self, request: dict[str, Any], program: bytes, tests: bytes) -> bool:
+        """Send a request with a program and its tests; return False if the worker had ended before."""
+        message = json.dumps({**request, "sizes": {"program": len(program), "tests": len(tests)}}).encode("ascii")
         try:
-            self._send({"program": program, **limits})
+            self._send(len(message).to_bytes(4, "big") + message)
         except OSError:
             return False
         with contextlib.suppress(OSError):  # the worker ended with the program; `read` reports that
+            self._send(program)
             self._send(tests)
         return True
 
-    def _send(self, message: dict[str, Any] | str) -> None:
+    def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        data = json.dumps(message).encode("ascii")
-        rest = memoryview(len(data).to_bytes(4, "big") + data)
+        rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._process.stdin.fileno(), rest) :]
 
@@ -171,8 +174,8 @@ class Worker:
         Raises:
             EOFError: if the worker has ended, or sent data that breaks the protocol.
         """
-        data = os.read(self.fileno(), 65536)
-        self._inbox += data  # at most about 60 kB: the worker bounds the output
+        data = os.read(self.fileno(), 2**20)
+        self._inbox += data  # the worker bounds the output
         size = 4 + int.from_bytes(self._inbox[:4], "big")
         if not data or len(self._inbox) > size > 4:
             raise EOFError
