@@ -6,6 +6,7 @@ The answer depends on the tests alone. A program cannot bring its tests into the
 import ast
 import builtins
 import re
+import symtable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ class Plan(NamedTuple):
         functions: names of the test functions to call, in order.
         wanted: names that the program may provide.
         free: names that the tests use and do not define.
+        classes: whether they make objects of the program's classes, by a name such as `Stack`.
         shared: why they must be in one process with the program; "" if they need not.
     """
 
@@ -45,6 +47,7 @@ class Plan(NamedTuple):
     functions: list[str]
     wanted: list[str]
     free: list[str]
+    classes: bool
     shared: str
 
 
@@ -60,17 +63,23 @@ def plan(tests: str) -> Plan:
     if not any(isinstance(node, ast.Assert | ast.Raise | ast.Call) for node in nodes):
         raise ValueError("the tests hold no assertion and no call: no program could fail them")
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    names = _Names(nodes)
-    wanted = names.loaded | names.from_solution
-    if names.free or names.from_solution or names.solution:
-        wanted -= BUILTINS - names.from_solution
+    names = _Names(tests, nodes)
     return Plan(
         _needs_pytest(nodes, functions, names.imported),
         [node.name for node in functions],
-        sorted(wanted),
+        sorted(names.wanted),
         sorted(names.free),
+        any(isinstance(node, ast.Call) and _is_class_name(node.func, names) for node in nodes),
         _why_shared(nodes, names),
     )
+
+
+def _is_class_name(called: ast.expr, names: "_Names") -> bool:
+    """Tell whether a called name is one of the program, and looks like that of a class."""
+    if isinstance(called, ast.Attribute):
+        owner, name = getattr(called.value, "id", None), called.attr
+        return owner in names.solution and name[:1].isupper()
+    return isinstance(called, ast.Name) and called.id in names.wanted and called.id[:1].isupper()
 
 
 def _needs_pytest(nodes: list[ast.AST], functions: list[ast.FunctionDef], imported: set[str]) -> bool:
@@ -88,37 +97,46 @@ def _needs_pytest(nodes: list[ast.AST], functions: list[ast.FunctionDef], import
 
 
 class _Names:
-    """The names in tests: loaded, bound, imported."""
+    """The names in tests: imported, from the program, free."""
 
-    def __init__(self, nodes: list[ast.AST]) -> None:
+    def __init__(self, tests: str, nodes: list[ast.AST]) -> None:
         self.imported: set[str] = set()
         self.from_solution: set[str] = set()
         self.solution: set[str] = set()  # names of the module
-        bound: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Import):
                 self.imported |= {alias.name for alias in node.names}
-                bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
                 self.solution |= {alias.asname or alias.name for alias in node.names if alias.name == "solution"}
-            elif isinstance(node, ast.ImportFrom):
-                own = {alias.asname or alias.name for alias in node.names}
-                if node.module == "solution":
-                    self.from_solution |= {alias.name for alias in node.names}
-                    bound |= own
-                elif node.level == 0:
-                    self.imported |= {f"{node.module}.{alias.name}" for alias in node.names}
-                    bound |= own
-        self.loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        self.loaded -= {name for name in self.loaded if name.startswith("__")}
-        bound |= {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-        bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        bound |= {node.name for node in nodes if isinstance(node, definitions)}
-        self.free = self.loaded - bound - BUILTINS - {"raises"}
-        if "raises" in self.loaded - bound:
-            self.free.add("raises")
-        self.from_solution.discard("*")
-        self.bound = bound
+            elif isinstance(node, ast.ImportFrom) and node.module == "solution":
+                self.from_solution |= {alias.name for alias in node.names} - {"*"}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                self.imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+        top = symtable.symtable(tests, "tests.py", "exec")
+        used = {name for name in _globals_used(top) if not name.startswith("__")}
+        own = _globals_bound(top)
+        self.wanted = (used - own) | self.from_solution
+        self.free = used - own - BUILTINS
+        if self.free - {"raises"} or self.from_solution or self.solution:
+            self.wanted -= BUILTINS - self.from_solution
+
+
+def _globals_bound(table: symtable.SymbolTable) -> set[str]:
+    """Return the names that a block of code and its inner blocks bind in the module; no program may bind them again."""
+    top = table.get_type() == "module"
+    bound = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if (top or symbol.is_declared_global())
+        and (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace())
+    }
+    return bound.union(*map(_globals_bound, table.get_children()))
+
+
+def _globals_used(table: symtable.SymbolTable) -> set[str]:
+    """Return the names that a block of code and its inner blocks read from the module."""
+    top = table.get_type() == "module"
+    used = {one.get_name() for one in table.get_symbols() if one.is_referenced() and (top or one.is_global())}
+    return used.union(*map(_globals_used, table.get_children()))
 
 
 def _why_shared(nodes: list[ast.AST], names: _Names) -> str:

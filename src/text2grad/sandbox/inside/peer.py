@@ -34,6 +34,7 @@ ARITHMETIC = (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "xor",
     "or",
 )
+INPLACE = tuple("i" + name for name in ARITHMETIC)
 OPERATIONS = (
     "call", "len", "iter", "next", "getitem", "setitem", "delitem", "contains", "reversed", "enter", "exit", "bool",
     "int", "float", "index", "complex", "neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "lt", "le",
@@ -42,6 +43,7 @@ OPERATIONS = (
 SPECIALS = frozenset(
     f"__{name}__" for name in (*OPERATIONS, *(prefix + name for prefix in ("", "r", "i") for name in ARITHMETIC))
 )
+HOOKS = ("_pytest", "pytestmark", "__array")  # by which an object could take part in the judge's own work
 ORDER = {"__lt__", "__le__", "__gt__", "__ge__"}
 ALWAYS = {"__eq__", "__hash__", "__str__", "__repr__", "__format__"}  # every object has them
 PURE_MODULES = {
@@ -79,6 +81,8 @@ def _forward(name: str) -> Callable[..., Any]:
         return lambda self, other: self._peer.compare(self, name, other)
     if name == "__contains__":
         return _contains
+    if name.strip("_").removeprefix("r") in ARITHMETIC or name.strip("_") in INPLACE:
+        return lambda self, *args: self._peer.operate(self, name, args)
     return lambda self, *args: self._peer.request(self._handle, name, args)
 
 
@@ -89,8 +93,8 @@ class Remote:
     _handle: int
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the object, but none that pytest looks for in every object."""
-        if name.startswith(("_pytest", "pytestmark")):
+        """Return an attribute of the object, but none that pytest or numpy look for in every object."""
+        if name.startswith(HOOKS):
             raise AttributeError(name)
         return self._peer.request(self._handle, ".", (name,))
 
@@ -134,6 +138,8 @@ class RemoteType(type):
 
     def __getattr__(cls, name: str) -> Any:
         """Return an attribute of the class."""
+        if name.startswith(HOOKS):
+            raise AttributeError(name)
         return cls._peer.request(cls._class_handle, ".", (name,))
 
     def __iter__(cls) -> Any:
@@ -159,12 +165,9 @@ def _contains(self: Any, item: Any) -> bool:
     base = self._peer.request(self._handle, "base")
     if type(base) in (*CONTAINERS, *IMMUTABLE):
         return item in base
-    if not hasattr(type(self), "__iter__"):
-        raise TypeError(
-            f"whether a {type(self).__name__} of the program contains a value of the tests is the program's word, "
-            'which counts only with mode="shared"'
-        )
-    return any(one is item or one == item for one in self)
+    if hasattr(type(self), "__iter__"):
+        return any(one is item or one == item for one in self)
+    return bool(self._peer.operate(self, "__contains__", (item,)))
 
 
 def base_of(value: Any) -> Any:
@@ -189,10 +192,12 @@ class Peer:
 
     Attributes:
         suspicious: whether the other side may lie.
+        trusting: whether its objects may answer operators with plain values, such as `vector * 2`.
         own_answers: number of comparisons that the other side decided.
     """
 
     suspicious = False
+    trusting = True
 
     def __init__(self, descriptor: int) -> None:
         """Use an open socket."""
@@ -360,6 +365,21 @@ class Peer:
         if type(base) not in (*CONTAINERS, *IMMUTABLE):
             return NotImplemented
         return getattr(type(base), name)(base, other)
+
+    def operate(self, one: Remote, name: str, args: tuple[Any, ...]) -> Any:
+        """Return the result of an operator of a stand-in, which sees the other operand.
+
+        Raises:
+            TypeError: if the tests compare a function's result in this way, such as `abs(f(x) - 3) < 1e-6`.
+        """
+        if self.suspicious and not all(isinstance(other, Remote) for other in args):
+            if not self.trusting:
+                raise TypeError(
+                    f"{name} of a {type(one).__name__} of the program with a value of the tests is the program's word, "
+                    'which counts only with mode="shared"'
+                )
+            self.own_answers += 1
+        return self.request(one._handle, name, args)
 
     def rebind(self, name: str, data: Any, unpacker: Unpacker) -> None:
         """Take note of a name that the program has bound."""
