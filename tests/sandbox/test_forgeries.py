@@ -331,6 +331,19 @@ def test_a_right_program_passes_the_tests_that_are_attacked(box: Sandbox) -> Non
     assert box.run("def add(data, b): return sorted(data)", SORTED).passed
 
 
+PINNED = {"patches math.isclose", "patches json.dumps"}  # of PLAIN, closed in both modes
+
+
+def test_in_one_process_only_equality_is_forged(box: Sandbox) -> None:
+    """What docs/sandbox.md says of mode "shared": the program's own objects decide comparisons; the rest is pinned."""
+    forgeries = {**{name: PLAIN[name] for name in PINNED}, **OTHERS}
+    legal = forgeries.pop("an object of the tests")  # in one process, an object has no private attributes
+    results = box.run_many(list(forgeries.values()), timeout_s=2, mode="shared")
+    assert [name for name, result in zip(forgeries, results, strict=True) if result.passed] == []
+    [forged, changed] = box.run_many([PLAIN["equals everything"], legal], mode="shared", timeout_s=5)
+    assert (forged.passed, forged.mode, forged.forgeable, changed.passed) == (True, "shared", True, True)
+
+
 def test_every_isolation_refuses_a_forgery() -> None:
     for isolation in get_args(Isolation):
         try:

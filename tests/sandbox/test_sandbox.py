@@ -469,12 +469,27 @@ FORBIDDEN = {
     "the server's limits": "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
     "hidden memory": "os.memfd_create('x')",
     "another root": "os.chroot('/')",
+    "signals by the owner of a file": "fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())",
+    "another signal for a file": "fcntl.fcntl(0, fcntl.F_SETSIG, 9)",
+    "signals of a pipe": "fcntl.fcntl(os.pipe()[0], fcntl.F_SETFL, os.O_ASYNC)",
+    "signals by a request": "fcntl.ioctl(os.pipe()[0], 0x8901, b'1234')",
+    "a lease": "fcntl.fcntl(os.open('x', os.O_CREAT), fcntl.F_SETLEASE, 1)",
+    "news of a directory": "fcntl.fcntl(os.open('.', os.O_RDONLY), fcntl.F_NOTIFY, 1)",
+    "attributes of the directory": "os.setxattr('.', 'user.x', b'1')",
+    "processors of the server": "os.sched_setaffinity(os.getppid(), {0})",
+    "its own processors": "os.sched_setaffinity(0, {0})",
+    "the server's turn": "os.sched_setparam(os.getppid(), os.sched_param(0))",
+    "a datagram": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
+    "a device": "os.mknod('x', 0o60600, 0)",
+    "a queue": "os.mkfifo('x')",
+    "an owner": "os.chown('.', 1, 1)",
+    "the end of a terminal": "os.tcsetpgrp(0, 1)",
 }
 
 
 @pytest.mark.parametrize("what", FORBIDDEN.values(), ids=FORBIDDEN)
 def test_what_is_forbidden_is_refused(box: Sandbox, what: str) -> None:
-    program = "import os, resource, socket, subprocess\n" + ATTEMPT
+    program = "import fcntl, os, resource, socket, subprocess\n" + ATTEMPT
     refused = ("PermissionError", "ValueError") if "limit" in what else ("PermissionError",)
     assert box.run(program, f"assert attempt(lambda: {what}) in {refused}") == Result(True, "passed", "")
     assert works(box)
@@ -494,6 +509,10 @@ assert refused('unshare', 0x10000000)
 assert refused('mount', b'none', b'/', b'tmpfs', 0, None)
 assert refused('process_vm_readv', parent, None, 0, None, 0, 0)
 assert refused('shmget', 1, 100, 0o1600)
+assert refused('msgget', 1, 0o1600) and refused('semget', 1, 1, 0o1600) and refused('inotify_init')
+assert refused('syscall', 251, 1, parent, 0) or os.uname().machine != 'x86_64'  # ioprio_set
+assert refused('prctl', 1, 9, 0, 0, 0) and refused('prctl', 4, 1, 0, 0, 0) and refused('personality', 0)
+assert refused('mlockall', 1) and refused('sethostname', b'x', 1) and refused('klogctl', 3, None, 0)
 """
     assert box.run(program, tests) == Result(True, "passed", "")
 
@@ -503,6 +522,24 @@ def test_threads_work_and_end_with_the_program(box: Sandbox) -> None:
     begun = time.monotonic()
     assert box.run(program, "import threading\nassert threading.active_count() == 5") == Result(True, "passed", "")
     assert time.monotonic() - begun < 2
+
+
+def test_threads_are_counted_and_bounded(box: Sandbox) -> None:
+    program = """
+import threading, time
+threading.stack_size(65536)
+def start(number):
+    for started in range(number):
+        try:
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        except RuntimeError:
+            return started
+    return number
+"""
+    bomb = box.run(program, "assert start(2500) == 20", threads=20)
+    assert (bomb.passed, bomb.usage.threads) == (True, 20)
+    assert box.run(program, "assert start(3) == 3").usage.threads == 3
+    assert box.run(program, "assert start(1) == 0", threads=0).passed
 
 
 def test_a_bomb_of_threads_ends(box: Sandbox) -> None:

@@ -40,6 +40,7 @@ class Plan(NamedTuple):
         wanted: names that the program may provide.
         free: names that the tests use and do not define.
         classes: whether they make objects of the program's classes, by a name such as `Stack`.
+        imports: packages that they import.
         shared: why they must be in one process with the program; "" if they need not.
     """
 
@@ -48,6 +49,7 @@ class Plan(NamedTuple):
     wanted: list[str]
     free: list[str]
     classes: bool
+    imports: list[str]
     shared: str
 
 
@@ -70,6 +72,7 @@ def plan(tests: str) -> Plan:
         sorted(names.wanted),
         sorted(names.free),
         any(isinstance(node, ast.Call) and _is_class_name(node.func, names) for node in nodes),
+        sorted({name.partition(".")[0] for name in names.imported}),
         _why_shared(nodes, names),
     )
 

@@ -78,6 +78,17 @@ class Judge(Peer):
             return None
         return importlib.import_module(module)
 
+    def resolve(self, tag: str, data: list[Any], unpacker: Unpacker) -> Any:
+        """Read a value that is not plain; a coroutine becomes one that runs in the program's process."""
+        value = super().resolve(tag, data, unpacker)
+        if tag != "o" or getattr(value, "__class__", None) is not types.CoroutineType:
+            return value
+
+        async def awaited() -> Any:
+            return await value
+
+        return awaited()
+
     def permit(self, value: Any) -> None:
         """Check that the program may call or read a value of the tests."""
         if isinstance(value, CALLABLE) or hasattr(type(value), "__next__") or _is_of_tests(type(value)):

@@ -165,7 +165,7 @@ def _contains(self: Any, item: Any) -> bool:
     base = self._peer.request(self._handle, "base")
     if type(base) in (*CONTAINERS, *IMMUTABLE):
         return item in base
-    if hasattr(type(self), "__iter__"):
+    if _defines(type(self), "__iter__"):
         return any(one is item or one == item for one in self)
     return bool(self._peer.operate(self, "__contains__", (item,)))
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import harness, judge, kernel, program, shared
+from .peer import PURE_MODULES
 
 CHANNEL, SAYS = 3, 4  # descriptors in the processes of a job: to the other process, and to this one
 LEFT_FILES = 1_000  # with more files left by a program, the whole worker is replaced instead of cleaned
@@ -83,7 +84,8 @@ def main(settings: dict[str, Any]) -> None:
 def _load_frameworks(request: dict[str, Any], site: str | None) -> None:
     """Load pytest and unittest when the first job needs them, so that later ones need not."""
     if request["mode"] == "shared":
-        importlib.import_module("unittest.mock")
+        for name in ("unittest.mock", *sorted(PURE_MODULES)):
+            importlib.import_module(name)
     if site is None or not (request["mode"] == "shared" or request.get("plan", {}).get("pytest")):
         return
     if "pytest" not in sys.modules:
@@ -446,6 +448,7 @@ class Job:
         messages = shared.messages_of(self.said)
         if len(messages) == 1:
             reason, report, own_answers = _verdict_in(messages[0])
-            if reason in ("passed", "failed", "error", "memory") or (reason == "ended" and self.mode == "script"):
+            says = ("ended", "error", "memory") if self.mode == "script" else ("passed", "failed", "error", "memory")
+            if reason in says:
                 return reason, report, own_answers
         return "crashed", shared.ended_without_verdict(status), 0

@@ -1,8 +1,8 @@
 """A program and its tests in one process: mode "shared", for tests that look into the program.
 
-The program is loaded before its process has the tests. Pytest and unittest are loaded, and their parts noted, before
-the program; they must be the same before and after the tests, as must the loaders of modules. Builtins, environment and
-`sys.path` are restored.
+The program is loaded before its process has the tests. Pytest, unittest and the usual modules of tests are loaded, and
+their parts noted, before the program; those that the tests use must be the same before and after the tests, as must the
+loaders of modules. Builtins, environment and `sys.path` are restored.
 The verdict "passed" needs a token, which is read from the channel after the tests. A program that is written against
 this module can still forge a verdict: it shares the interpreter.
 """
@@ -29,22 +29,15 @@ from .harness import (
     verdict_of,
 )
 from .judge import run_functions, run_pytest
+from .peer import PURE_MODULES
 
 globals()["__builtins__"] = PRISTINE
 
 TOKEN_BYTES = 16
+HERE = __package__.partition(".")[0]
 LOADED = b"loaded\0"
-VERIFIED = (
-    "pytest",
-    "_pytest",
-    "pluggy",
-    "unittest",
-    "importlib",
-    "site",
-    "_frozen_importlib",
-    __package__.partition(".")[0],
-)
-"""Packages whose modules may not change under the tests."""
+VERIFIED = {"pytest", "_pytest", "pluggy", "unittest", "importlib", "_frozen_importlib", "site", HERE}
+"""Packages whose modules may not change under any tests."""
 
 
 def run(channel: int, program: str, size: int, site: str | None) -> None:
@@ -81,6 +74,7 @@ def _load_and_test(channel: int, program: str, size: int, site: str | None) -> V
     if message is None:
         raise EOFError("the tests were not sent")
     plan, tests = json.loads(message), receive_bytes(channel, size).decode("utf-8", "surrogatepass")
+    before.verified |= set(plan["imports"])
     changed = before.restore()
     if changed:
         return Verdict("error", f"The program changed {changed}, which its tests use.\n")
@@ -112,7 +106,9 @@ class _Interpreter:
 
     def __init__(self) -> None:
         """Note the state."""
-        modules = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in VERIFIED}
+        self.verified = set(VERIFIED)
+        noted = VERIFIED | PURE_MODULES
+        modules = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in noted}
         self.modules = {name: (one, _parts(one)) for name, one in modules.items() if isinstance(one, ModuleType)}
         self.environment = dict(os.environ)
         self.path = list(sys.path)
@@ -130,6 +126,8 @@ class _Interpreter:
             if one != items:
                 return "the loaders of modules"
         for name, (module, parts) in self.modules.items():
+            if name.partition(".")[0] not in self.verified:
+                continue
             if sys.modules.get(name) is not module or not _same(parts, _parts(module)):
                 return f"the module {name}"
         return ""
