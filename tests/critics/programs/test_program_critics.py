@@ -285,6 +285,23 @@ def test_a_program_that_prints_records_of_its_own_costs_only_its_critique(critic
     assert read_statement_runs("mark" + record, "mark") == []
 
 
+def test_training_is_told_of_verdicts_that_rest_on_a_program_s_word(caplog: pytest.LogCaptureFixture) -> None:
+    def said() -> list[str]:
+        lines = [record.message for record in caplog.records]
+        caplog.clear()
+        return lines
+
+    apart, shared = Example("", tests="assert f(1) == 1"), Example("", tests="import inspect\nassert f(1) == 1")
+    with UnitTestCritic(workers=1) as fresh:
+        fresh([apart, apart], ["def f(x): return x", "def f(x): return 2"])
+        assert said() == []
+        fresh([shared, apart], ["def f(x): return x"] * 2)
+        assert [line.partition(" could")[0] for line in said()] == ["1 of 3 programs that passed"]
+        fresh([shared], ["def f(x): return x"])
+        assert said() == []
+    assert [line.partition(" could")[0] for line in said()] == ["2 of 4 programs that passed"]
+
+
 def test_a_response_over_the_limit_costs_only_its_critique(critic: UnitTestCritic) -> None:
     long, bad = "x = 1\n" * 10**6, "x = '\ud800'"
     [first, second, third] = critic([Example("", tests="assert x == 1")] * 3, [long, bad, "x = 1"])

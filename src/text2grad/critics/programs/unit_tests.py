@@ -25,10 +25,15 @@ from text2grad.critics.programs.failing_lines import (
 )
 from text2grad.critics.programs.program_text import Program, program_in
 from text2grad.errors import DataError
+from text2grad.progress import note
 from text2grad.sandbox import Result, Sandbox, with_names
 from text2grad.types import Critique, Example, Span
 
 SHOWN_TESTS = 3
+_FORGEABLE = (
+    "{forgeable} of {passed} programs that passed could have forged it: their tests share a process with them, or "
+    "their own classes decide a comparison (docs/sandbox.md, Modes)"
+)
 ONE_LINE = "failing tests run no other line"
 _SHOWN_CHARS = 200
 _FRAME = re.compile(
@@ -71,13 +76,18 @@ class UnitTestCritic(Closing):
     workers: int | None = None
     accept_weaker: bool = False
     _sandbox: Sandbox = field(init=False, repr=False)
+    _passed: int = field(init=False, repr=False, default=0)
+    _forgeable: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
         """Start the sandbox, so that a missing requirement is reported at once."""
         self._sandbox = Sandbox(workers=self.workers, accept_weaker=self.accept_weaker)
 
     def close(self) -> None:
-        """End the sandbox's workers."""
+        """End the sandbox's workers, and tell how many verdicts rest on a program's word."""
+        if self._forgeable:
+            note(_FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
+            self._passed = self._forgeable = 0
         self._sandbox.close()
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -96,11 +106,20 @@ class UnitTestCritic(Closing):
             for head, program, example in zip(heads, programs, examples, strict=True)
         ]
         outcomes = self._run(jobs)
+        self._count(outcomes)
         runs = self._run_statements(jobs, outcomes)
         return [
             self._critique(outcome, _Source(program, head), own)
             for outcome, program, head, own in zip(outcomes, programs, heads, runs, strict=True)
         ]
+
+    def _count(self, results: Sequence[Result]) -> None:
+        """Count the passes that a program could have forged, and tell of the first."""
+        first = not self._forgeable
+        self._passed += sum(result.passed for result in results)
+        self._forgeable += sum(result.forgeable for result in results)
+        if first and self._forgeable:
+            note(_FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
 
     def _run(self, jobs: Sequence[tuple[str, str]], mode: Literal["shared"] | None = None) -> list[Result]:
         return self._sandbox.run_many(jobs, timeout_s=self.timeout_s, memory_mb=self.memory_mb, mode=mode)

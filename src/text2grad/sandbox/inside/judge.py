@@ -175,6 +175,7 @@ def run(channel: int, tests: str, plan: dict[str, Any], site: str | None) -> Ver
         plan: see `planning.plan`.
         site: the directory of pytest.
     """
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # numpy: the judge starts no threads
     show_source("tests.py", tests)
     judge = Judge(channel)
     judge.trusting = plan["classes"]

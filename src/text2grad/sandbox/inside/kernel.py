@@ -12,7 +12,6 @@ import resource
 import signal
 import struct
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 OPEN_FILES = 64
 MOST_FILES = 4_096  # of a program, on disk
@@ -101,16 +100,17 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def set_limits(*, memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
-    """Limit the address space, processor time, file sizes, open files and core files of this process.
-
-    A process that the limits bind is also ended with its parent.
-    """
+    """Limit the address space, processor time and file sizes of this process, and end it with its parent."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def limit_open_files() -> None:
+    """Limit the open files of this process and all that it starts, and let none leave an image of its memory."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def forbid_processes() -> None:
@@ -220,45 +220,58 @@ def _low(argument: int) -> int:
     return 16 + 8 * argument  # where the low half of a system call's argument lies, on a little-endian machine
 
 
-def filter_server() -> None:
-    """Apply `common_filter` to this process and all that it starts, irrevocably.
+class Filter:
+    """A filter of system calls, made once and applied by many processes: it costs each of them one call."""
+
+    def __init__(self, code: bytes) -> None:
+        """Take the filter's lines."""
+        self._buffer = ctypes.create_string_buffer(code, len(code))
+        program = struct.pack("@HP", len(code) // 8, ctypes.addressof(self._buffer))
+        self._program = ctypes.create_string_buffer(program, len(program))
+        own = struct.pack("=I", OWN_PID)
+        self._own = [at for at in range(4, len(code), 8) if code[at : at + 4] == own]
+        self._number = SECCOMP[_column(os.uname().machine)]
+
+    def apply(self, *, listen: bool = False) -> int:
+        """Apply the filter to this process and its later threads, irrevocably.
+
+        Args:
+            listen: whether a supervisor decides on calls with the answer `NOTIFY`.
+
+        Returns:
+            The descriptor of the listener; −1 without one.
+
+        Raises:
+            OSError: if the kernel does not support filters, or listeners.
+        """
+        for at in self._own:
+            struct.pack_into("=I", self._buffer, at, os.getpid())
+        found = _call("syscall", self._number, 1, 8 if listen else 0, self._program)
+        return found if listen else -1
+
+
+def server_filter() -> Filter:
+    """Return the filter of the server and of all that it starts.
 
     Raises:
-        OSError: if the kernel or the machine does not support filters.
+        OSError: if the system calls of this machine are not known.
     """
-    _apply(common_filter(os.uname().machine), 0)
+    return Filter(common_filter(os.uname().machine))
 
 
-def filter_process(*, own_files: bool, listen: bool) -> int:
-    """Apply `process_filter` to this process and its later threads, irrevocably.
+def program_filter(*, own_files: bool, listen: bool) -> Filter:
+    """Return the further filter of a program or its tests.
 
     Args:
         own_files: see `process_filter`.
         listen: whether a supervisor counts the threads; otherwise none can be started.
-
-    Returns:
-        The descriptor of the listener, by which a supervisor allows or refuses threads; −1 without it.
-
-    Raises:
-        OSError: if the kernel or the machine does not support filters, or listeners.
     """
-    code = process_filter_here(own_files=own_files, listen=listen)
-    code = code.replace(struct.pack("=I", OWN_PID), struct.pack("=I", os.getpid()))
-    descriptor = _apply(code, 8 if listen else 0)  # 8: a new listener
-    return descriptor if listen else -1
+    return Filter(process_filter(os.uname().machine, own_files=own_files, threads=NOTIFY if listen else REFUSE))
 
 
-@cache
-def process_filter_here(*, own_files: bool, listen: bool) -> bytes:
-    """Return the filter of `filter_process`, without the id of a process."""
-    return process_filter(os.uname().machine, own_files=own_files, threads=NOTIFY if listen else REFUSE)
-
-
-def _apply(code: bytes, flags: int) -> int:
-    buffer = ctypes.create_string_buffer(code, len(code))
-    program = ctypes.c_char_p(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
+def forbid_privileges() -> None:
+    """Forbid this process and all that it starts to gain rights, which filters need."""
     _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    return _call("syscall", SECCOMP[_column(os.uname().machine)], 1, flags, program)
 
 
 def answer_thread(listener: int, *, allowed: bool) -> None:

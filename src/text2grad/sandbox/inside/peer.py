@@ -19,8 +19,8 @@ import importlib
 import json
 import os
 import sys
-import threading
 import types
+from _thread import RLock  # the module threading would make each fork slower by half
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -211,7 +211,7 @@ class Peer:
         self._about_to_describe: list[int] = []
         self._mirrors: dict[int, type] = {}
         self._busy = 0
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self.own_answers = 0
 
     # Messages.

@@ -56,22 +56,15 @@ def main(settings: dict[str, Any]) -> None:
     if isolation in ("bwrap", "unshare"):
         os.chdir("/tmp")
     harness.hide_the_sandbox(settings["site"])
-    filtered, listens = _can_filter(own_files=isolation != "landlock")
-    if filtered:
-        kernel.filter_server()
-    elif isolation != "process":
+    kernel.limit_open_files()
+    filters = _filters(own_files=isolation != "landlock")
+    if not filters and isolation != "process":
         raise OSError(errno.ENOSYS, "the kernel does not filter system calls (seccomp)")
     os.environ.clear()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     gc.freeze()
     harness.send(outbox, b'{"ready": true}')
-    server = {
-        "inbox": inbox,
-        "isolation": isolation,
-        "site": settings["site"],
-        "filtered": filtered,
-        "listens": listens,
-    }
+    server = {"inbox": inbox, "isolation": isolation, "site": settings["site"], "filters": filters}
     while (request := harness.receive(inbox)) is not None:
         job = json.loads(request)
         _load_frameworks(job, settings["site"])
@@ -83,12 +76,11 @@ def main(settings: dict[str, Any]) -> None:
 
 def _load_frameworks(request: dict[str, Any], site: str | None) -> None:
     """Load pytest and unittest when the first job needs them, so that later ones need not."""
+    plan = request.get("plan", {})
     if request["mode"] == "shared":
-        for name in ("unittest.mock", *sorted(PURE_MODULES)):
+        for name in sorted({*plan["imports"], *shared.framework(plan)} & {*PURE_MODULES, "unittest"}):
             importlib.import_module(name)
-    if site is None or not (request["mode"] == "shared" or request.get("plan", {}).get("pytest")):
-        return
-    if "pytest" not in sys.modules:
+    if site is not None and plan.get("pytest") and "pytest" not in sys.modules:
         sys.path.append(site)
         for plugin in importlib.import_module("_pytest.config").default_plugins:
             importlib.import_module(f"_pytest.{plugin}")
@@ -97,21 +89,30 @@ def _load_frameworks(request: dict[str, Any], site: str | None) -> None:
         gc.freeze()
 
 
-def _can_filter(*, own_files: bool) -> tuple[bool, bool]:
-    """Return whether system calls can be filtered, and whether a listener can count threads."""
-    for listen in (True, False):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                kernel.filter_server()
-                kernel.filter_process(own_files=own_files, listen=listen)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        if os.waitpid(pid, 0)[1] == 0:
-            kernel.process_filter_here(own_files=own_files, listen=listen)  # made once, before the first fork
-            return True, listen
-    return False, False
+def _filters(*, own_files: bool) -> dict[bool, kernel.Filter]:
+    """Filter the calls of this process; return the filters of programs, with and without a listener, if they work."""
+    try:
+        kernel.forbid_privileges()
+        common = kernel.server_filter()
+        filters = {listen: kernel.program_filter(own_files=own_files, listen=listen) for listen in (True, False)}
+    except OSError:
+        return {}
+    working = {listen: one for listen, one in filters.items() if _works(common, one, listen=listen)}
+    if working:
+        common.apply()
+    return working
+
+
+def _works(common: kernel.Filter, one: kernel.Filter, *, listen: bool) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            common.apply()
+            one.apply(listen=listen)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _clean(directory: str) -> list[int] | None:
@@ -202,7 +203,8 @@ class Job:
 
     def _shared(self) -> Callable[[], None]:
         text, site, size = self._text("program"), self.server["site"], self.request["sizes"]["tests"]
-        return lambda: shared.run(CHANNEL, text, size, site)
+        needed = {*self.request["plan"]["imports"], *shared.framework(self.request["plan"])}
+        return lambda: shared.run(CHANNEL, text, size, site, needed)
 
     def _script(self) -> Callable[[], None]:
         text, site, arguments = self._text("program"), self.server["site"], tuple(self.request["arguments"])
@@ -230,7 +232,7 @@ class Job:
             return
         try:
             work = prepare()
-            high = [fcntl.fcntl(end, fcntl.F_DUPFD, 100) for end in (printer, *ends, theirs.fileno())]
+            high = [fcntl.fcntl(end, fcntl.F_DUPFD, 32) for end in (printer, *ends, theirs.fileno())]
             null = os.open("/dev/null", os.O_RDWR)
             if self.mode != "script":
                 os.dup2(null, 0)
@@ -239,25 +241,27 @@ class Job:
             for place, end in enumerate(high[1:], start=CHANNEL):
                 os.dup2(end, place)
             ready = CHANNEL + len(ends)
-            os.closerange(ready + 1, 256)
-            self._limit(socket.socket(fileno=ready))
+            os.closerange(ready + 1, kernel.OPEN_FILES)
+            self._limit(socket.socket(fileno=ready), listen=name == "program")
             work()
         finally:
             os._exit(0 if name == "judge" else 1)
 
-    def _limit(self, ready: socket.socket) -> None:
-        """Set all limits of this process, and report that they are set."""
+    def _limit(self, ready: socket.socket, *, listen: bool) -> None:
+        """Set all limits of this process, and report that they are set; `listen` lets it start threads."""
         limits, listener = self.limits, -1
         kernel.set_limits(
             memory_bytes=limits["memory_mb"] * 2**20,
             cpu_s=math.ceil(limits["timeout_s"]) + 1,
             file_bytes=limits["files_mb"] * 2**19,
         )
-        if self.server["filtered"]:
-            own_files = self.server["isolation"] != "landlock"
-            listener = kernel.filter_process(own_files=own_files, listen=self.server["listens"])
-        else:
+        filters = self.server["filters"]
+        if not filters:
             kernel.forbid_processes()
+        elif listen and True in filters:
+            listener = filters[True].apply(listen=True)
+        else:
+            filters[False].apply()
         if listener < 0:
             ready.send(b"r")
         else:

@@ -29,18 +29,22 @@ from .harness import (
     verdict_of,
 )
 from .judge import run_functions, run_pytest
-from .peer import PURE_MODULES
 
 globals()["__builtins__"] = PRISTINE
 
 TOKEN_BYTES = 16
 HERE = __package__.partition(".")[0]
 LOADED = b"loaded\0"
-VERIFIED = {"pytest", "_pytest", "pluggy", "unittest", "importlib", "_frozen_importlib", "site", HERE}
-"""Packages whose modules may not change under any tests."""
+FRAMEWORK = {"pytest", "_pytest", "pluggy", "unittest"}
+ALWAYS = {"importlib", "_frozen_importlib", HERE}
 
 
-def run(channel: int, program: str, size: int, site: str | None) -> None:
+def framework(plan: dict[str, Any]) -> set[str]:
+    """Return the packages that run the tests."""
+    return FRAMEWORK if plan["pytest"] else set()
+
+
+def run(channel: int, program: str, size: int, site: str | None, needed: set[str]) -> None:
     """Load a program, run its tests, send the verdict, and end the process.
 
     Args:
@@ -48,10 +52,11 @@ def run(channel: int, program: str, size: int, site: str | None) -> None:
         program: its source.
         size: of the tests, in bytes.
         site: the directory of pytest.
+        needed: the packages that the tests use, which may not change.
     """
     job = getpid()
     try:
-        verdict = _load_and_test(channel, program, size, site)
+        verdict = _load_and_test(channel, program, size, site, needed)
     except BaseException as error:  # noqa: BLE001 - any exception of a program is an outcome
         verdict = verdict_of(error, site=site)
     flush()
@@ -63,9 +68,9 @@ def run(channel: int, program: str, size: int, site: str | None) -> None:
     _exit(0)
 
 
-def _load_and_test(channel: int, program: str, size: int, site: str | None) -> Verdict:
+def _load_and_test(channel: int, program: str, size: int, site: str | None, needed: set[str]) -> Verdict:
     module = module_of(program)
-    before = _Interpreter()
+    before = _Interpreter(needed | ALWAYS)
     exec(compile(program, "solution.py", "exec", dont_inherit=True), vars(module))
     settrace(None)
     setprofile(None)
@@ -74,7 +79,6 @@ def _load_and_test(channel: int, program: str, size: int, site: str | None) -> V
     if message is None:
         raise EOFError("the tests were not sent")
     plan, tests = json.loads(message), receive_bytes(channel, size).decode("utf-8", "surrogatepass")
-    before.verified |= set(plan["imports"])
     changed = before.restore()
     if changed:
         return Verdict("error", f"The program changed {changed}, which its tests use.\n")
@@ -104,11 +108,9 @@ def _run(code: CodeType, plan: dict[str, Any], program: ModuleType, site: str | 
 class _Interpreter:
     """The state of the interpreter that tests depend on."""
 
-    def __init__(self) -> None:
-        """Note the state."""
-        self.verified = set(VERIFIED)
-        noted = VERIFIED | PURE_MODULES
-        modules = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in noted}
+    def __init__(self, packages: set[str]) -> None:
+        """Note the state; of modules, those of some packages that are loaded."""
+        modules = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in packages}
         self.modules = {name: (one, _parts(one)) for name, one in modules.items() if isinstance(one, ModuleType)}
         self.environment = dict(os.environ)
         self.path = list(sys.path)
@@ -126,8 +128,6 @@ class _Interpreter:
             if one != items:
                 return "the loaders of modules"
         for name, (module, parts) in self.modules.items():
-            if name.partition(".")[0] not in self.verified:
-                continue
             if sys.modules.get(name) is not module or not _same(parts, _parts(module)):
                 return f"the module {name}"
         return ""
