@@ -126,6 +126,13 @@ class Remote:
     __format__ = _forward("__format__")
 
 
+class RemoteFunction(Remote):
+    """A stand-in for a function, made before the process forks: nearly all tests need one."""
+
+    __class__ = property(lambda self: types.FunctionType)
+    __call__ = _forward("__call__")
+
+
 class RemoteType(type):
     """The class of stand-ins for classes: a call makes an instance in the other process."""
 
@@ -202,6 +209,7 @@ class Peer:
     def __init__(self, descriptor: int) -> None:
         """Use an open socket."""
         self._descriptor = descriptor
+        RemoteFunction._peer = self  # a process has one connection
         self._buffer = bytearray()
         self._objects: list[Any] = []
         self._handles: dict[int, int] = {}
@@ -405,6 +413,8 @@ class Peer:
         if isinstance(value, BaseException):
             return self.describe(value, packer)
         self.permit(value)
+        if type(value) is types.FunctionType:
+            return ["f", self._handle(value)]
         if isinstance(value, IMMUTABLE):
             return ["sub", self._handle(value), self._class(type(value)), packer.pack(base_of(value))]
         return ["o", self._handle(value), self._class(type(value))]
@@ -459,7 +469,8 @@ class Peer:
             for base in kind.__bases__
             if base.__module__ != "builtins" or issubclass(base, BaseException)
         ]
-        specials = [name for name in SPECIALS - ALWAYS if _defines(kind, name)]
+        defined = set().union(*(vars(base) for base in kind.__mro__ if base is not object))
+        specials = sorted((SPECIALS - ALWAYS) & defined)
         if kind.__hash__ is None:
             specials.append("unhashable")
         own = kind.__name__ if kind.__module__ in ("builtins", "collections") else ""
@@ -497,6 +508,8 @@ class Peer:
             return self._exception(data, unpacker)
         if tag == "m":
             return self.imported(data)
+        if tag == "f":
+            return self._remote(data[1], RemoteFunction)
         if tag == "o":
             return self._remote(data[1], self._mirror(data[2]))
         if tag == "sub":
