@@ -22,7 +22,8 @@ check: setup                 ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check                  ## what CI runs
+test: check                  ## what CI runs, and which isolations of the sandbox it covers
+	$(BIN)/text2grad doctor
 	$(ONE_THREAD) $(BIN)/pytest -n 2 -q
 	$(MAKE) results-short
 

@@ -408,6 +408,20 @@ def leaves_nothing(programs: int) -> None:
     assert open_things() == before
 
 
+def test_nothing_is_left_where_nobody_closes_the_sandbox(tmp_path: Path) -> None:
+    for isolation, reason in isolations().items():
+        if reason:
+            continue
+        script = (
+            "import sys\nfrom text2grad.sandbox import Sandbox\n"
+            "box = Sandbox(workers=2, isolation=sys.argv[1], accept_weaker=True)\n"
+            "assert box.run('x = 1', 'assert x').passed\n"
+        )
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", script, isolation], check=True, env=environment)
+        assert os.listdir(tmp_path) == []
+
+
 def test_nothing_is_left_after_200_programs() -> None:
     leaves_nothing(200)
 

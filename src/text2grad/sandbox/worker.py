@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 Isolation = Literal["bwrap", "unshare", "landlock", "process"]
 
@@ -138,11 +139,13 @@ class Worker:
                 start_new_session=True,
                 bufsize=0,
             )
+            # Also at the end of this process, if nobody ends the worker.
+            self._finalize = weakref.finalize(self, _end, self._process, self._directory, self._errors, os.getpid())
         except OSError as error:
-            self._remove()
+            _remove(self._directory, self._errors)
             raise StartError(f"{error}") from error
         except StartError:
-            self._remove()
+            _remove(self._directory, self._errors)
             raise
 
     def fileno(self) -> int:
@@ -198,6 +201,8 @@ class Worker:
                 if not select.select([self], [], [], max(left, 0))[0]:
                     raise StartError(f"not ready after {START_S:.0f} s")
                 ready = self.read()
+            if self.isolation in ("bwrap", "unshare"):  # it has a root of its own now
+                os.rmdir(self._directory)
         except EOFError:
             self._process.wait()
             self._errors.seek(0)
@@ -206,17 +211,25 @@ class Worker:
 
     def end(self) -> None:
         """Kill the worker with its processes, and remove its directory."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._remove()
+        self._finalize()
 
-    def _remove(self) -> None:
-        self._errors.close()
-        try:
-            shutil.rmtree(self._directory, ignore_errors=True)
-        except RecursionError:  # a program nested directories hundreds of levels deep
-            subprocess.run(["rm", "-rf", "--", self._directory], check=False, stderr=subprocess.DEVNULL)
+
+def _end(process: subprocess.Popen[bytes], directory: str, errors: IO[bytes], maker: int) -> None:
+    """Kill a worker with its processes, and remove its directory; not in a copy of the process that made it."""
+    if os.getpid() != maker:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    _remove(directory, errors)
+
+
+def _remove(directory: str, errors: IO[bytes]) -> None:
+    errors.close()
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+    except RecursionError:  # a program nested directories hundreds of levels deep
+        subprocess.run(["rm", "-rf", "--", directory], check=False, stderr=subprocess.DEVNULL)
