@@ -42,7 +42,8 @@ DOCUMENTS = [
 SLOW: set[str] = set()
 """Documents that need more than about 20 seconds."""
 
-MODELS = ("models/base", "models/policy", "meta-llama/Llama-3.1-8B-Instruct")
+CHATS = ("models/smollm2", "meta-llama/Llama-3.1-8B-Instruct")
+MODELS = ("models/base", "models/policy", *CHATS)
 README_RECIPE = """
 [model]
 path = "runs/sft/model"
@@ -80,7 +81,10 @@ GIVEN = {
 TEXTS = {
     "steps=1_000": "steps=2",
 }
-ABSENT = {"VLLMRewardModel": ("vllm", 'pip install -e ".[train,vllm]"')}
+ABSENT = {
+    "ProseCritic": ("proselint", 'pip install -e ".[prose]"'),
+    "VLLMRewardModel": ("vllm", 'pip install -e ".[train,vllm]"'),
+}
 SHARED_RECORDS = 40  # of each file below ../shared
 STAND_INS = r"""
 set -euo pipefail
@@ -163,9 +167,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in MODELS:
         tiny_llama(tokenizer, seed=0, width=32, layers=1, context=4096).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    (folder / MODELS[-1] / "chat_template.jinja").write_text(
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[it]{% endif %}"
-    )
+    for name in CHATS:
+        (folder / name / "chat_template.jinja").write_text(
+            "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+            "{% if add_generation_prompt %}[it]{% endif %}"
+        )
     return folder
 
 

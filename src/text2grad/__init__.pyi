@@ -6,6 +6,7 @@ from .align import (
 from .config import Recipe as Recipe, load_recipe as load_recipe, make_recipe as make_recipe
 from .critics import (
     LLMCritic as LLMCritic,
+    ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,
     UnitTestCritic as UnitTestCritic,
 )

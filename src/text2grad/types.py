@@ -130,7 +130,7 @@ def _sign(match: re.Match[str]) -> str:
     return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
-Placement = Literal["spans", "lines", "sentences", "clauses", "last_token"]
+Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
 PromptFormat = Literal["plain", "chat"]
 Optimizer = Literal["adamw", "muon"]
 CritiqueForm = Literal["spans", "dense", "scores"]

@@ -152,7 +152,10 @@ def test_a_built_in_task_gives_its_training_prompts_to_the_policy(tmp_path: Path
 
 
 def test_the_prompts_of_a_built_in_task_follow_from_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items_module, "_responses", lambda recipe, examples, path: (examples, ["So."] * len(examples)))
+    def sampled(recipe: object, examples: list[Example], path: Path) -> tuple[list[Example], list[str]]:
+        return examples, ["So."] * len(examples)
+
+    monkeypatch.setattr(items_module, "sampled_responses", sampled)
     found = items(tmp_path, make_recipe({"data": {"task": "qa", "examples": 3}, "run": {"seed": 7}}), limit=2)
     assert [one.example.prompt for one in found] == [one.prompt for one in built_in("qa").train(3, 7)[:2]]
     assert [one.id for one in found] == ["1", "2"]

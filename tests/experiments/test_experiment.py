@@ -17,6 +17,8 @@ from text2grad.experiments.experiment import RUN_SECONDS, Experiment
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.jobs import run_jobs
 from text2grad.experiments.records import read_records
+from text2grad.experiments.results.records import read_runs
+from text2grad.experiments.results.selection import groups, missing_of_plan
 
 RECIPE = """
 [data]
@@ -119,6 +121,44 @@ def test_an_evaluation_has_the_best_settings_of_the_search(tmp_path: Path) -> No
     assert f"model.path='{tmp_path}/runs/models/summarization/program-seed-1/start'" in command[3]
 
 
+def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
+    """The best trial diverges on one of them, so that the second becomes the best; the third is not run again."""
+    study = STUDY.replace("trials = 3", "trials = 8\nconfirm_seeds = [101, 102]\nconfirmed = 2\nother_confirmed = 1", 1)
+    diverged = {"best-1-seed-102": [2, "TrainingError: the loss is not finite", True]}
+    (tmp_path / "faults").write_text(json.dumps(diverged))
+    found = experiment(tmp_path, study)
+    assert found.amount(found.studies[0]).all_runs == 8 + 2 * 2 + 2 + 1 * 2 + 4
+    finish(found)
+    records = [one for one in read_records(tmp_path / "records") if one["method"] == "text2grad"]
+    tuned = [one for one in records if one["purpose"] == "tuning" and one["seed"] == 100]
+    first, second, *_ = sorted(tuned, key=lambda one: -one["curve"][-1]["value"])
+    again = {(one["trial"], one["seed"]) for one in records if one["purpose"] == "tuning" and one["seed"] != 100}
+    assert again == {(one["trial"], seed) for one in (first, second) for seed in (101, 102)}
+    assert {str(one["settings"]) for one in records if one["purpose"] == "evaluation"} == {str(second["settings"])}
+    (command,) = [one for one in starts(tmp_path) if one[1].endswith("tuning/text2grad/best-2-seed-101")]
+    assert {"run.seed=101", "data.eval_seed=1"} <= set(command[3])
+    assert f"model.path='{tmp_path}/runs/models/summarization/program-seed-101/start'" in command[3]
+    assert found.amount(found.studies[0]).trials == 0
+    assert experiment(tmp_path, study).jobs() == {}
+    (group,) = groups(read_runs(tmp_path / "records"))
+    best, *_, worst = group.tuning.trials["text2grad"]
+    assert (best.number, best.seeds, worst.number) == (second["trial"], 3, first["trial"])
+    assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
+
+
+def test_an_experiment_goes_on_with_the_confirmation_of_its_trials(tmp_path: Path) -> None:
+    finish(experiment(tmp_path))
+    before = len(starts(tmp_path))
+    found = experiment(tmp_path, STUDY.replace("trials = 3", "trials = 3\nconfirm_seeds = [7]", 1))
+    amount = found.amount(found.studies[0])
+    assert (amount.models, amount.trials) == (1, 3 + 2)
+    assert amount.evaluations == 4  # their settings wait for the confirmation
+    finish(found)
+    new = [out for command, out, *_ in starts(tmp_path)[before:] if command == "train"]
+    assert sorted(out.rsplit("/", 2)[-2:] == ["text2grad", f"best-{n}-seed-7"] for n, out in enumerate(new, 1))
+    assert len(new) == 3 + 2  # the evaluations have the same best settings, and are not run again
+
+
 def test_without_its_directory_an_experiment_goes_on_from_the_records(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
@@ -168,6 +208,28 @@ def test_a_study_takes_the_tuning_of_another(tmp_path: Path) -> None:
     best = next(one for one in first if (one["method"], one["purpose"]) == ("text2grad", "evaluation"))
     there = next(one for one in second if (one["method"], one["purpose"]) == ("text2grad", "evaluation"))
     assert there["settings"] == best["settings"]
+
+
+def test_the_reward_models_runs_take_the_tuning_with_the_program(tmp_path: Path) -> None:
+    learned = STUDY.replace("[0, 1]", "[2]").replace('critic = "program"', 'tuned_in = "first"')
+    finish(experiment(tmp_path, STUDY + learned.replace('"dr_grpo"', '"frozen"')))
+    found = [one for one in read_records(tmp_path / "records") if one["critic"] == "reward_model"]
+    assert {one["method"] for one in found if one["purpose"] == "tuning"} == {"frozen"}
+    searched = ("optim.lr", "ppo.beta", "ppo.epochs", "ppo.gamma", "reward.positive")
+    evaluated = [one for one in read_records(tmp_path / "records") if one["purpose"] == "evaluation"]
+    best, again, there = (
+        {name: one["settings"].get(name) for name in searched} for one in evaluated if one["method"] == "text2grad"
+    )
+    assert best == again == there
+
+
+def test_some_lengths_have_fewer_seeds(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace('["text2grad", "dr_grpo"]', '["text2grad"]')
+    study += "lengths = [1, 2]\n[study.seeds_at]\n1 = [1]\n"
+    found = finish(experiment(tmp_path, study))
+    assert {(one[1], one[6]) for one in places(tmp_path)} == {(1, 1), (2, 0), (2, 1)}
+    assert found.amount(found.studies[0]).all_runs == 3
+    assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
 
 
 def test_only_one_study_and_what_it_needs(tmp_path: Path) -> None:
@@ -270,6 +332,7 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("seeds = [0, 1]", "seeds = [1, 1]"): "study 'first': seeds = [1, 1] names a value twice",
         ("seeds = [0, 1]", "seeds = []"): "study 'first': seeds = []: Tuple should have at least 1 item",
         ("seeds = [0, 1]", ""): "study 'first': seeds: Field required",
+        ("trials = 3", "confirm_seeds = [3, 1]"): "study 'first': confirm_seeds = [3, 1]: 1 is used already; name",
         ("trials = 3", "tries = 3"): "study 'first': tries: Extra inputs are not permitted; keys: name, task, recipe",
         ("dr_grpo", "drgrpo"): "study 'first', task 'summarization': methods has no value 'drgrpo'. Did you mean "
         '"dr_grpo"?',
@@ -283,6 +346,9 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("trials = 3", 'settings = ["data.eval_examples=0"]'): "data.eval_examples = 0 leaves no held-out items",
         ("trials = 3", "trials = -1"): "study 'first': trials = -1: Input should be greater than or equal to 0",
         ("other_trials = 2", "[study.with_length]\n7 = []"): "study 'first': with_length names ['7'], which no run has",
+        ("other_trials = 2", "[study.seeds_at]\n7 = [0]"): "study 'first': seeds_at names ['7'], which no run has",
+        ("other_trials = 2", "lengths = [8]\n[study.seeds_at]\n8 = [0, 3]"): "seeds_at chooses among seeds = [0, 1], "
+        "and has 8: [0, 3]",
         ('critic = "program"', 'model = "x"'): 'set critic = "program", or leave model out',
     }.items(),
 )

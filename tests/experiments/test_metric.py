@@ -97,7 +97,7 @@ def test_what_breaks_the_contract_is_refused(answers: list[Any], text: str) -> N
 
 def test_the_reserved_names_are_those_of_an_evaluation() -> None:
     assert "reward" in RESERVED
-    assert len(set(RESERVED)) == len(RESERVED) == 9
+    assert len(set(RESERVED)) == len(RESERVED) == 10
 
 
 def test_a_metric_that_cannot_be_loaded_is_refused() -> None:

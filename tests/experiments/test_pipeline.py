@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from places import ROOT
@@ -14,7 +15,7 @@ from text2grad.experiments.pipeline import CONTEXT, WITHOUT_REWARD_MODEL, Pipeli
 from text2grad.experiments.recipe_run import critic_of_run, held_out_examples, run_recipe
 from text2grad.experiments.run_examples import check_response_limit, recipe_task, run_examples, task_settings
 from text2grad.feedback import annotate, read_annotations
-from text2grad.models import FineTuning, load_tokenizer
+from text2grad.models import FineTuning, load_policy, load_tokenizer
 from text2grad.reward_models import critique_target
 from text2grad.tasks import TaskSettings, count_tokens, procedural_task
 from text2grad.types import Example
@@ -147,6 +148,22 @@ def test_a_reward_model_of_verdicts_learns_from_the_same_responses_without_their
         assert len(without.critique.feedback) <= len(one.critique.feedback)
     assert [one.critique.feedback for one in verdicts] != [one.critique.feedback for one in whole]
     assert (tmp_path / "reward_model_of_verdicts" / "reward_model.json").exists()
+
+
+def test_a_dense_reward_model_knows_the_labels_and_starts_at_the_fine_tuned_weights(tmp_path: Path) -> None:
+    pipeline_of(tmp_path, *SHORT, "reward_model.lr=1e-9").run(["reward_model_dense"], phases=("sft", "annotations"))
+    settings = json.loads((tmp_path / "reward_model_dense" / "reward_model.json").read_text())
+    assert settings["form"] == "dense"
+    own, known = (load_tokenizer(str(tmp_path / name)) for name in ("reward_model_dense", "sft"))
+    for one in read_annotations(tmp_path / "annotations.jsonl"):
+        target = critique_target(one.critique, one.response, form="dense")
+        labels = target[target.index('", "word_labels": ') :]
+        assert own.decode(own(labels).input_ids) == labels
+        assert known.unk_token_id in known(labels).input_ids
+    layers = [load_policy(str(tmp_path / name)).model.layers.state_dict() for name in ("reward_model_dense", "sft")]
+    for name, weight in layers[0].items():
+        torch.testing.assert_close(weight, layers[1][name], atol=1e-5, rtol=0)
+    assert len(own) > len(known)
 
 
 def test_a_start_that_needs_a_reward_model_is_refused_without_one(tmp_path: Path) -> None:

@@ -6,3 +6,4 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 STORIES = SHARED / "models" / "stories260k"
+SMOLLM2 = ROOT / "models" / "smollm2"

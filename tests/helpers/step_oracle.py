@@ -234,7 +234,10 @@ def earned_rewards(response: Response, delta: np.ndarray, texts: Sequence[str], 
         fair = lost / gained if setting.balance and gained and lost else 1.0
         for t, d in enumerate(delta):
             earned[t] = fair * setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
-        if setting.placement != "spans":
+        if setting.placement == "verdict":
+            worst = setting.negative if min(delta) < 0 else setting.positive if max(delta) > 0 else 0.0
+            earned = np.array([*[0.0] * (len(delta) - 1), worst])
+        elif setting.placement != "spans":
             earned = gathered(response, earned, texts, setting.placement)
         earned[-1] += setting.outcome * (response.critique.outcome or 0.0)
     earned[-1] += setting.truncated * response.truncated

@@ -17,7 +17,10 @@ def rollout(prompt: list[int], response: list[int], truncated: bool = False) -> 
 
 
 def same(a: TokenBatch, b: TokenBatch) -> bool:
-    return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    return (
+        all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a[:5], b[:5], strict=True))
+        and a.prompts == b.prompts
+    )
 
 
 THREE = [rollout([1, 2, 3], [4, 5], True), rollout([6], [7, 8, 7], False), rollout([5, 4], [], True)]
@@ -130,4 +133,4 @@ def test_no_rollouts_are_refused() -> None:
 
 def test_every_tensor_goes_to_the_device_that_was_asked_for() -> None:
     batch = collate(THREE, pad_id=PAD, device="meta")
-    assert {x.device.type for x in batch} == {"meta"}
+    assert {x.device.type for x in batch[:5]} == {"meta"}

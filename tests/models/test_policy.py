@@ -79,7 +79,8 @@ def test_log_probs_are_those_of_transformers_alone_and_unpadded(family: str, tem
         model, collate(made, pad_id=0), temperature=temperature, with_entropy=True
     )
     assert list(logp.shape) == list(entropy.shape) == [5, 6]
-    assert list(hidden.shape) == [5, 10, 16]
+    assert list(hidden.before.shape) == [sum(r for _, r in LENGTHS), 16]
+    assert list(hidden.after.shape) == [5, 16]
     for row, rollout in enumerate(made):
         n = len(rollout.response_ids)
         torch.testing.assert_close(logp[row, :n].double(), own_logp(model, rollout, temperature), rtol=0, atol=1e-5)

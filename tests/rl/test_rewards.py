@@ -65,14 +65,23 @@ def test_one_reward_on_the_last_token_is_the_sum_of_the_same_rewards() -> None:
     assert [sum(row) for row in placed] == [sum(row) for row in spread]
 
 
+def test_a_verdict_is_one_reward_that_the_worst_span_decides() -> None:
+    deltas = [[1.0, -1.0, 1.0], [1.0, 0.5], [0.0, 0.0], [-1.0]]
+    critiques = [Critique("", outcome=0.2), OK, OK, BAD]
+    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "outcome": 10.0, "truncation": -4.0}
+    placed = rewards(deltas, critiques, [False, True, False, False], placement="verdict", **settings)
+    # −3 and the outcome 2; right, but cut: 2 − 4; no span; an unreadable critique
+    assert placed == [[0, 0, -1.0, 0], [0, -2.0, 0, 0], [0.0] * 4, [0.0] * 4]
+
+
 @pytest.mark.parametrize("failed", [BAD, LATE], ids=["unparsable", "timed_out"])
-@pytest.mark.parametrize("placement", ["spans", "last_token"])
+@pytest.mark.parametrize("placement", ["spans", "last_token", "verdict"])
 def test_a_failed_critique_gives_nothing_anywhere(failed: Critique, placement: str) -> None:
     judged = Critique(failed.feedback, outcome=5.0, status=failed.status)
     settings = {"unlabelled": 0.5, "outcome": 2.0, "placement": placement}
-    found = rewards([[1.0, -1.0, 0.0], [0.0, 0.0]], [judged, OK], **settings)
+    found = rewards([[1.0, -1.0, 0.0], [0.5, 0.0]], [judged, OK], **settings)
     assert found[0] == [0.0] * 4
-    assert sum(found[1]) == 1.0  # the other row still earns its two halves
+    assert sum(found[1]) == 1.0  # the other row still earns its two halves, or its verdict
 
 
 def test_a_cut_response_is_a_cut_one_even_where_its_critique_failed() -> None:

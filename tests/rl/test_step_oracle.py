@@ -121,6 +121,13 @@ CASES: dict[str, Case] = {
         },
         reward={"placement": "last_token"},
     ),
+    "outcome only: right or wrong": case(
+        run={"seed": 6},
+        model={"value": "none"},
+        rollout={"group_size": 2},
+        ppo={"baseline": "leave_one_out", "whiten": "none"},
+        reward={"placement": "verdict", "positive": 0.5, "negative": -2.0, "outcome": 0.5},
+    ),
     "RLOO: the mean of the others, KL in the reward": case(
         model={"value": "none"},
         rollout={"group_size": 2},

@@ -336,3 +336,33 @@ def test_a_weighting_without_its_tagger_is_refused_before_work_starts(
     with pytest.raises(ConfigError, match=r"\.\[importance\]"):
         small_run.trainer(tmp_path / "run", reward={"weighting": "token_importance"})
     assert not (tmp_path / "run").exists()
+
+
+def test_responses_to_one_prompt_share_it_and_the_run_learns_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = [Example(" ".join([*small_run.WORDS, one.prompt_text])) for one in small_run.EXAMPLES]
+    monkeypatch.setattr(small_run, "EXAMPLES", examples)
+    settings = {
+        "rollout": {"batch_size": 16, "group_size": 4},
+        "ppo": {"baseline": "group", "minibatches": 1},
+        "model": {"value": "none"},
+        "run": {"steps": 2},
+    }
+    shared = small_run.trainer(tmp_path / "shared", **settings)
+    alone = small_run.trainer(tmp_path / "alone", **settings)
+    assert shared.share_prompts
+    alone.share_prompts = False
+    costs = []
+    for one in (shared, alone):
+        batch = one.collate(one._sample())
+        costs.append(sum(batch.rows(group).cost().tokens for group in batch.groups(16_384)))
+        one.train()
+    # 4 prompts of 14 words and 16 responses of at most 6, against 16 rows of at most 20
+    assert costs[0] <= 4 * 14 + 16 * 6 < 16 * 14 < costs[1]
+    ours, theirs = (small_run.weights(tmp_path / name) for name in ("shared", "alone"))
+    for name, weight in theirs.items():
+        torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-4, msg=name)
+    for mine, other in zip(metrics(tmp_path / "shared"), metrics(tmp_path / "alone"), strict=True):
+        for key in ("reward/per_response", "kl/per_token", "update/policy_loss"):
+            assert mine[key] == pytest.approx(other[key], abs=1e-5), key

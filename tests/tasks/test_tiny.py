@@ -15,7 +15,7 @@ from text2grad.tasks.code.task import CodeTask
 from text2grad.tasks.qa.task import QATask
 from text2grad.tasks.registry import built_in
 from text2grad.tasks.summarization.task import SummarizationTask
-from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, begin_alike, tiny_llama, word_tokenizer
+from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, begin_alike, copy_weights, tiny_llama, word_tokenizer
 
 ODD = "Ann's  bike -- sold!\n\n\tTL;DR: (café) naïve,  “yes” 3.5 % 北京 e\u0301 "
 
@@ -225,3 +225,18 @@ def test_a_verdict_is_one_token_right_after_the_quoted_word(name: str, escaped: 
         assert sum(token in known for token in tokens) == len(quoted)
         seen |= known & {*tokens}
     assert len(seen) > 0.7 * len(known)
+
+
+def test_a_model_with_more_words_says_the_same_about_the_known_ones() -> None:
+    """A word in front changes every id; the two models agree on texts of known words, new words apart."""
+    words = ["red cat", " red"]
+    known, more = word_tokenizer(words, ["<x>"]), word_tokenizer([*words, "a a a", " cat a"], ["<y>", "<x>"])
+    source, target = tiny_llama(known, seed=1), tiny_llama(more, seed=2)
+    copy_weights(source, known, target, more)
+    texts = {"input_ids": known("red cat<x>", return_tensors="pt").input_ids}
+    again = {"input_ids": more("red cat<x>", return_tensors="pt").input_ids}
+    assert texts["input_ids"].tolist() != again["input_ids"].tolist()
+    ours, theirs = source(**texts).logits, target(**again).logits
+    columns = [more.get_vocab()[token] for token, _ in sorted(known.get_vocab().items(), key=lambda item: item[1])]
+    torch.testing.assert_close(theirs[..., columns], ours)
+    assert len(more) == len(known) + 3  # "a", " a" and "<y>"

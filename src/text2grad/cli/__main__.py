@@ -24,9 +24,11 @@ from text2grad.cli import (
     evaluate_reward,
     experiment,
     export,
+    fetch_model,
     generate,
     import_,
     plan,
+    prepare,
     quickstart,
     recipe,
     rehearse,
@@ -73,6 +75,8 @@ def parser() -> argparse.ArgumentParser:
         *critics,
         *evidence,
         recipe,
+        fetch_model,
+        prepare,
         doctor,
     ):
         module.add_parser(commands)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_force, add_set, print_end, refuse_full_directory, shorthands
+from text2grad.cli.options import (
+    add_command,
+    add_force,
+    add_set,
+    at_least,
+    print_end,
+    refuse_full_directory,
+    shorthands,
+)
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 from text2grad.progress import Progress
@@ -43,12 +51,16 @@ of which only the prompt is required. Without responses, the policy ([model] pat
 "feedback", only the quotes it refers to are requested. The key is read from the environment and never written.
 
 Each answer is stored in answers.sqlite before it is used. A run that was killed continues where it stopped, and a
-finished run that is repeated makes no request."""
+finished run that is repeated makes no request.
+
+With --own-critic no server is asked: the recipe's critic in Python (refresh.annotator, critic.use, or the program of
+the built-in task) judges --samples responses of the policy to each prompt, for a reward model to learn from."""
 
 EPILOG = """\
 examples:
   text2grad annotate my.toml --max-cost 5
   text2grad annotate my.toml --set annotate.base_url=http://localhost:8000/v1 --set annotate.api_key_env=''
+  text2grad annotate my.toml --own-critic --samples 4
   text2grad align runs/annotations/annotations.jsonl --tokenizer models/policy
 
 written to [annotate] out:
@@ -70,7 +82,9 @@ def add_parser(commands: Any) -> None:
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
     add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
     add("--max-requests", metavar="N", help="stop after N requests")
-    add("--limit", type=int, metavar="N", help="annotate only the first N responses")
+    add("--limit", type=int, metavar="N", help="annotate only the first N responses (with --own-critic: prompts)")
+    add("--own-critic", action="store_true", help="let the recipe's critic in Python judge, and no server")
+    add("--samples", type=at_least(1), metavar="N", help="with --own-critic: responses to each prompt (default: 1)")
     add("--out", metavar="DIR", help="shorthand for --set annotate.out=DIR")
     add_force(add)
     add_set(add)
@@ -84,6 +98,10 @@ def run(args: argparse.Namespace) -> int:
 
     limits = {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"annotate.out": args.out}, limits)])
+    if args.own_critic:
+        return _by_own_critic(args, recipe)
+    if args.samples is not None:
+        raise ConfigError("--samples belongs to --own-critic; a server is asked about one response to each prompt")
     settings = recipe.annotate
     endpoint, spending = endpoint_values(settings)
     check_limit(args.limit)
@@ -101,6 +119,37 @@ def run(args: argparse.Namespace) -> int:
     _write(out, recipe, items, results)
     _print_summary(console, out, items, results, _figures(recipe, results, usage, budget), str(args.recipe))
     return SOME_REMAIN if any(result.failure for result in results) else 0
+
+
+def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
+    """Annotate by the recipe's critic in Python.
+
+    Raises:
+        ConfigError: if an option of servers is given, or the directory holds a server's answers.
+    """
+    from text2grad.experiments import annotate_by_critic
+    from text2grad.experiments.reports import print_figures
+
+    if args.max_cost is not None or args.max_requests is not None:
+        raise ConfigError("--max-cost and --max-requests belong to a server; leave them out with --own-critic")
+    check_limit(args.limit)
+    out, console = Path(recipe.annotate.out), Console()
+    if (out / "answers.sqlite").exists():
+        raise ConfigError(f"{out} holds a server's answers; choose another --out")
+    refuse_full_directory(out, "responses.jsonl", force=args.force)
+    lock_directory(out)
+    found = annotate_by_critic(recipe, out, samples=args.samples or 1, limit=args.limit)
+    labels = [span.label for one in found for span in one.critique.spans]
+    figures = [
+        ("responses", f"{len(found):,}"),
+        ("failed critiques", f"{sum(one.critique.failed for one in found):,}"),
+        ("positive spans", f"{labels.count('positive'):,}"),
+        ("negative spans", f"{labels.count('negative'):,}"),
+    ]
+    print_figures(console, figures)
+    reward = ("text2grad", "reward", str(args.recipe), "--annotations", f"{out}/annotations.jsonl")
+    print_end(console, f"{out}/annotations.jsonl", then=reward)
+    return 0
 
 
 def _refuse_other_annotations(out: Path, recipe: "Recipe", items: Sequence["Item"]) -> None:

@@ -35,7 +35,9 @@ ABOUT = {
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU and the agreement of raters",
     "tune": "search of settings, and experiments by a plan",
+    "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',
+    "prose": "ProseCritic, a critic of style",
     "vllm": 'critic.kind = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }

@@ -48,16 +48,15 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
-    from text2grad.config import make_recipe, read_run_file
+    from text2grad.config import recipe_of_run
     from text2grad.experiments import critic_of_run, judge_answers, measure_answers, sample_answers
     from text2grad.rl import latest_checkpoint
     from text2grad.tasks import ProgramCritic
 
-    run_file = args.directory / "run.json"
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
-    if not run_file.exists() or checkpoint is None:
+    if checkpoint is None:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
-    recipe = make_recipe(read_run_file(args.directory)["recipe"], where=str(run_file), warn=False)
+    recipe = recipe_of_run(args.directory)
     examples = _examples(args, recipe)
     try:
         critic = None if args.no_critic else critic_of_run(recipe, args.directory, checkpoint)

@@ -6,11 +6,14 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from text2grad.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
 
 
 def add_command(
@@ -37,6 +40,22 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 def add_set(add: Callable[..., Any]) -> None:
     """Add `--set`, which overrides settings of the recipe, by a parser's `add_argument`."""
     add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
+
+
+def require_named(recipe: "Recipe", path: Path, *, prompts_and_critic: bool = True) -> None:
+    """Refuse a recipe that does not name what a run needs.
+
+    Raises:
+        ConfigError: if it has no model; or, unless `prompts_and_critic` is False, no prompts or no critic.
+    """
+    if not recipe.model.path:
+        raise ConfigError(f"{path}: [model] path is not set; set it, or give --model PATH")
+    if recipe.data.task or not prompts_and_critic:
+        return
+    if not recipe.data.train:
+        raise ConfigError(f"{path}: [data] names neither a task nor a train file; set one of them")
+    if not recipe.critic.use and not recipe.critic.model:
+        raise ConfigError(f"{path}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
 
 
 def add_match(add: Callable[..., Any]) -> None:

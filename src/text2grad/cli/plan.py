@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from text2grad.cli.log import configure_log
-from text2grad.cli.options import add_command, add_set, shorthands
+from text2grad.cli.options import add_command, add_set, require_named, shorthands
 from text2grad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         configure_log(quiet=True, verbose=False)  # standard output holds JSON alone
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"model.path": args.model})])
-    if not recipe.model.path:
-        raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
+    require_named(recipe, args.recipe, prompts_and_critic=False)
     for name in ("processes", "prompt_tokens", "answer_tokens"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")

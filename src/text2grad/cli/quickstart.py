@@ -42,6 +42,7 @@ PHASE_NAMES = {
     "start": "weights that policies start from",
     "reward_head": "scalar reward model",
     "reward_model_without_words": "reward model without words",
+    "reward_model_dense": "reward model with a label per word",
     "reward_model_of_verdicts": "reward model of critiques without truths",
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_set, shorthands
+from text2grad.cli.options import add_command, add_set, require_named, shorthands
 from text2grad.errors import ConfigError
 
 WARNED = 1
@@ -55,12 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = {"model.path": args.model, "critic.use": args.critic}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
-    if not recipe.model.path:
-        raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
-    if not recipe.data.task and not recipe.data.train:
-        raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
-    if not recipe.data.task and not recipe.critic.use and not recipe.critic.model:
-        raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
+    require_named(recipe, args.recipe)
     if not 2 <= args.responses <= MOST_RESPONSES:
         raise ConfigError(f"--responses must be at least 2 and at most {MOST_RESPONSES}, got {args.responses}")
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from text2grad.cli.options import add_command, add_set, shorthands
-from text2grad.errors import ConfigError
+from text2grad.cli.options import add_command, add_set, require_named, shorthands
 from text2grad.progress import CONSOLE, duration, note
 
 if TYPE_CHECKING:
@@ -95,12 +94,7 @@ def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
     options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out, **more}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
     args.directory = Path(recipe.run.out)  # where a run that Ctrl-C ends can be resumed
-    if not recipe.model.path:
-        raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
-    if not recipe.data.task and not recipe.data.train:
-        raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
-    if not recipe.data.task and not recipe.critic.use and not recipe.critic.model:
-        raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
+    require_named(recipe, args.recipe)
     return recipe
 
 

@@ -12,4 +12,5 @@ from .run_directory import (
     check_world_size as check_world_size,
     open_run as open_run,
     read_run_file as read_run_file,
+    recipe_of_run as recipe_of_run,
 )

@@ -55,7 +55,7 @@ class RewardConfig(Section):
     truncated: float = 0.0
     """Reward added on the last token of a truncated response."""
     placement: Placement = "spans"
-    """Place of rewards: each token; or summed, on the last token of each line, sentence, clause, or of the response."""
+    """Place of rewards: each token; summed at the end of lines, sentences, clauses, responses; or one verdict."""
     mode: Literal["strict", "contract", "expand"] = "expand"
     """Tokens of a span: all that it touches (expand), only tokens inside (contract), exact boundaries only (strict)."""
     weighting: Literal["uniform", "linear_decay", "token_importance"] = "uniform"

@@ -20,7 +20,7 @@ from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PP
 from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
 from text2grad.config.rival import RivalConfig
-from text2grad.config.run import DataConfig, RunConfig
+from text2grad.config.run import TASKS_ON_FILES, DataConfig, RunConfig
 from text2grad.config.section import Section
 from text2grad.errors import ConfigError, DataError
 from text2grad.files import read_text
@@ -66,7 +66,7 @@ class Recipe(Section):
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
                 '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
             )
-        if self.data.task and self.data.train:
+        if self.data.task and self.data.train and self.data.task not in TASKS_ON_FILES:
             raise ValueError("data.task and data.train are both set; choose one source of prompts")
         return self
 

@@ -6,12 +6,15 @@ from pydantic import Field, model_validator
 
 from text2grad.config.section import Count, Fraction, Section
 
+TASKS_ON_FILES = ("grounded",)
+"""Built-in tasks without prompts of their own: `data.train` names a file."""
+
 
 class DataConfig(Section):
     """Prompts: a built-in task, or a JSONL file."""
 
     task: str | None = None
-    """A built-in task: "stories", "summarization", "code" or "qa"."""
+    """A built-in task: "stories", "summarization", "code" or "qa"; or "grounded", with a `train` file."""
     train: str | None = None
     """JSONL file of examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}}."""
     held_out: Fraction = 0.0
@@ -43,7 +46,7 @@ class DataConfig(Section):
             raise ValueError("held_out and held_out_file are both set; choose a share of `train`, or a file")
         if self.held_out == 1.0:
             raise ValueError("held_out = 1.0 leaves no prompt to train on; choose a share between 0 and 1")
-        if self.task and (self.held_out or self.held_out_file):
+        if self.task and not self.train and (self.held_out or self.held_out_file):
             raise ValueError(
                 "held_out and held_out_file belong to a `train` file; a built-in task has held-out examples of its own"
             )

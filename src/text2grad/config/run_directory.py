@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.errors import CheckpointError, ConfigError
+from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.files import lock_directory, to_json, write_atomically
 from text2grad.progress import note
 
@@ -141,6 +141,22 @@ def read_run_file(directory: Path) -> dict[str, Any]:
             f"cannot read {path}: {error}. Restore it from a backup, or begin again in another directory with --out DIR"
         ) from error
     return found
+
+
+def recipe_of_run(directory: Path) -> Recipe:
+    """Return the recipe of a run.
+
+    Raises:
+        DataError: if the directory holds no run.
+        CheckpointError: if its run.json cannot be read.
+    """
+    path = directory / "run.json"
+    if not path.exists():
+        found = (
+            "does not exist" if not directory.exists() else "is a file" if directory.is_file() else "has no run.json"
+        )
+        raise DataError(f"{directory} is no run: it {found}. A run is the directory in run.out of `text2grad train`")
+    return make_recipe(read_run_file(directory)["recipe"], where=str(path), warn=False)
 
 
 def check_world_size(processes: int) -> None:

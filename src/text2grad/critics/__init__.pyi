@@ -1,3 +1,8 @@
 from .cached import CachedCritic as CachedCritic
-from .programs import RuffCritic as RuffCritic, UnitTestCritic as UnitTestCritic
+from .programs import (
+    ProseCritic as ProseCritic,
+    RuffCritic as RuffCritic,
+    UnitTestCritic as UnitTestCritic,
+    preferences_by_tests as preferences_by_tests,
+)
 from .servers import LLMCritic as LLMCritic

@@ -25,6 +25,7 @@ from .methods import (
     steps_made as steps_made,
 )
 from .metric import lower_is_better as lower_is_better
+from .own_annotations import annotate_by_critic as annotate_by_critic
 from .phase_models import refuse_other_settings as refuse_other_settings
 from .pipeline import pipeline_with_progress_lines as pipeline_with_progress_lines
 from .recipe_run import (

@@ -51,7 +51,7 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
     if not data.task and not data.train:
         raise ConfigError("[data] names neither a task nor a train file; set one of them")
     task = recipe_task(recipe)
-    if task is not None:
+    if task is not None and not data.train:
         return task.train(data.examples, recipe.run.seed)[:limit]
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
@@ -76,7 +76,7 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
     data = recipe.data
     responses = [_text(example, "response") for example in examples]
     if all(response is None for response in responses):
-        examples, sampled = _responses(recipe, examples, out / RESPONSES)
+        examples, sampled = sampled_responses(recipe, examples, out / RESPONSES)
         responses = list(sampled)
     items = [
         Item(_id(example, row), replace(example, meta={}), response, _feedback(example))
@@ -116,8 +116,18 @@ def _text(example: Example, key: str, where: str = "") -> str | None:
     return value
 
 
-def _responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
-    """Return examples and the policy's responses; missing responses are sampled and saved."""
+def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
+    """Return examples and the policy's responses; missing responses are sampled and saved.
+
+    Args:
+        recipe: its policy, [rollout] and data.too_long, by which examples may be left out.
+        examples: the task instances; the same ones as before, and perhaps further ones.
+        path: the file of the responses.
+
+    Raises:
+        ConfigError: if the recipe names no policy.
+        DataError: if the file holds responses to other prompts, or of another policy.
+    """
     saved = _saved(recipe, examples, path)
     missing = [row for row in range(len(examples)) if row not in saved]
     if missing:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
+from math import exp
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,7 +34,7 @@ from text2grad.experiments.metric import WAY_OUT, Metric, measure
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
-from text2grad.models import collate, make_rollouts, sample, step_uniforms
+from text2grad.models import make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import Text2GradTrainer, gae, response_records, token_rewards, total_rewards, whiten
@@ -130,8 +131,10 @@ class Evaluations:
                 critiques = self._ask(step, rollouts[:judged], progress)
             deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
             numbers = self._numbers(rollouts, critiques, deltas, offsets)
-            for row, rollout, kl in zip(rows, rollouts, numbers["kl"], strict=True):
+            reference = numbers.pop("logp_ref")
+            for row, rollout, kl, logp_ref in zip(rows, rollouts, numbers["kl"], reference, strict=True):
                 row["kl"] = float(kl[: len(rollout.response_ids)].sum())
+                row["logp_ref"] = float(logp_ref[: len(rollout.response_ids)].sum())
             if self.judge_all:
                 for row, critique, delta, reward in zip(rows, critiques, deltas, numbers["reward"], strict=True):
                     row |= _judged(critique, delta, float(reward.sum()))
@@ -213,13 +216,13 @@ class Evaluations:
         deltas: Sequence[Sequence[float]],
         offsets: Sequence[Sequence[tuple[int, int]]],
     ) -> dict[str, Any]:
-        """Return reward, KL (k1), value and advantage per token, each [B, T], where only the first B are judged."""
+        """Return numbers per token, each [B, T]: KL (k1) and logp_ref; reward, value and advantage of the judged B."""
         trainer, ppo = self.trainer, self.trainer.recipe.ppo
-        batch = collate(rollouts, pad_id=trainer.pad_id, device=trainer.accelerator.device)
+        batch = trainer.collate(rollouts)
         scores = trainer.score(batch, kl="k1")
         if not critiques:
-            return {"kl": scores.kl}
-        first = collate(rollouts[: len(critiques)], pad_id=trainer.pad_id, device=trainer.accelerator.device)
+            return {"kl": scores.kl, "logp_ref": scores.logp_ref}
+        first = trainer.collate(rollouts[: len(critiques)])
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
         texts = [rollout.response for rollout in rollouts[:rows]]
@@ -229,7 +232,8 @@ class Evaluations:
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
         if ppo.whiten in ("scale", "full"):  # a held-out prompt has no group
             advantages = whiten(advantages, mask, center=ppo.whiten == "full")
-        return {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}
+        numbers = {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}
+        return {**numbers, "logp_ref": scores.logp_ref}
 
     def _agreement(
         self,
@@ -261,6 +265,7 @@ class Evaluations:
             **(_critic_figures(rows, tokens) if self.judge_all else {}),
             "distinct_2": means.get("distinct_2", distinct_pairs(row["response"] for row in rows)),
             "kl_per_token": sum(row["kl"] for row in rows) / tokens,
+            "reference_perplexity": exp(-sum(row["logp_ref"] for row in rows) / tokens),
             "mean_tokens": fmean(row["tokens"] for row in rows),
             "truncated_share": fmean(row["truncated"] for row in rows),
         }

@@ -1,7 +1,7 @@
 """The work of a plan of studies: which models, trials and evaluations are missing, and the jobs that make them.
 
     RUNS/models/TASK/[program-][length-L-][faults-F-]seed-S/     models of the phases before RL
-    RUNS/STUDY/TASK/CRITIC/tuning/METHOD/                       the search of one method
+    RUNS/STUDY/TASK/CRITIC/tuning/METHOD/                       the search of one method, and the runs that confirm it
     RUNS/STUDY/TASK/CRITIC/seed-S/length-L-faults-F/METHOD[-N]/    an evaluation, with the N-th combination of `vary`
 
 A run whose record exists is not run again, and an interrupted run is resumed. The tuning of a method is rebuilt from
@@ -11,7 +11,6 @@ its records where its directory is gone. The jobs of one seed are neighbours, so
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -149,6 +148,7 @@ class Experiment:
                         name: job._replace(on_end=partial(self._end_of_trial, job))
                         for name, job in tuning.jobs(_trials_named(owner, method), needs).items()
                     }
+                found |= self._confirmation_jobs(found, owner, method)
             for evaluation in self._evaluations(study):
                 if self._record(evaluation) is None:
                     needs = self._add_models(found, study, evaluation.length, evaluation.faults, evaluation.seed)
@@ -157,7 +157,7 @@ class Experiment:
                     found[evaluation.name] = Job(
                         partial(self._command, evaluation),
                         self._directory(evaluation).with_suffix(".log"),
-                        lambda: False,
+                        partial(self._has_record, evaluation),
                         (*needs, *trials),
                         on_end=partial(self._end_of_evaluation, evaluation),
                     )
@@ -169,11 +169,12 @@ class Experiment:
         for method in study.methods:
             owner = tuning_study(self.plan, study, method)
             tuning = self.tuning(owner, method)
-            missing = sum(not tuning.is_finished(number) for number in range(tuning.count))
-            trials, total = trials + missing, total + tuning.count
-            seconds += missing * self._seconds(owner, method)
-            if missing:
-                models.add(self._models(owner, *owner.tuned_at, owner.tune_seed).directory)
+            confirmations = owner.confirmations(method)
+            seeds = [owner.tune_seed] * (tuning.count - tuning.ended)
+            seeds += [seed for rank, seed in confirmations if self._confirmed(owner, method, rank, seed) is None]
+            trials, total = trials + len(seeds), total + tuning.count + len(confirmations)
+            seconds += len(seeds) * self._seconds(owner, method)
+            models |= {self._models(owner, *owner.tuned_at, seed).directory for seed in seeds}
         for one in self._evaluations(study):
             total += 1
             if self._record(one) is None:
@@ -233,9 +234,73 @@ class Experiment:
             error = record.get("error", "")
             yield Trial(int(place.trial or 0), values, None if error else record["curve"][-1]["value"], error)
 
+    def best(self, study: Study, method: str) -> Trial | None:
+        """Return the best trial of a method: of the confirmed ones by the mean over its seeds; None without trials."""
+        tuning = self.tuning(study, method)
+        sign = 1.0 if tuning.minimise else -1.0
+
+        def mean(rank: int) -> float:
+            runs = [self._confirmed(study, method, rank, seed) for seed in study.confirm_seeds]
+            values = [tuning.ranked()[rank].value, *(_value(run) for run in runs if run)]
+            return fmean([float("inf") if value is None else sign * value for value in values])
+
+        ranks = sorted({rank for rank, _ in study.confirmations(method) if rank < len(tuning.ranked())}, key=mean)
+        return tuning.ranked()[ranks[0]] if ranks and tuning.best else tuning.best
+
+    def _confirmed(self, study: Study, method: str, rank: int, seed: int) -> Record | None:
+        """Return the record of one of the best trials on another seed; None if there is none yet."""
+        tuning = self.tuning(study, method)
+        if not tuning.finished:
+            return None
+        place = self._place(study, method, *study.tuned_at, seed, trial=True)
+        number = tuning.ranked()[rank].number
+        found = (one for one in self.known.values() if Place(*(one[name] for name in Place._fields))[:-2] == place[:-2])
+        return next((one for one in found if (one["trial"], one["seed"]) == (number, seed)), None)
+
+    def _confirmation_jobs(self, jobs: dict[str, Job], study: Study, method: str) -> dict[str, Job]:
+        """Return the missing runs of the best trials on the confirming seeds; the models that they need join `jobs`."""
+        found = {}
+        trials = [name for name in jobs if name.startswith(f"{_trials_named(study, method)} ")]
+        for rank, seed in study.confirmations(method):
+            if self._confirmed(study, method, rank, seed) is None:
+                needs = self._add_models(jobs, study, *study.tuned_at, seed)
+                one = (study, method, rank, seed)
+                found[f"{_trials_named(study, method)} best {rank + 1} seed {seed}"] = Job(
+                    partial(self._confirmation_command, *one),
+                    self._confirmation_directory(*one).with_suffix(".log"),
+                    lambda: False,
+                    (*needs, *trials),
+                    on_end=partial(self._end_of_confirmation, *one),
+                )
+        return found
+
+    def _confirmation_directory(self, study: Study, method: str, rank: int, seed: int) -> Path:
+        return self.tuning(study, method).out / f"best-{rank + 1}-seed-{seed}"
+
+    def _confirmation_settings(self, study: Study, method: str, rank: int, seed: int) -> list[str]:
+        length, faults = study.tuned_at
+        models = self._models(study, length, faults, seed)
+        shared = [*study.at(length=length, faults=faults), f"run.seed={seed}", f"data.eval_seed={study.tune_eval_seed}"]
+        trial = self.tuning(study, method).ranked()[rank]
+        return [*shared, *self._of_method(study, method, models), *as_overrides(trial.settings)]
+
+    def _confirmation_command(self, study: Study, method: str, rank: int, seed: int) -> list[str]:
+        one = (study, method, rank, seed)
+        directory, settings = self._confirmation_directory(*one), self._confirmation_settings(*one)
+        return run_command(self.program, method, self._recipe(study), directory, settings)
+
+    def _end_of_confirmation(self, study: Study, method: str, rank: int, seed: int, name: str, code: int) -> bool:
+        """Keep the record of a confirming run whose process has ended."""
+        one = (study, method, rank, seed)
+        place = self._place(study, method, *study.tuned_at, seed, trial=True)
+        place = place._replace(trial=self.tuning(study, method).ranked()[rank].number)
+        return self._end_of_run(
+            name, code, study, self._confirmation_directory(*one), place, self._confirmation_settings(*one)
+        )
+
     def _evaluations(self, study: Study) -> Iterator[Evaluation]:
         """Yield the evaluations of a study, the methods of a seed beside one another."""
-        for seed, length, faults in product(study.seeds, study.lengths, study.faults):
+        for seed, length, faults in study.places():
             for method in study.methods:
                 for number, variant in enumerate(study.variants()):
                     yield Evaluation(study, method, length, faults, seed, variant, number)
@@ -246,18 +311,26 @@ class Experiment:
         models = self._models(study, one.length, one.faults, one.seed)
         found = [*study.at(length=one.length, faults=one.faults), f"run.seed={one.seed}"]
         found += [f"data.eval_seed={EVALUATION_ITEMS + one.seed}", *self._of_method(study, one.method, models)]
-        best = self.tuning(tuning_study(self.plan, study, one.method), one.method).best
+        best = self.best(tuning_study(self.plan, study, one.method), one.method)
         return [*found, *as_overrides(best.settings if best else {}), *as_overrides(one.variant)]
 
     def _record(self, one: Evaluation) -> Record | None:
         """Return the record of an evaluation with the best settings so far; None if the search is not finished."""
-        tuning = self.tuning(tuning_study(self.plan, one.study, one.method), one.method)
+        owner = tuning_study(self.plan, one.study, one.method)
+        tuning = self.tuning(owner, one.method)
         if tuning.count and not tuning.finished:
+            return None
+        if not all(
+            self._confirmed(owner, one.method, *confirmation) for confirmation in owner.confirmations(one.method)
+        ):
             return None
         recipe = load_recipe(self._recipe(one.study), self._overrides(one))
         place = self._place(one.study, one.method, one.length, one.faults, one.seed)
         key = key_of({**place._asdict(), "settings": settings_between(self._base(one.study), recipe)})
         return self.known.get(key)
+
+    def _has_record(self, one: Evaluation) -> bool:
+        return self._record(one) is not None
 
     def _command(self, one: Evaluation) -> list[str]:
         return run_command(
@@ -270,18 +343,23 @@ class Experiment:
 
     def _end_of_evaluation(self, one: Evaluation, name: str, code: int) -> bool:
         """Keep the record of an evaluation whose process has ended."""
+        place = self._place(one.study, one.method, one.length, one.faults, one.seed)
+        return self._end_of_run(name, code, one.study, self._directory(one), place, self._overrides(one))
+
+    def _end_of_run(
+        self, name: str, code: int, study: Study, directory: Path, place: Place, settings: Sequence[str]
+    ) -> bool:
+        """Keep the record of a run that is no trial; return whether it has one."""
         self.ended.append(name)
-        directory = self._directory(one)
         log = directory.with_suffix(".log")
         if code not in FINISHED and not run_failed(code, log):
             return self._failure(name, code, log)
-        place = self._place(one.study, one.method, one.length, one.faults, one.seed)
         try:
             record = record_of(
                 directory,
                 place,
-                self._base(one.study),
-                asked=load_recipe(self._recipe(one.study), self._overrides(one)),
+                self._base(study),
+                asked=load_recipe(self._recipe(study), settings),
                 error="" if code in FINISHED else last_line(log),
             )
         except DataError:  # it failed in its first step
@@ -366,7 +444,8 @@ class Experiment:
         sharing = [
             one
             for one in self.plan.study
-            if (one.task, one.critic) == (study.task, study.critic) and seed in (*one.seeds, one.tune_seed)
+            if (one.task, one.critic) == (study.task, study.critic)
+            and seed in (*one.seeds, one.tune_seed, *one.confirm_seeds)
         ]
         more = sorted({METHODS[method].needs for one in sharing for method in one.methods} - {""})
         return Models(self.models / study.task / name, overrides, tuple(more))
@@ -408,6 +487,11 @@ class Experiment:
     def _place(study: Study, method: str, length: int, faults: float, seed: int, *, trial: bool = False) -> Place:
         purpose = "tuning" if trial else "evaluation"
         return Place(study.name, study.task, length, faults, study.critic, method, purpose, None, seed)
+
+
+def _value(record: Record) -> float | None:
+    """Return the final value of a run; None if it stopped with an error."""
+    return None if record.get("error") else float(record["curve"][-1]["value"])
 
 
 def _named(study: Study) -> str:

@@ -60,6 +60,8 @@ class Study(_Strict):
     """Values of `length_setting`; 0 is the recipe's own."""
     length_setting: str = "data.length"
     """The setting that makes answers longer."""
+    seeds_at: Mapping[str, Annotated[tuple[Seed, ...], Some]] = {}
+    """Length → the seeds of its evaluations, in place of `seeds`."""
     with_length: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
     """Length → further settings of its runs, such as a higher rollout.max_new_tokens."""
     faults: Annotated[tuple[float, ...], Some] = (1.0,)
@@ -70,8 +72,15 @@ class Study(_Strict):
     """Tuning trials of a leading method; 0 evaluates the default settings."""
     other_trials: Seed = 6
     """Tuning trials of the other methods."""
+    confirm_seeds: Annotated[tuple[Seed, ...], Field(strict=False)] = ()
+    """Further seeds on which the best trials are run again; the mean over `tune_seed` and these chooses the best."""
+    confirmed: Annotated[int, Field(ge=1)] = 3
+    """Best trials of a leading method that are run again."""
+    other_confirmed: Annotated[int, Field(ge=1)] = 2
+    """Best trials of another method that are run again."""
     tuned_in: str = ""
-    """Name of a study of the plan whose tuning of the same task and critic is taken, for the methods that it has."""
+    """Name of a study of the plan whose tuning of the same task is taken, for the methods that it has; of its studies
+    the one with the same critic first."""
     tune_length: int | None = None
     """Length of the tuning; the last of `lengths` if left out."""
     tune_faults: float | None = None
@@ -87,15 +96,20 @@ class Study(_Strict):
     def _apart(self) -> "Study":
         if self.tune_seed in self.seeds:
             raise ValueError(f"tune_seed = {self.tune_seed} is one of the seeds; tune on another")
+        if shared := sorted({*self.confirm_seeds} & {*self.seeds, self.tune_seed}):
+            raise ValueError(f"confirm_seeds = {list(self.confirm_seeds)}: {shared[0]} is used already; name another")
         if self.tune_eval_seed in [EVALUATION_ITEMS + seed for seed in self.seeds]:
             raise ValueError(
                 f"tune_eval_seed = {self.tune_eval_seed} chooses held-out items of an evaluation (its seed + "
                 f"{EVALUATION_ITEMS}); choose another"
             )
+        if few := [f"{length}: {list(seeds)}" for length, seeds in self.seeds_at.items() if set(seeds) - {*self.seeds}]:
+            raise ValueError(f"seeds_at chooses among seeds = {list(self.seeds)}, and has {'; '.join(few)}")
         known = {str(length) for length in (*self.lengths, self.tuned_at[0])}
-        if set(self.with_length) - known:
-            raise ValueError(f"with_length names {sorted(set(self.with_length) - known)}, which no run has")
-        for name in ("methods", "seeds", "lengths", "faults"):
+        for name, named in (("with_length", self.with_length), ("seeds_at", self.seeds_at)):
+            if set(named) - known:
+                raise ValueError(f"{name} names {sorted(set(named) - known)}, which no run has")
+        for name in ("methods", "seeds", "lengths", "faults", "confirm_seeds"):
             listed = getattr(self, name)
             if len(set(listed)) < len(listed):
                 raise ValueError(f"{name} = {list(listed)} names a value twice")
@@ -107,11 +121,21 @@ class Study(_Strict):
         length = self.lengths[-1] if self.tune_length is None else self.tune_length
         return length, self.faults[0] if self.tune_faults is None else self.tune_faults
 
+    def places(self) -> list[tuple[int, int, float]]:
+        """Return seed, length and faults of the evaluations of a method, those of a seed beside one another."""
+        every = product(self.seeds, self.lengths, self.faults)
+        return [one for one in every if one[0] in self.seeds_at.get(str(one[1]), self.seeds)]
+
     def trials_of(self, method: str) -> int:
         """Return the number of a method's tuning trials; 0 for a method without searched settings."""
         if not METHODS[method].searched:
             return 0
         return self.trials if METHODS[method].leading else self.other_trials
+
+    def confirmations(self, method: str) -> list[tuple[int, int]]:
+        """Return the runs that confirm the best trials of a method: rank, from 0, and seed."""
+        ranks = min(self.confirmed if METHODS[method].leading else self.other_confirmed, self.trials_of(method))
+        return list(product(range(ranks), self.confirm_seeds))
 
     def variants(self) -> list[dict[str, Any]]:
         """Return the combinations of varied settings, one empty if nothing varies."""
@@ -167,9 +191,9 @@ def load_plan(path: Path) -> Plan:
 
 def tuning_study(plan: Plan, study: Study, method: str) -> Study:
     """Return the study that tunes a method of a study."""
-    same = (study.task, study.critic)
-    found = [one for one in plan.study if one.name == study.tuned_in and (one.task, one.critic) == same]
-    return found[0] if found and method in found[0].methods else study
+    others = [one for one in plan.study if one is not study and method in one.methods]
+    found = [one for one in others if (one.name, one.task) == (study.tuned_in, study.task)]
+    return min(found, key=lambda one: one.critic != study.critic, default=study)
 
 
 def _check(study: Study, plan: Plan, path: Path) -> None:

@@ -24,7 +24,7 @@ class Job(NamedTuple):
     Attributes:
         command: () → the command line; called when the job starts.
         log: file to which its output is appended.
-        finished: () → whether nothing is left to do.
+        finished: () → whether nothing is left to do; asked at the beginning, and before the job starts.
         needs: name of the job that must be finished before, or names.
         threads: OMP_NUM_THREADS of the process; None keeps the value of the environment.
         on_end: called with the job's name and the exit code when the process ends; returns whether the job is finished:
@@ -62,7 +62,10 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
             ready = [name for name in waiting if jobs[name].needed <= done]
             for name in ready[: at_once - len(running)]:
                 waiting.remove(name)
-                running[name] = _start(jobs[name])
+                if jobs[name].finished():  # by the end of a job that it needs
+                    done.add(name)
+                else:
+                    running[name] = _start(jobs[name])
             for name in jobs:
                 on_poll(name)
             time.sleep(POLL_SECONDS)

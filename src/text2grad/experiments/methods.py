@@ -103,10 +103,25 @@ METHODS: Mapping[str, Method] = {
         "ppo.whiten=none",
         searched=("lr", "beta", "epochs", "group_size"),
     ),
+    "outcome_only": Method(
+        "right or wrong, GRPO",
+        (
+            "reward.placement=verdict",
+            "ppo.gamma=1.0",
+            *GROUP,
+            "ppo.baseline=group",
+            "ppo.whiten=group",
+            "ppo.loss_mean=response",
+            "ppo.kl_in=loss",
+        ),
+        GROUP_SEARCHED,
+        "number",
+    ),
     "text2grad_group": Method(
         "Text2Grad, group baseline",
         (*GROUP, "ppo.baseline=group"),
         ("lr", "beta", "epochs", "gamma", "group_size", "positive"),
+        leading=True,
     ),
     "dpo": _rival(
         "DPO",
@@ -144,6 +159,13 @@ METHODS: Mapping[str, Method] = {
         "critic.quoted_in_feedback=false",  # both concern the feedback
         "critic.verbatim=false",
         needs="reward_model_without_words",
+    ),
+    "dense_labels": _ablation(
+        "Text2Grad, a label per word",
+        "critic.quoted_in_feedback=false",  # these concern quotes
+        "critic.verbatim=false",
+        "critic.one_list=false",
+        needs="reward_model_dense",
     ),
     "verdicts_only": Method(
         "Text2Grad, critiques without truths",

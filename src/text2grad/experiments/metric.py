@@ -18,11 +18,11 @@ Metric = Callable[[Example, str], Mapping[str, float]]
 
 RESERVED = (
     *("reward", "positive_share", "negative_share", "unlabelled_share", "failure_rate"),
-    *("distinct_2", "kl_per_token", "mean_tokens", "truncated_share"),
+    *("distinct_2", "kl_per_token", "reference_perplexity", "mean_tokens", "truncated_share"),
 )
 """The numbers that every evaluation has; a metric needs other names."""
 
-LOWER_IS_BETTER = ("invented_share",)
+LOWER_IS_BETTER = ("invented_share", "unsupported_share")
 """Main metrics of built-in tasks of which a small value is good."""
 
 LARGEST = 1e300  # sums of larger numbers may be infinite

@@ -8,6 +8,7 @@
     reward_model_without_words/    on request, a generative reward model that writes spans only
     verdicts.jsonl       on request, the same responses with critiques that state no truth
     reward_model_of_verdicts/    on request, a generative reward model that learned from them
+    reward_model_dense/  on request, a generative reward model that labels each word (Appendix I.1)
     phases.json          seconds and counts of the phases
 
 Where the task's program is the critic of the runs, two phases are enough: `run(phases=WITHOUT_REWARD_MODEL)`.
@@ -40,14 +41,16 @@ from text2grad.models import (
     step_uniforms,
     stop_ids,
 )
-from text2grad.reward_models import SYMBOLS, critique_target, train_scalar_reward_model
+from text2grad.reward_models import SIGNS, SYMBOLS, critique_target, train_scalar_reward_model
 from text2grad.reward_models.training import train_reward_model
-from text2grad.tasks import Task, built_in, count_tokens, procedural_task, tiny_llama, word_tokenizer
-from text2grad.types import Example
+from text2grad.tasks import Task, built_in, copy_weights, count_tokens, procedural_task, tiny_llama, word_tokenizer
+from text2grad.types import CritiqueForm, Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
 WITHOUT_REWARD_MODEL = ("sft", "start")
 VERDICTS = "verdicts.jsonl"
+DENSE_SYMBOLS = ('", "word_labels": "', '"}')
+LABELS = [f"{space}{sign}" for space in ("", " ") for sign in SIGNS]
 SECONDS_BETWEEN_LINES = 2.0
 VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
@@ -76,7 +79,8 @@ class Pipeline:
         """Run the phases that are not finished.
 
         Args:
-            more: further phases: "reward_head", "reward_model_without_words", "reward_model_of_verdicts".
+            more: further phases: "reward_head", "reward_model_without_words", "reward_model_of_verdicts",
+                "reward_model_dense".
             phases: the others, in their order; `WITHOUT_REWARD_MODEL` are enough where a program is the critic.
 
         Raises:
@@ -91,6 +95,9 @@ class Pipeline:
             "reward_head": self._scalar_reward_model,
             "reward_model_without_words": partial(self._reward_model, write_feedback=False),
             "reward_model_of_verdicts": self._reward_model_of_verdicts,
+            "reward_model_dense": partial(
+                self._reward_model, write_feedback=self.recipe.reward_model.write_feedback, form="dense"
+            ),
         }
         asked = (*phases, *more)
         for name in asked:
@@ -130,8 +137,7 @@ class Pipeline:
     def _sft(self, path: Path) -> None:
         """Fine-tune on demonstrations: first on short items, where a small model finds the right part sooner."""
         settings, done, stages = self.recipe.sft, 0, training_lengths(self.task)
-        known = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size)
-        tokenizer = self._tokenizer(*self._demonstrations(stages[-1], known))
+        tokenizer = self._tokenizer(*self._known_demonstrations())
         model = self._untrained(tokenizer)
         for stage, length in enumerate(stages):
             steps = settings.steps * (stage + 1) // len(stages) - done
@@ -162,18 +168,30 @@ class Pipeline:
             write_annotations(verdicts, annotate(critic, examples, [one.response for one in known]))
         self._reward_model(path, write_feedback=self.recipe.reward_model.write_feedback, annotations=verdicts.name)
 
-    def _reward_model(self, path: Path, *, write_feedback: bool, annotations: str = "annotations.jsonl") -> None:
+    def _reward_model(
+        self,
+        path: Path,
+        *,
+        write_feedback: bool,
+        annotations: str = "annotations.jsonl",
+        form: CritiqueForm = "spans",
+    ) -> None:
         settings = self.recipe.reward_model
-        tokenizer = load_tokenizer(str(self.out / "sft"))
-        fine_tuned = settings.start == "sft"
+        tokenizer = known = load_tokenizer(str(self.out / "sft"))
+        if form != "spans":
+            tokenizer = self._tokenizer(*self._known_demonstrations(), symbols=DENSE_SYMBOLS, words=LABELS)
+        start = self._untrained(tokenizer)
+        if settings.start == "sft":
+            copy_weights(load_policy(str(self.out / "sft")), known, start, tokenizer)
         model, left_out = train_reward_model(
-            load_policy(str(self.out / "sft")) if fine_tuned else self._untrained(tokenizer),
+            start,
             tokenizer,
             read_annotations(self.out / annotations),
             self._settings(settings),
             write_feedback=write_feedback,
             max_new_tokens=settings.max_new_tokens,
-            constrain=self.recipe.critic.constrain is not False,
+            form=form,
+            constrain=form == "spans" and self.recipe.critic.constrain is not False,
             on_step=lambda done: self.on_progress(path.name, done, settings.steps),
         )
         self._note("left_out", left_out)
@@ -214,12 +232,25 @@ class Pipeline:
         examples = task.examples(count or settings.steps * settings.batch_size, self.recipe.run.seed)
         return examples, [" " + task.demonstration(example, rng) for example in examples]
 
+    def _known_demonstrations(self) -> tuple[list[Example], list[str]]:
+        """Return the demonstrations whose words the tokenizer knows, of the recipe's length."""
+        settings = self.recipe.sft
+        count = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size)
+        return self._demonstrations(self.task.settings.length, count)
+
     def _untrained(self, tokenizer: Any) -> Any:
         recipe = self.recipe
         return tiny_llama(tokenizer, seed=recipe.run.seed, width=WIDTH, layers=recipe.sft.layers, context=self.context)
 
-    def _tokenizer(self, examples: Sequence[Example], answers: Sequence[str]) -> Any:
-        """Return a tokenizer that knows every word of the prompts, answers and critiques.
+    def _tokenizer(
+        self,
+        examples: Sequence[Example],
+        answers: Sequence[str],
+        *,
+        symbols: Sequence[str] = (),
+        words: Sequence[str] = (),
+    ) -> Any:
+        """Return a tokenizer that knows every word of the prompts, answers and critiques, and further ones.
 
         A verdict is one token directly after the quoted word, so the model can compare the word with the truth there.
         """
@@ -231,7 +262,9 @@ class Pipeline:
         prompts = [example.prompt_text for example in examples]
         rare = [word for word in task.vocabulary() for word in (word, f" {word}")]
         verdicts = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # escaped as in the targets
-        return word_tokenizer([*prompts, *answers, *corrupted, *targets, *rare], [*SYMBOLS, *verdicts])
+        return word_tokenizer(
+            [*prompts, *answers, *corrupted, *targets, *rare, *words], [*SYMBOLS, *symbols, *verdicts]
+        )
 
     def _sample(self, examples: Sequence[Example], part: str = "") -> list[str]:
         """Sample answers of the fine-tuned policy at temperature 1; `part` is the phase for `on_progress`."""

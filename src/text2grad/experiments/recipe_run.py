@@ -106,7 +106,7 @@ def prepare_run(
 def _note_examples(recipe: Recipe, examples: RunExamples) -> None:
     """Log the numbers of prompts, where they come from files."""
     data = recipe.data
-    if data.task:
+    if not data.train:
         return
     note(f"{len(examples.train)} prompts to train on, {len(examples.held_out)} held out for evaluations")
     if examples.removed:

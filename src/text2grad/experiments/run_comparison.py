@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad.config import Recipe, make_recipe
+from text2grad.config import Recipe, recipe_of_run
 from text2grad.errors import DataError
 from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate, mean_interval
 from text2grad.experiments.reports.html import count, rollouts_page
@@ -77,7 +77,7 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
             if path.resolve() in seen:
                 raise DataError(f"{path} is given twice; name each run once")
             seen[path.resolve()] = path
-            run, recipe = read_run(path), _recipe(path)
+            run, recipe = read_run(path), recipe_of_run(path)
             if "reward/per_response" not in run.metrics[0]:
                 raise DataError(f"{path} is no run of `text2grad train`: its metrics have no reward/per_response")
             found.setdefault(_key(recipe), []).append((run, recipe))
@@ -109,14 +109,6 @@ def _runs_in(given: Path) -> list[Path]:
         )
     what = "does not exist" if not given.exists() else "is a file" if given.is_file() else "has no run.json"
     raise DataError(f"{given} is no run: it {what}. A run is the directory in run.out of `text2grad train`")
-
-
-def _recipe(path: Path) -> Recipe:
-    mark = path / "run.json"
-    try:
-        return make_recipe(json.loads(mark.read_bytes())["recipe"], where=str(mark), warn=False)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{mark} is damaged ({error!r}); name another run") from error
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
@@ -281,7 +273,7 @@ def as_json(methods: Sequence[Method], step: int | None) -> dict[str, Any]:
 def _method_json(method: Method, names: Sequence[str]) -> dict[str, Any]:
     runs = []
     for run, evaluation in zip(method.runs, method.compared, strict=True):
-        recipe = _recipe(run.directory)
+        recipe = recipe_of_run(run.directory)
         runs.append(
             {
                 "path": str(run.directory),

@@ -63,7 +63,7 @@ def run_examples(recipe: Recipe) -> RunExamples:
     """
     data = recipe.data
     task = recipe_task(recipe)
-    if task is not None:
+    if task is not None and not data.train:
         held_out = task.held_out(data.eval_examples, data.eval_seed) if data.eval_examples else []
         return RunExamples(task.train(data.examples, recipe.run.seed), held_out)
     examples = read_examples(str(data.train))

@@ -271,7 +271,8 @@ def refuse_no_items(recipe: Recipe, path: Path) -> None:
         ConfigError: if it has none.
     """
     data = recipe.data
-    if not data.eval_examples or not (data.task or data.held_out or data.held_out_file):
+    own = data.task and not data.train
+    if not data.eval_examples or not (own or data.held_out or data.held_out_file):
         raise ConfigError(
             f"{path} holds out no items, by which trials are compared: set data.held_out = 0.1 or data.held_out_file, "
             "and data.eval_examples above 0"

@@ -43,6 +43,7 @@ from .measured_training import (
     train_measured as train_measured,
     train_saved as train_saved,
 )
+from .packaged import fetch_packaged as fetch_packaged
 from .policy import (
     PolicyWithValue as PolicyWithValue,
     Reference as Reference,
@@ -76,3 +77,4 @@ from .randomness import (
     step_uniforms as step_uniforms,
 )
 from .sampling import decode_greedily as decode_greedily, make_rollouts as make_rollouts, sample as sample
+from .shared_prefix import can_share_prompts as can_share_prompts

@@ -7,6 +7,9 @@ Dimension key: B responses, S prompt + response tokens (padded), T response toke
     y_t is predicted by the hidden state at position P − 1 + t; the value before choosing y_t is read there too.
 
 Masks are made from lengths, never from ids: padding may be a token that was sampled.
+
+Responses to one prompt can share its forward pass (`shared_prefix`): then a pass costs G · P + B · T tokens for G
+distinct prompts, instead of B · S.
 """
 
 from collections.abc import Sequence
@@ -18,6 +21,9 @@ from torch import Tensor
 from text2grad.errors import DataError
 from text2grad.types import Rollout
 
+SHARING_PAYS = 0.8
+"""Prompts are shared where that leaves at most this part of the tokens: the second pass costs time of its own."""
+
 
 class TokenBatch(NamedTuple):
     """Right-padded rollouts.
@@ -28,6 +34,7 @@ class TokenBatch(NamedTuple):
         response_ids: y, int64 [B, T].
         response_mask: True on response tokens, bool [B, T].
         truncated: True if the length limit ended the response, bool [B].
+        prompts: the number of each row's prompt, equal for equal prompts, if rows may share it; else empty.
     """
 
     ids: Tensor
@@ -35,6 +42,7 @@ class TokenBatch(NamedTuple):
     response_ids: Tensor
     response_mask: Tensor
     truncated: Tensor
+    prompts: tuple[int, ...] = ()
 
     @property
     def response_lengths(self) -> Tensor:
@@ -65,14 +73,35 @@ class TokenBatch(NamedTuple):
         return full.masked_scatter(self.response_mask, packed)
 
     def groups(self, tokens: int) -> list[Tensor]:
-        """Return row indices in groups of similar length, at most `tokens` padded tokens (or one row) each."""
-        lengths = self.prompt_lengths + self.response_lengths
-        groups: list[list[int]] = [[]]
-        for row in lengths.argsort(stable=True).tolist():
-            if groups[-1] and (len(groups[-1]) + 1) * int(lengths[row]) > tokens:
+        """Return row indices in groups, at most `tokens` padded tokens (or one row) in a forward pass each.
+
+        Rows of one group have similar lengths; rows with the same prompt stand together if they may share it.
+        """
+        prompts, responses = self.prompt_lengths.tolist(), self.response_lengths.tolist()
+        rows = range(len(prompts))
+        if len(set(self.prompts)) < len(self.prompts):
+            order = sorted(rows, key=lambda row: (prompts[row], self.prompts[row], responses[row], row))
+        else:
+            order = sorted(rows, key=lambda row: (prompts[row] + responses[row], row))
+        groups, size = list[list[int]](), _Size()
+        for row in order:
+            number = self.prompts[row] if self.prompts else None
+            larger = size.with_row(prompts[row], responses[row], number)
+            if not groups or larger.cost().tokens > tokens:
                 groups.append([])
+                larger = _Size().with_row(prompts[row], responses[row], number)
             groups[-1].append(row)
+            size = larger
         return [torch.tensor(group, device=self.ids.device) for group in groups]
+
+    def cost(self) -> "Cost":
+        """Return the cost of one forward pass over all rows."""
+        size = _Size()
+        numbers = self.prompts or [None] * len(self.ids)
+        lengths = self.prompt_lengths.tolist(), self.response_lengths.tolist()
+        for prompt, response, number in zip(*lengths, numbers, strict=True):
+            size = size.with_row(prompt, response, number)
+        return size.cost()
 
     def rows(self, index: Tensor) -> "TokenBatch":
         """Return some rows, trimmed to the longest of them."""
@@ -85,16 +114,59 @@ class TokenBatch(NamedTuple):
             self.response_ids[index, :columns_t],
             self.response_mask[index, :columns_t],
             self.truncated[index],
+            tuple(self.prompts[row] for row in index.tolist()) if self.prompts else (),
         )
 
 
-def collate(rollouts: Sequence[Rollout], *, pad_id: int, device: torch.device | str = "cpu") -> TokenBatch:
+class Cost(NamedTuple):
+    """The padded tokens of one forward pass, and whether prompts are shared in it."""
+
+    tokens: int
+    shares_prompts: bool
+
+
+class _Size(NamedTuple):
+    """The size of a forward pass: rows, distinct prompts, and the longest prompt, response and row."""
+
+    rows: int = 0
+    distinct: int = 0
+    prompt: int = 0
+    response: int = 0
+    row: int = 0
+    last: int | None = None  # number of the last row's prompt; equal prompts are neighbours
+
+    def with_row(self, prompt: int, response: int, number: int | None) -> "_Size":
+        new = number is not None and number != self.last
+        return _Size(
+            self.rows + 1,
+            self.distinct + new,
+            max(self.prompt, prompt),
+            max(self.response, response),
+            max(self.row, prompt + response),
+            number,
+        )
+
+    def cost(self) -> Cost:
+        whole = self.rows * self.row
+        shared = self.distinct * self.prompt + self.rows * self.response
+        shares = 0 < self.distinct < self.rows and self.response > 0 and shared <= SHARING_PAYS * whole
+        return Cost(shared if shares else whole, shares)
+
+
+def collate(
+    rollouts: Sequence[Rollout],
+    *,
+    pad_id: int,
+    device: torch.device | str = "cpu",
+    share_prompts: bool = False,
+) -> TokenBatch:
     """Return rollouts as one right-padded batch.
 
     Args:
         rollouts: at least one; every prompt has at least one token, since something must predict y_1.
         pad_id: any id of the vocabulary; padding changes no result.
         device: where the tensors go.
+        share_prompts: equal prompts go through the model once; for models that can (`can_share_prompts`).
 
     Raises:
         DataError: if there are no rollouts or a prompt has no token.
@@ -116,12 +188,14 @@ def collate(rollouts: Sequence[Rollout], *, pad_id: int, device: torch.device | 
         ids[row, : len(joined)] = torch.tensor(joined)
         response_ids[row, : len(rollout.response_ids)] = torch.tensor(rollout.response_ids, dtype=torch.int64)
     lengths = torch.tensor([len(r.response_ids) for r in rollouts])
+    numbers: dict[tuple[int, ...], int] = {}
     return TokenBatch(
         ids=ids.to(device),
         prompt_lengths=torch.tensor([len(r.prompt_ids) for r in rollouts]).to(device),
         response_ids=response_ids.to(device),
         response_mask=(torch.arange(width_t) < lengths[:, None]).to(device),
         truncated=torch.tensor([r.truncated for r in rollouts]).to(device),
+        prompts=tuple(numbers.setdefault(r.prompt_ids, len(numbers)) for r in rollouts) if share_prompts else (),
     )
 
 

@@ -31,6 +31,7 @@ from text2grad.models.adapters import (
 )
 from text2grad.models.batch import TokenBatch
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
+from text2grad.models.shared_prefix import States, shared_states
 
 ValueMode = Literal["none", "trunk", "adapter", "model"]
 
@@ -91,9 +92,21 @@ def last_hidden(model: Any, ids: Tensor) -> Tensor:
     return trunk(input_ids=ids, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
 
 
+def response_states(trunk: Any, batch: TokenBatch) -> States:
+    """Return the trunk's last hidden states before each response token and after the last; prompts are shared if set.
+
+    Without sharing no attention mask is passed, as in `last_hidden`.
+    """
+    if batch.prompts and batch.cost().shares_prompts:
+        return shared_states(trunk, batch)
+    hidden = trunk(input_ids=batch.ids, use_cache=False).last_hidden_state  # [B, S, H]
+    rows = torch.arange(len(batch.ids), device=batch.ids.device)
+    return States(batch.at_predictors(hidden), hidden[rows, batch.last_positions()])
+
+
 def response_logprobs(
     model: Any, batch: TokenBatch, *, temperature: float = 1.0, with_entropy: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, States]:
     """Return log π(y_t | x, y_<t), its entropy and the trunk's features: the one place that shifts.
 
     Args:
@@ -103,13 +116,12 @@ def response_logprobs(
         with_entropy: compute the entropy too; zeros otherwise.
 
     Returns:
-        logp [B, T] and entropy [B, T] in nats, zero outside the mask, and the hidden states [B, S, H].
+        logp [B, T] and entropy [B, T] in nats, zero outside the mask, and the hidden states.
     """
-    hidden = last_hidden(model, batch.ids)
-    packed = batch.at_predictors(hidden)  # [N, H]
+    states = response_states(base_of(model).get_decoder(), batch)
     targets = batch.targets()  # [N]
-    stats = token_logprobs(packed, head_of(model), targets, temperature=temperature, with_entropy=with_entropy)
-    return batch.unpack(stats.logp), batch.unpack(stats.entropy), hidden
+    stats = token_logprobs(states.before, head_of(model), targets, temperature=temperature, with_entropy=with_entropy)
+    return batch.unpack(stats.logp), batch.unpack(stats.entropy), states
 
 
 class PolicyWithValue(nn.Module):
@@ -161,26 +173,24 @@ class PolicyWithValue(nn.Module):
 
     def forward(self, batch: TokenBatch, *, temperature: float = 1.0, with_entropy: bool = False) -> Passes:
         """Return log-probs, entropy and values at every response token, differentiable."""
-        logp, entropy, hidden = response_logprobs(
+        logp, entropy, states = response_logprobs(
             self.policy, batch, temperature=temperature, with_entropy=with_entropy
         )
-        return Passes(logp, entropy, self._values(batch, hidden)[0])
+        return Passes(logp, entropy, self._values(batch, states)[0])
 
-    def _values(self, batch: TokenBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _values(self, batch: TokenBatch, states: States) -> tuple[Tensor, Tensor]:
         """Return V before each response token, [B, T], and V after the last one, [B]."""
         if self.value_head is None:
             empty = torch.zeros(batch.response_mask.shape, device=batch.ids.device)
             return empty, empty.new_zeros(len(empty))
         if self.value_mode == "adapter":
             with adapter_active(self.policy, VALUE_ADAPTER):
-                hidden = last_hidden(self.policy, batch.ids)
+                states = response_states(base_of(self.policy).get_decoder(), batch)
         elif self.value_trunk is not None:
-            hidden = self.value_trunk(input_ids=batch.ids, use_cache=False).last_hidden_state
+            states = response_states(self.value_trunk, batch)
         elif self.detach_trunk:
-            hidden = hidden.detach()
-        before = self.value_head(batch.at_predictors(hidden).float())[:, 0]
-        rows = torch.arange(len(batch.ids), device=batch.ids.device)
-        after = self.value_head(hidden[rows, batch.last_positions()].float())[:, 0]
+            states = States(states.before.detach(), states.after.detach())
+        before, after = (self.value_head(part.float())[:, 0] for part in states)
         return batch.unpack(before), after
 
     @torch.no_grad()
@@ -195,13 +205,12 @@ class PolicyWithValue(nn.Module):
             temperature: of the rollout.
             kl: "k1", the sampled log-ratio; "full", exact over the vocabulary.
         """
-        hidden = last_hidden(self.policy, batch.ids)
-        values, after = self._values(batch, hidden)
+        states = response_states(base_of(self.policy).get_decoder(), batch)
+        values, after = self._values(batch, states)
         targets = batch.targets()
-        mine, head = batch.at_predictors(hidden), head_of(self.policy)
-        del hidden
+        mine, head = states.before, head_of(self.policy)
         with reference.active(self.policy) as reference_model:
-            other = batch.at_predictors(last_hidden(reference_model, batch.ids))
+            other = response_states(base_of(reference_model).get_decoder(), batch).before
             other_head = head_of(reference_model)
         if kl == "full":
             pair = pair_logprobs(mine, head, other, other_head, targets, temperature=temperature)

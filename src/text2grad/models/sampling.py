@@ -36,6 +36,8 @@ def sample(
 ) -> list[tuple[int, ...]]:
     """Return one response per prompt, end-of-sequence included where it was sampled.
 
+    Equal prompts of one generate call are computed once (`shared_prefix`), which changes results by rounding only.
+
     Args:
         model: the policy; its own generation config is set aside for the call.
         prompt_ids: token ids of each prompt.
@@ -49,8 +51,10 @@ def sample(
     for start in range(0, len(prompt_ids), rows_at_once):
         chunk = prompt_ids[start : start + rows_at_once]
         drawn = uniforms[start : start + rows_at_once].to(model.device)
-        draw = _InverseCdfProcessor(drawn, temperature, max(map(len, chunk)))
-        responses += _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, processors=[draw])
+        draw = _InverseCdfProcessor(drawn, temperature)
+        prompts = [tuple(ids) for ids in chunk]
+        groups = prompts if len(set(prompts)) < len(prompts) else ()
+        responses += _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, [draw], groups)
     return responses
 
 
@@ -117,11 +121,12 @@ def make_rollouts(
 class _InverseCdfProcessor:
     """Logits processor that samples each row's next token and forces `generate`'s argmax to take it."""
 
-    def __init__(self, uniforms: Tensor, temperature: float, prompt_width: int) -> None:
-        self.uniforms, self.temperature, self.prompt_width = uniforms, temperature, prompt_width
+    def __init__(self, uniforms: Tensor, temperature: float) -> None:
+        self.uniforms, self.temperature, self.step = uniforms, temperature, 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        uniform = self.uniforms[:, input_ids.shape[1] - self.prompt_width]
+        uniform = self.uniforms[:, self.step]
+        self.step += 1
         choice = sample_inverse_cdf(scores / self.temperature, uniform)
         return torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
 

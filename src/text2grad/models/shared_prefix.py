@@ -8,7 +8,11 @@ group, which go on from there. The ends of the rows are aligned as ever, so padd
 That is no place for padding where attention counts distances in slots, so models with sliding windows, recurrent layers
 or more than text read every row whole.
 
-Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest rest.
+Scoring and update do the same with gradients (`shared_states`): there the prompts are padded on the right, and the
+cache is part of the graph, so the gradient of a prompt's keys and values is the sum over the responses that read them.
+
+Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest rest. In `shared_states`: G distinct
+prompts, T response tokens, N response tokens of the batch packed, H hidden size.
 """
 
 from collections.abc import Hashable, Sequence
@@ -18,7 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.models.batch import left_padded
+from text2grad.models.adapters import base_of
+from text2grad.models.batch import TokenBatch, left_padded
 
 
 class Prefilled(NamedTuple):
@@ -33,6 +38,67 @@ class Prefilled(NamedTuple):
     ids: Tensor
     attention_mask: Tensor
     cache: Any
+
+
+class States(NamedTuple):
+    """Last hidden states of responses.
+
+    Attributes:
+        before: the state that predicts each response token, packed, [N, H].
+        after: the state after each row's last token, [B, H].
+    """
+
+    before: Tensor
+    after: Tensor
+
+
+def can_share_prompts(model: Any) -> bool:
+    """Return whether the responses to one prompt can share its forward pass in scoring and update.
+
+    Not with sliding windows or recurrent layers, nor with gradient checkpointing, which leaves no cache.
+    """
+    trunk = base_of(model).get_decoder()
+    new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
+    if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
+        return False
+    known = {"attention_mask", "position_ids", "past_key_values"}
+    return known <= set(signature(trunk.forward).parameters) and _empty_cache(base_of(model)) is not None
+
+
+def shared_states(trunk: Any, batch: TokenBatch) -> States:
+    """Return the states of responses, each distinct prompt read once; differentiable.
+
+    Args:
+        trunk: a decoder without output layer, for which `can_share_prompts` holds.
+        batch: right-padded rollouts with `prompts`.
+    """
+    from transformers import DynamicCache
+
+    numbers: dict[int, int] = {}
+    own = [numbers.setdefault(prompt, len(numbers)) for prompt in batch.prompts]
+    firsts = [own.index(number) for number in range(len(numbers))]
+    device = batch.ids.device
+    of_row, first = torch.tensor(own, device=device), torch.tensor(firsts, device=device)
+    lengths = batch.prompt_lengths[first]  # [G]
+    width = int(lengths.max())
+    cache = DynamicCache(config=trunk.config)
+    # Right padding: causal attention keeps it out of every real position, so this pass needs no mask.
+    read = trunk(input_ids=batch.ids[first, :width], past_key_values=cache, use_cache=True).last_hidden_state
+    last = read[torch.arange(len(first), device=device), lengths - 1][of_row]  # [B, H], predicts the first token
+    cache.batch_select_indices(of_row)
+    columns = torch.arange(width, device=device)
+    mask = torch.cat([columns < batch.prompt_lengths[:, None], torch.ones_like(batch.response_mask)], 1)  # [B, P + T]
+    steps = torch.arange(batch.response_ids.shape[1], device=device)
+    rest = trunk(
+        input_ids=batch.response_ids,
+        attention_mask=mask.long(),
+        position_ids=batch.prompt_lengths[:, None] + steps,
+        past_key_values=cache,
+        use_cache=True,
+    ).last_hidden_state
+    states = torch.cat([last[:, None], rest], 1)  # [B, T + 1, H]
+    rows = torch.arange(len(own), device=device)
+    return States(states[:, :-1][batch.response_mask], states[rows, batch.response_lengths])
 
 
 @torch.no_grad()

@@ -73,11 +73,10 @@ class PieceSizes:
         """Run `work` on a batch, again with micro-batches of half the tokens after each lack of memory."""
 
         def smaller() -> bool:
-            lengths = batch.prompt_lengths + batch.response_lengths
             groups = batch.groups(self.micro_batch_tokens)
             if all(len(group) == 1 for group in groups):
                 return False
-            largest = max(len(group) * int(lengths[group].max()) for group in groups)
+            largest = max(batch.rows(group).cost().tokens for group in groups)
             self._use("micro_batch_tokens", max(largest // 2, 1))
             return True
 

@@ -29,7 +29,7 @@ def reward_tensor(
     unlabelled: float = 0.0,
     outcome: float = 1.0,
     truncation: float = 0.0,
-    placement: Literal["spans", "last_token"] | Sequence[Sequence[int]] = "spans",
+    placement: Literal["spans", "last_token", "verdict"] | Sequence[Sequence[int]] = "spans",
 ) -> Tensor:
     """Return the reward of each token before the KL term, [B, T] fp32.
 
@@ -44,7 +44,8 @@ def reward_tensor(
         outcome: factor on `Critique.outcome`, on the last token.
         truncation: reward on the last token of a truncated response.
         placement: "spans" leaves each reward on its token, "last_token" sums them on the last one (scalar PPO); the
-            index of the last token of each token's step sums them there (PRM-PPO), one list per response.
+            index of the last token of each token's step sums them there (PRM-PPO), one list per response. "verdict"
+            puts `negative` on the last token of a response with a negative δ, else `positive` if it has a positive δ.
     """
     delta = torch.zeros(response_mask.shape)
     for row, values in enumerate(deltas):
@@ -57,11 +58,19 @@ def reward_tensor(
     rewards = positive * delta.clamp(min=0) + negative * (-delta).clamp(min=0)
     rewards = rewards + unlabelled * (delta == 0)
     rewards = rewards.masked_fill(~response_mask, 0.0) * judged[:, None]
-    if placement == "last_token":
+    if placement == "verdict":
+        rewards = last * (_verdicts(delta.masked_fill(~response_mask, 0.0), positive, negative) * judged)[:, None]
+    elif placement == "last_token":
         rewards = at_last_token(rewards, response_mask)
     elif placement != "spans":
         rewards = at_step_ends(rewards, placement)
     return rewards + last * (outcome * outcomes * judged + truncation * truncated)[:, None]
+
+
+def _verdicts(delta: Tensor, positive: float, negative: float) -> Tensor:
+    """Return the outcome-only reward of each response, [B]: its worst span decides."""
+    right = positive * (delta > 0).any(dim=1)
+    return torch.where((delta < 0).any(dim=1), negative, right)
 
 
 def balanced(delta: Sequence[float], *, positive: float, negative: float) -> list[float]:
@@ -107,8 +116,8 @@ def token_rewards(
     reward = recipe.reward
     if reward.balance:
         deltas = [balanced(delta, positive=reward.positive, negative=reward.negative) for delta in deltas]
-    place: Literal["spans", "last_token"] | list[list[int]]
-    if reward.placement == "spans" or reward.placement == "last_token":
+    place: Literal["spans", "last_token", "verdict"] | list[list[int]]
+    if reward.placement == "spans" or reward.placement == "last_token" or reward.placement == "verdict":
         place = reward.placement
     else:
         place = [step_ends(*one, reward.placement) for one in zip(responses, offsets, strict=True)]

@@ -33,6 +33,7 @@ from text2grad.models import (
     Scores,
     TokenBatch,
     batch_indices,
+    can_share_prompts,
     check_lora_targets,
     check_model,
     collate,
@@ -197,6 +198,7 @@ class Text2GradTrainer:
         if recipe.model.gradient_checkpointing:
             enable_checkpointing(policy)
         self.model.train(recipe.model.gradient_checkpointing)
+        self.share_prompts = can_share_prompts(policy)
         self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.optimizers = Optimizers(
             self.model.policy_parameters(),
@@ -282,7 +284,7 @@ class Text2GradTrainer:
 
         with self._memory("rollout"), clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
             rollouts = self._sample()
-            batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
+            batch = self.collate(rollouts)
             mask = batch.response_mask  # [B, T]
 
         with self._memory("critic"), clock("critic"):  # line 12: critique c, spans A(y)
@@ -406,6 +408,11 @@ class Text2GradTrainer:
             raise CriticError(
                 f"{reason}. The traceback is in {log}. {kept}; mend the critic and go on with --resume."
             ) from error
+
+    def collate(self, rollouts: Sequence[Rollout]) -> TokenBatch:
+        """Return rollouts as a batch on the run's device; responses to one prompt share it where the model can."""
+        share, device = self.share_prompts, self.accelerator.device
+        return collate(rollouts, pad_id=self.pad_id, device=device, share_prompts=share)
 
     def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
         """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass."""

@@ -7,6 +7,7 @@ does not state; it knows the language of the task, such as the order of an answe
 from collections.abc import Callable
 
 from text2grad.tasks.code import refine_program
+from text2grad.tasks.grounded import refine_grounded
 from text2grad.tasks.qa import refine_answer
 from text2grad.tasks.stories import refine_story
 from text2grad.tasks.summarization import refine_summary
@@ -16,6 +17,7 @@ Refine = Callable[[str, Critique], str]
 
 REFINERS: dict[str, Refine] = {
     "code": refine_program,
+    "grounded": refine_grounded,
     "qa": refine_answer,
     "stories": refine_story,
     "summarization": refine_summary,

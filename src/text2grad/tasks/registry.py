@@ -8,6 +8,7 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import Critic
 from text2grad.tasks.base import Split, Task, TaskSettings
 from text2grad.tasks.code import CodeTask
+from text2grad.tasks.grounded import GroundedCritic, grounded_metrics
 from text2grad.tasks.qa import QATask
 from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
 from text2grad.tasks.summarization import SummarizationTask
@@ -44,15 +45,25 @@ class BuiltIn:
         return self.measure(examples, responses)[0]
 
 
+LENGTH_IS_LIMIT = "the length of an answer is rollout.max_new_tokens"
+TRAINED_POLICY = "its policy is a trained model, without demonstrations"
+
+
+def _refuse(task: str, settings: TaskSettings, reasons: Mapping[str, str]) -> None:
+    """Refuse settings that a task does not have, each with its reason."""
+    for setting, reason in reasons.items():
+        value = getattr(settings, setting)
+        if value != getattr(USUAL, setting):
+            raise ConfigError(f"data.{setting} = {str(value).lower()}: the task {task} has no such setting; {reason}")
+
+
 def _stories(settings: TaskSettings) -> BuiltIn:
-    for setting, changed, reason in (
-        ("length", settings.length, "the length of a story is rollout.max_new_tokens"),
-        ("faults", settings.faults != 1.0, "its policy is a trained model, without demonstrations"),
-        ("truths", not settings.truths, "its critiques state no true fact"),
-    ):
-        if changed:
-            value = str(getattr(settings, setting)).lower()
-            raise ConfigError(f"data.{setting} = {value}: the task stories has no such setting; {reason}")
+    reasons = {
+        "length": "the length of a story is rollout.max_new_tokens",
+        "faults": TRAINED_POLICY,
+        "truths": "its critiques state no true fact",
+    }
+    _refuse("stories", settings, reasons)
 
     def measure(
         examples: Sequence[Example], responses: Sequence[str]
@@ -69,6 +80,24 @@ def _stories(settings: TaskSettings) -> BuiltIn:
         critic=StoryCritic,
         measure=measure,
         metric="invented_share",
+    )
+
+
+def _grounded(settings: TaskSettings) -> BuiltIn:
+    _refuse("grounded", settings, {"length": LENGTH_IS_LIMIT, "faults": TRAINED_POLICY})
+
+    def none(n: int, seed: int) -> list[Example]:
+        raise ConfigError(
+            "the task grounded has no prompts of its own: name files in data.train and data.held_out_file; `text2grad "
+            "prepare grounded` writes them"
+        )
+
+    return BuiltIn(
+        train=none,
+        held_out=none,
+        critic=lambda: GroundedCritic(truths=settings.truths),
+        measure=grounded_metrics,
+        metric="unsupported_share",
     )
 
 
@@ -102,8 +131,11 @@ def built_in(name: str, settings: TaskSettings = USUAL) -> BuiltIn:
     Raises:
         ConfigError: if the name is unknown, or the task cannot have these settings.
     """
-    if name == "stories":
-        return _stories(settings)
+    if name in OTHERS:
+        return OTHERS[name](settings)
     if name in PROCEDURAL:
         return _procedural(name, settings)
-    raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted(['stories', *PROCEDURAL]))}")
+    raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted([*OTHERS, *PROCEDURAL]))}")
+
+
+OTHERS: Mapping[str, Callable[[TaskSettings], BuiltIn]] = {"grounded": _grounded, "stories": _stories}

@@ -73,6 +73,29 @@ def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, c
     return model
 
 
+def copy_weights(source: Any, known: Any, target: Any, tokenizer: Any) -> None:
+    """Copy the weights of a tiny Llama into one with another vocabulary; a token with the same text keeps its rows.
+
+    Args:
+        source: the model to copy from.
+        known: its tokenizer.
+        target: the model to copy to, of the same width and layers, in place.
+        tokenizer: its tokenizer; tokens that `known` lacks keep the target's weights.
+    """
+    import torch
+
+    old, new = known.get_vocab(), tokenizer.get_vocab()
+    shared = [(number, old[token]) for token, number in new.items() if token in old]
+    to, of = (list(side) for side in zip(*shared, strict=True))
+    theirs = source.state_dict()
+    with torch.no_grad():
+        for name, weight in target.state_dict().items():
+            if name in ("model.embed_tokens.weight", "lm_head.weight"):
+                weight[to] = theirs[name][of]
+            else:
+                weight.copy_(theirs[name])
+
+
 def begin_alike(model: Any, tokenizer: Any) -> None:
     """Initialize a model so that equal words look equal to it from the first step.
 

@@ -67,6 +67,10 @@ def test_rewards_of_a_run_with_one_number_go_back_to_their_tokens() -> None:
     # balanced: 2 positive tokens earn what 1 negative one loses
     even = make_recipe({"reward": {"placement": "lines", "balance": True}})
     assert placed_rewards(batch([[1, 1, -1]], reward=[[0, 0, 0.0]]), even).tolist() == [[0.5, 0.5, -1.0]]
+    # verdicts: −1 for the first, with an outcome of 3 (logged 2); 0.5 for the second
+    outcome_only = make_recipe({"reward": {"placement": "verdict", "positive": 0.5}})
+    verdicts = batch(deltas, reward=[[0.0, 0.0, 2.0], [0.0, 0.5]])
+    assert placed_rewards(verdicts, outcome_only).tolist() == [[0.5, 0.0, 2.0], [0.5, 0.5, 0.0]]
     own = make_recipe({"reward": {"positive": 0.5}})
     assert placed_rewards(batch(deltas, reward=summed), own).tolist() == [[0.0, 0.0, -1.75], [0.0, 4.0, 0.0]]
 

@@ -234,3 +234,15 @@ def test_the_plan_is_within_15_percent_of_a_measured_run(case: str) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["ratio"] == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_reward_model_that_is_not_made_yet_is_planned_like_the_policy(folder: Path) -> None:
+    none = {"model": str(folder / "none" / "yet")}
+    plans = [
+        Planner(recipe(folder, critic=none, reward_model={"max_new_tokens": tokens}), CPU, prompt_tokens=8).plan()
+        for tokens in (200, 400)
+    ]
+    assert plans[0].phases["update"]["reward model"] == 4 * PARAMETERS
+    # 8 rows; prompt, response and critique; keys and values of 2 heads of 16, fp32
+    assert plans[1].phases["critic"]["KV cache"] == 8 * (8 + 24 + 400) * 2 * 32 * 4
+    assert sum(plans[0].phases["critic"].values()) < sum(plans[1].phases["critic"].values())

@@ -215,7 +215,7 @@ def test_seeds_with_the_same_items_share_their_draw() -> None:
 def test_a_failed_trial_is_the_worst_and_the_same_length_counts() -> None:
     failed = [replace(one, error="TrainingError: x") for one in trials("grpo", [0.99])]
     others = trials("grpo", [0.3, 0.4], length=16)
-    [group] = groups([*study({"grpo": 0.8}), *failed, *trials("grpo", [0.2])[:1], *others])
+    [group] = groups([*study({"grpo": 0.8}), *failed, *trials("grpo", [0.99, 0.2])[1:], *others])
     assert [trial.value for trial in group.tuning.trials["grpo"]] == [0.2, 0.99]
     assert group.tuning.where["grpo"].length == 8
     [group] = groups([*study({"grpo": 0.8}, lengths=(2,)), *failed, *others])

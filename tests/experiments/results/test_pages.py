@@ -12,7 +12,7 @@ from text2grad.errors import DataError
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.reports.plots import COLOURS, DASHES, MARKERS
-from text2grad.experiments.results.figures import look
+from text2grad.experiments.results.figures import learners, look
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import read_runs
 from text2grad.experiments.results.selection import edges, groups, missing, missing_of_plan
@@ -75,6 +75,50 @@ def test_pages_without_evaluations_say_so(records: list[object]) -> None:
     assert sorted(pages) == ["comparison.md", "length.md"]
     assert f"No evaluation is recorded yet; {len(records)} runs of tuning are." in text_of(pages, "comparison.md")
     assert "No condition has finished runs of both" in text_of(pages, "length.md")
+
+
+def test_a_method_without_learning_curve_is_in_the_table_alone() -> None:
+    """Reflection reads critiques at inference: one evaluation, no rollouts."""
+    at_inference = record("reflection", 0, curve=[{**record().curve[-1], "rollouts": 0, "step": 1}])
+    alone = result_pages([at_inference])
+    assert "reflection at inference" in text_of(alone, "comparison.md")
+    assert not [name for name in alone if name.startswith("comparison-")]
+    pages = result_pages([at_inference, record("text2grad", 0), record("grpo", 0)])
+    assert [name for name in pages if name.startswith("comparison-")]
+    (group,) = groups([at_inference, record("text2grad", 0), record("grpo", 0)])
+    assert learners(group) == ["text2grad", "grpo"]
+
+
+def test_rivals_tuned_with_different_critics_are_not_ranked_by_their_tuning() -> None:
+    """GRPO's trials with the program's critiques are easier than the learned number's own with its reward model."""
+    made = [record(name, 0, critic="reward_model", value=value) for name, value in (("grpo", 0.8), ("ppo", 0.9))]
+    tuned = [*trials("grpo", [0.95]), *trials("ppo", [0.7], critic="reward_model")]
+    (group,) = groups([*made, *tuned])
+    assert {name: where.critic for name, where in group.tuning.where.items()} == {
+        "grpo": "program",
+        "ppo": "reward_model",
+    }
+    assert group.strongest() == (
+        "ppo",
+        "the best mean on the evaluation's own items, because the rivals were tuned with different critics: too high "
+        "by chance",
+    )
+
+
+@pytest.mark.parametrize(("of_group", "ours"), [(0.95, "text2grad_group"), (0.85, "text2grad")])
+def test_the_spans_that_are_compared_are_the_best_on_the_tuning_items(of_group: float, ours: str) -> None:
+    values = {"text2grad": 0.9, "text2grad_group": 0.93, "grpo": 0.8, "ilf": 0.99}
+    made = study(values, lengths=(8,))
+    tuned = [one for name in values for one in trials(name, [{"text2grad_group": of_group}.get(name, values[name])])]
+    (group,) = groups([*made, *tuned])
+    assert group.ours == ours
+    page = text_of(result_pages([*made, *tuned]), "comparison.md")
+    named = METHODS[ours].label
+    assert f"{named} ends below the strongest rival, ILF, perfect refiner (the best mean" in page
+    assert f"{named} ends above the strongest rival that learns from numbers, one number, GRPO (the best mean" in page
+    better = "On the tuning items Text2Grad, group baseline is better than Text2Grad."
+    assert (better in page) == (ours == "text2grad_group")
+    assert "ILF, perfect refiner read the critique's text" in page
 
 
 def test_unpaired_methods_and_reruns_are_told() -> None:

@@ -30,7 +30,7 @@ from text2grad.sandbox import Result, Sandbox, with_names
 from text2grad.types import Critique, Example, Span
 
 SHOWN_TESTS = 3
-_FORGEABLE = (
+FORGEABLE = (
     "{forgeable} of {passed} programs that passed could have forged it: their tests share a process with them, or "
     "their own classes decide a comparison (docs/sandbox.md, Modes)"
 )
@@ -86,7 +86,7 @@ class UnitTestCritic(Closing):
     def close(self) -> None:
         """End the sandbox's workers, and tell how many verdicts rest on a program's word."""
         if self._forgeable:
-            note(_FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
+            note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
             self._passed = self._forgeable = 0
         self._sandbox.close()
 
@@ -119,7 +119,7 @@ class UnitTestCritic(Closing):
         self._passed += sum(result.passed for result in results)
         self._forgeable += sum(result.forgeable for result in results)
         if first and self._forgeable:
-            note(_FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
+            note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
 
     def _run(self, jobs: Sequence[tuple[str, str]], mode: Literal["shared"] | None = None) -> list[Result]:
         return self._sandbox.run_many(jobs, timeout_s=self.timeout_s, memory_mb=self.memory_mb, mode=mode)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.config import Recipe, make_recipe, read_run_file
 from text2grad.errors import DataError
 from text2grad.feedback import critique_from_json
 
@@ -60,19 +59,6 @@ class Batch:
     def grouped(self) -> bool:
         """True if every prompt has several responses in the step."""
         return bool((np.bincount(self.prompts) > 1).all())
-
-
-def recipe_of(run: Path) -> Recipe:
-    """Return the recipe of a run.
-
-    Raises:
-        DataError: if the directory holds no run.
-        CheckpointError: if its run.json is damaged.
-    """
-    if not (run / "run.json").exists():
-        found = "does not exist" if not run.exists() else "is a file" if run.is_file() else "has no run.json"
-        raise DataError(f"{run} is no run: it {found}. A run is the directory in run.out of `text2grad train`")
-    return make_recipe(read_run_file(run)["recipe"], where=str(run / "run.json"), warn=False)
 
 
 def steps_of(run: Path, *, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.config import Recipe
+from text2grad.config import Recipe, recipe_of_run
 from text2grad.experiments.analysis.explanation import MovedTokens
 from text2grad.experiments.analysis.formula import predicted_ratio, predicted_variance
 from text2grad.experiments.analysis.noise import (
@@ -33,7 +33,7 @@ from text2grad.experiments.analysis.noise import (
     mean_autocorrelation,
     variance_parts,
 )
-from text2grad.experiments.analysis.rollouts import Batch, Floats, batch_of, recipe_of, steps_of
+from text2grad.experiments.analysis.rollouts import Batch, Floats, batch_of, steps_of
 from text2grad.experiments.analysis.signals import SIGNALS, placed_rewards, signals
 from text2grad.experiments.analysis.update_effect import moved_tokens, update_effect
 from text2grad.experiments.reports.run_report import Run, read_run
@@ -144,7 +144,7 @@ def analyse_run(path: Path, *, gamma: float | None = None, lam: float | None = N
     Raises:
         DataError: if the directory holds no run with rollouts.
     """
-    recipe, run = recipe_of(path), read_run(path)
+    recipe, run = recipe_of_run(path), read_run(path)
     gamma, lam = recipe.ppo.gamma if gamma is None else gamma, recipe.ppo.lam if lam is None else lam
     sums = _Sums()
     last = int(run.metrics[-1]["step"])

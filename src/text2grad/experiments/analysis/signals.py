@@ -52,8 +52,8 @@ def signals(batch: Batch, recipe: Recipe, *, factor: float) -> Mapping[str, Floa
 def placed_rewards(batch: Batch, recipe: Recipe) -> Floats:
     """Return the reward of each token before the KL term, on the token, [B, T].
 
-    A run with another `reward.placement` than "spans" logs sums. There the rewards follow from δ, and the difference to
-    the logged sum of the response (an outcome, a truncation) stays on the last token.
+    A run with another `reward.placement` than "spans" logs sums or a verdict. There the rewards follow from δ, and the
+    rest of the logged reward of the response (an outcome, a truncation) stays on the last token.
     """
     logged = batch.columns["reward"]
     if recipe.reward.placement == "spans":
@@ -63,8 +63,11 @@ def placed_rewards(batch: Batch, recipe: Recipe) -> Floats:
         delta = np.array([balanced(row, positive=reward.positive, negative=reward.negative) for row in delta.tolist()])
     placed: Floats = reward.positive * delta.clip(min=0) + reward.negative * (-delta).clip(min=0)
     placed = placed + reward.unlabelled * ((delta == 0) & batch.mask)
+    explained = placed.sum(1)
+    if reward.placement == "verdict":
+        explained = np.where((delta < 0).any(1), reward.negative, reward.positive * (delta > 0).any(1))
     rows = np.flatnonzero(batch.lengths)
-    placed[rows, batch.lengths[rows] - 1] += (logged - placed).sum(1)[rows]
+    placed[rows, batch.lengths[rows] - 1] += (logged.sum(1) - explained)[rows]
     return placed
 
 

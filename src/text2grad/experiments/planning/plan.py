@@ -261,6 +261,13 @@ class Planner:
             return {}
         if critic.kind == "vllm":
             return {"vLLM": int(recipe.vllm.gpu_memory_utilization * self.device.memory)}
+        if not Path(critic.model).exists():
+            note(
+                f"critic.model = {critic.model!r} does not exist yet: planned as a model like the policy, which writes "
+                f"reward_model.max_new_tokens = {recipe.reward_model.max_new_tokens}",
+                warning=True,
+            )
+            return {"reward model": self._model(recipe).weights.policy}
         files = list(Path(critic.model).glob("*.safetensors"))
         if not files:
             raise ModelError(f"critic.model = {critic.model!r} holds no *.safetensors, whose size a plan needs")
@@ -274,18 +281,20 @@ class Planner:
         critic = recipe.critic
         if critic.use or not critic.model or critic.kind != "generative":
             return {}
-        saved = saved_settings(critic.model)
+        made = Path(critic.model).exists()
+        saved = saved_settings(critic.model) if made else {"max_new_tokens": recipe.reward_model.max_new_tokens}
         rows = min(saved.get("rows_at_once", CRITIQUE_ROWS), recipe.rollout.batch_size // self.processes)
         prompt, tokens = (
             self.lengths.longest + recipe.rollout.max_new_tokens,
             saved.get("max_new_tokens", CRITIQUE_TOKENS),
         )
-        key = ("critic", recipe.model.model_dump_json() if shares_base(recipe) else critic.model, rows, prompt, tokens)
+        shared = made and shares_base(recipe)
+        key = ("critic", recipe.model.model_dump_json() if shared else critic.model, rows, prompt, tokens)
         if key not in self._passes:
             model = self._model(recipe)
-            if not shares_base(recipe):
+            if not shared:
                 path, code = base_named_by(critic.model) or critic.model, recipe.model.trust_remote_code
-                config = read_config(path, trust_remote_code=code)
+                config = read_config(path, trust_remote_code=code) if made else self.config
                 model = TracedModel(config, ModelConfig(value="none"), device=self.device.kind)
             self._passes[key] = max(model.rollout(rows, prompt, tokens), key=lambda one: one.peak)
         longest = self._passes[key]

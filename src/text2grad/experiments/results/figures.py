@@ -11,7 +11,7 @@ from text2grad.experiments.methods import METHODS
 from text2grad.experiments.reports.plots import Draw, Line, curve_panel, look_at, panels_png
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.measures import Frontiers, band, final, mean_curve
-from text2grad.experiments.results.selection import OURS, Group, is_variant, label
+from text2grad.experiments.results.selection import Group, is_variant, label
 
 MOST_LINES = 6
 _OF_FORMULA = 1  # look of a line that is no method
@@ -24,11 +24,16 @@ def look(method: str) -> int:
 
 
 def shown(group: Group) -> list[str]:
-    """Return the methods that a picture shows: Text2Grad, then the rivals with the best tuned or final value."""
-    rivals = [name for name in group.runs if not is_variant(name)]
+    """Return the methods that a picture shows: ours, the strongest rival, and those with the best final values."""
+    others = [name for name in group.runs if name != group.ours and (not is_variant(name) or METHODS[name].leading)]
     best, _ = group.strongest()
-    rivals.sort(key=lambda name: (name != best, -group.sign * group.final(name)))
-    return [name for name in (OURS, *rivals) if name in group.runs][:MOST_LINES]
+    others.sort(key=lambda name: (name != best, -group.sign * group.final(name)))
+    return [name for name in (group.ours, *others) if name in group.runs][:MOST_LINES]
+
+
+def learners(group: Group) -> list[str]:
+    """Return the shown methods that have a learning curve: those that sample responses in training."""
+    return [name for name in shown(group) if all(run.curve[-1]["rollouts"] for run in group.runs[name].values())]
 
 
 def learning_curves(groups: Sequence[Group]) -> bytes:
@@ -38,7 +43,7 @@ def learning_curves(groups: Sequence[Group]) -> bytes:
 
 def _learning_curve(group: Group) -> Draw:
     lines = []
-    for method in shown(group):
+    for method in learners(group):
         runs = group.runs[method]
         mean, low, high = band(runs)
         rollouts = mean_curve(runs, "rollouts").mean(axis=0)
@@ -55,7 +60,7 @@ def kl_frontiers(groups: Sequence[Group], rivals: Sequence[str], found: Sequence
 
 def _frontier_panel(group: Group, rival: str, found: Frontiers) -> Draw:
     lines = []
-    for number, method in enumerate((OURS, rival)):
+    for number, method in enumerate((group.ours, rival)):
         points = list(zip(found.grid, found.gains[number], strict=True))
         shaded = list(zip(found.grid, found.low[number], found.high[number], strict=True))
         lines.append(Line(label(method), points, (), False, look(method), shaded))
@@ -79,11 +84,13 @@ def against_length(
     task, metric = groups[0].condition.task, words(groups[0].metric)
     panels = [
         _over_lengths(f"{task}: {metric} at the end", lengths, values, None),
-        _over_lengths("ahead of the strongest number", lengths, [_length_line(lengths, leads, OURS)], ("equal", 0.0)),
+        _over_lengths(
+            "ahead of the strongest number", lengths, [_length_line(lengths, leads, groups[-1].ours)], ("equal", 0.0)
+        ),
     ]
     reached = [(length, ratio) for length, ratio in zip(lengths, ratios, strict=True) if ratio.value < float("inf")]
     if reached:
-        line = _length_line([length for length, _ in reached], [ratio for _, ratio in reached], OURS)
+        line = _length_line([length for length, _ in reached], [ratio for _, ratio in reached], groups[-1].ours)
         formula = [(length, share) for length, share in zip(lengths, predicted, strict=True) if share]
         lines = [line, *([Line("formula", formula, (), True, _OF_FORMULA)] if formula else [])]
         title = "share of the number's rollouts"

@@ -14,7 +14,7 @@ from text2grad.experiments.critic_quality.intervals import mean_interval
 from text2grad.experiments.results.bootstrap import DRAWS, Interval, bounds, difference, interval, resamples
 from text2grad.experiments.results.curves import first_reached, frontier
 from text2grad.experiments.results.records import Record
-from text2grad.experiments.results.selection import OURS, Group
+from text2grad.experiments.results.selection import Group
 
 COSTS = ("rollouts", "tokens", "steps", "seconds")
 _COLUMN = {"rollouts": "rollouts", "tokens": "tokens", "steps": "step", "seconds": "seconds"}
@@ -196,7 +196,7 @@ def predicted_share(group: Group, rival: str) -> float | None:
     the start, spans have one token, γ and λ are those of the runs (0.5 and 0.95 in every recipe of the evidence).
     None for records without lengths of responses.
     """
-    runs = group.runs[OURS]
+    runs = group.runs[group.ours]
     lengths = [run.curve[0]["metrics"].get("mean_tokens") for run in runs.values()]
     if any(length is None for length in lengths):
         return None

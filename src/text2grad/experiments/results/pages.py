@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from text2grad.experiments.experiment_plan import Plan, load_plan
+from text2grad.experiments.methods import METHODS
 from text2grad.experiments.results.blocks import filled
 from text2grad.experiments.results.bootstrap import DRAWS, Interval
-from text2grad.experiments.results.figures import against_length, kl_frontiers, learning_curves, words
+from text2grad.experiments.results.figures import against_length, kl_frontiers, learners, learning_curves, words
 from text2grad.experiments.results.markdown import (
     COMPARISONS,
     between,
@@ -48,6 +49,7 @@ from text2grad.experiments.results.selection import (
     missing_of_plan,
     ordered,
     searched_settings,
+    signal,
 )
 from text2grad.files import read_text, write_files
 
@@ -146,11 +148,12 @@ def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequ
     page.parts += [_missing_runs(found, planned), _HOW_TO_READ]
     for series in _same_series(found):
         ends = [series[0], series[-1]] if len(series) > 1 else series
-        page.picture(
-            f"comparison-{_stem(series[0])}.png",
-            f"Learning curves of {series[0].condition.task}, means over seeds with 95 % bands",
-            partial(learning_curves, ends),
-        )
+        if with_curves := [group for group in ends if learners(group)]:
+            page.picture(
+                f"comparison-{_stem(series[0])}.png",
+                f"Learning curves of {series[0].condition.task}, means over seeds with 95 % bands",
+                partial(learning_curves, with_curves),
+            )
         for group in reversed(series):
             _compare(page, group, in_short=group not in ends)
         if series[-1].tuning.trials:
@@ -161,26 +164,31 @@ def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequ
 def _compare(page: _Page, group: Group, *, in_short: bool) -> None:
     page.parts.append(f"## {group.condition.name} (studies: {', '.join(group.studies)})")
     rival, how = group.strongest()
-    if OURS in group.runs and rival is not None:
-        page.parts.append(_in_words(page, group, rival, how))
+    if group.ours in group.runs and rival is not None:
+        page.parts.append(_in_words(page, group, rival, f"the strongest rival, {label(rival)} ({how})"))
+        strongest, how = group.strongest(number=True)
+        if strongest not in (None, rival):
+            told = f"the strongest rival that learns from numbers, {label(str(strongest))} ({how})"
+            page.parts.append(_in_words(page, group, str(strongest), told))
+        page.parts.append(_all_rivals(group))
     elif rival is None:
         page.parts.append(f"No comparison yet: {how}.")
     else:
-        page.parts.append(f"No run of {label(OURS)} is finished; the strongest rival by {how} is {label(rival)}.")
+        page.parts.append(f"No run of {label(group.ours)} is finished; the strongest rival by {how} is {label(rival)}.")
     tables = [_values_table(page, group, rival), *([_cost_table(group, rival)] if rival else [])]
     page.parts += [folded("Values and costs", "\n\n".join(tables))] if in_short else tables
     page.parts += _notes(group)
 
 
-def _in_words(page: _Page, group: Group, rival: str, how: str) -> str:
-    ahead = lead(group, OURS, rival)
+def _in_words(page: _Page, group: Group, rival: str, told: str) -> str:
+    ahead = lead(group, group.ours, rival)
     direction = "above" if ahead.value > 0 else "below"
     text = [
-        f"{label(OURS)} ends {direction} the strongest rival, {label(rival)} ({how}), by {number(abs(ahead.value))} "
-        f"{words(group.metric)} (bootstrap {between(ahead.low, ahead.high)}, Student {student_text(ahead)}, one of "
-        f"{COMPARISONS} comparisons): {verdict(ahead)}."
+        f"{label(group.ours)} ends {direction} {told}, by {number(abs(ahead.value))} {words(group.metric)} (bootstrap "
+        f"{between(ahead.low, ahead.high)}, Student {student_text(ahead)}, one of {COMPARISONS} comparisons): "
+        f"{verdict(ahead)}."
     ]
-    ratio = page.stated(rollouts_ratio(group, OURS, rival))
+    ratio = page.stated(rollouts_ratio(group, group.ours, rival))
     if np.isinf(ratio.value):
         text.append("Its mean curve does not reach the final value of this rival.")
     else:
@@ -189,12 +197,24 @@ def _in_words(page: _Page, group: Group, rival: str, how: str) -> str:
             "first "
             f"does ({between(ratio.low, ratio.high, 2)})."
         )
+    return " ".join(text)
+
+
+def _all_rivals(group: Group) -> str:
+    """Return which rivals are behind with both intervals, and how the method of the comparison was chosen."""
     rivals = [name for name in group.runs if not is_variant(name)]
-    behind = [label(name) for name in ordered(rivals) if not _above(lead(group, OURS, name))]
+    behind = [label(name) for name in ordered(rivals) if not _above(lead(group, group.ours, name))]
     if behind:
-        text.append(f"Not behind {label(OURS)} with both intervals: {', '.join(behind)}.")
+        text = [f"Not behind {label(group.ours)} with both intervals: {', '.join(behind)}."]
     else:
-        text.append(f"All {len(rivals)} rivals are behind with both intervals.")
+        text = [f"All {len(rivals)} rivals are behind with both intervals."]
+    if group.ours != OURS:
+        text.append(f"On the tuning items {label(group.ours)} is better than {label(OURS)}.")
+    if words_in := [label(name) for name in ordered(rivals) if signal(name) == "words"]:
+        text.append(
+            f"{', '.join(words_in)} read the critique's text, which states the true fact beside each wrong one; the "
+            "others get verdicts on words or on responses."
+        )
     return " ".join(text)
 
 
@@ -204,12 +224,12 @@ def _above(found: Interval) -> bool:
 
 def _values_table(page: _Page, group: Group, rival: str | None) -> str:
     columns = ["method", "kind", "seeds", f"{words(group.metric)} at the end", "repaired share", "KL per token"]
-    if OURS in group.runs:
-        columns += [f"{label(OURS)} ahead by (bootstrap)", f"Student (one of {COMPARISONS})", "pairs"]
+    if group.ours in group.runs:
+        columns += [f"{label(group.ours)} ahead by (bootstrap)", f"Student (one of {COMPARISONS})", "pairs"]
     rows = []
-    for method in sorted(group.runs, key=lambda name: (name != OURS, -group.sign * group.final(name))):
+    for method in sorted(group.runs, key=lambda name: (name != group.ours, -group.sign * group.final(name))):
         runs = group.runs[method]
-        name = f"**{label(method)}**" if method in (OURS, rival) else label(method)
+        name = f"**{label(method)}**" if method in (group.ours, rival) else label(method)
         kls = [run.curve[-1].get("kl_per_token") for run in runs.values()]
         kl = number(float(np.mean([one for one in kls if one is not None]))) if any(kls) else "–"
         row = [
@@ -220,17 +240,17 @@ def _values_table(page: _Page, group: Group, rival: str | None) -> str:
             bootstrap_text(repair(group, method), 2),
         ]
         row.append(kl)
-        if OURS in group.runs and method != OURS:
-            ahead = page.stated(lead(group, OURS, method))
+        if group.ours in group.runs and method != group.ours:
+            ahead = page.stated(lead(group, group.ours, method))
             row += [bootstrap_text(ahead), student_text(ahead), "yes" if ahead.paired else "no"]
-        elif OURS in group.runs:
+        elif group.ours in group.runs:
             row += [""] * 3
         rows.append(row)
     return table(columns, rows)
 
 
 def _kind(method: str) -> str:
-    if method == OURS:
+    if is_variant(method) and METHODS[method].leading:
         return "spans"
     return "ablation" if is_variant(method) else "rival"
 
@@ -239,7 +259,7 @@ def _cost_table(group: Group, rival: str) -> str:
     level = mean_curve(group.runs[rival], "value")[:, -1].mean()
     title = f"Until the mean curve first reaches {number(level)}, the final value of {label(rival)}"
     rows = []
-    for method in sorted(group.runs, key=lambda name: (name != OURS, -group.sign * group.final(name))):
+    for method in sorted(group.runs, key=lambda name: (name != group.ours, -group.sign * group.final(name))):
         found = reach(group, method, rival)
         reached = sum(np.isfinite(found.of_seeds))
         rows.append(
@@ -264,11 +284,13 @@ def _notes(group: Group) -> list[str]:
     """Return what else a reader must know: comparisons that are not paired, reruns, few seeds."""
     found = []
     apart = [
-        label(name) for name in group.runs if OURS in group.runs and not paired(group.runs[OURS], group.runs[name])
+        label(name)
+        for name in group.runs
+        if group.ours in group.runs and not paired(group.runs[group.ours], group.runs[name])
     ]
     if apart:
         found.append(
-            f"Not paired with {label(OURS)}, because start weights or held-out items differ (made on other "
+            f"Not paired with {label(group.ours)}, because start weights or held-out items differ (made on other "
             "machines), or "
             f"no seed is common: {', '.join(apart)}."
         )
@@ -314,9 +336,10 @@ def _tuning_tables(group: Group) -> str:
     ]
     parts = [
         f"### Tuning of {group.condition.task}",
-        "On items and seeds of no evaluation. The value of the best of several trials is too high by chance, by more "
-        "for "
-        "a method with more trials. Settings that are not named are the recipe's.",
+        "On items and seeds of no evaluation. The best trials are run again on further seeds, and their mean decides; "
+        "the "
+        "value of the best of several trials is too high by chance, by more for a method with more trials. Settings "
+        "that are not named are the recipe's.",
         table(columns, rows),
     ]
     if untuned:
@@ -327,7 +350,9 @@ def _tuning_tables(group: Group) -> str:
 
 
 def _outcome(trial: Trial) -> str:
-    return f"failed: {trial.error}" if trial.error else number(trial.value)
+    if trial.error:
+        return f"failed: {trial.error}"
+    return f"{number(trial.value)} ({trial.seeds} seeds)" if trial.seeds > 1 else number(trial.value)
 
 
 def _settings(method: str, trial: Trial) -> str:
@@ -341,7 +366,7 @@ def _settings(method: str, trial: Trial) -> str:
 
 def _lengths(found: Sequence[Group], planned: Sequence[str] | None) -> _Page:
     page = _Page([_MADE, "# Length, and gain against KL"])
-    rivals = {group.condition: group.strongest(number=True)[0] for group in found if OURS in group.runs}
+    rivals = {group.condition: group.strongest(number=True)[0] for group in found if group.ours in group.runs}
     comparable = [group for group in found if rivals.get(group.condition) is not None]
     if not comparable:
         page.parts.append(f"No condition has finished runs of both {label(OURS)} and a number yet.")
@@ -358,17 +383,19 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
     page.parts.append(
         f"## {first.task}, {first.critic.replace('_', ' ')} as critic (studies: {', '.join(series[0].studies)})"
     )
-    leads = [page.stated(lead(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
-    ratios = [page.stated(rollouts_ratio(group, OURS, rival)) for group, rival in zip(series, rivals, strict=True)]
+    leads = [page.stated(lead(group, group.ours, rival)) for group, rival in zip(series, rivals, strict=True)]
+    ratios = [
+        page.stated(rollouts_ratio(group, group.ours, rival)) for group, rival in zip(series, rivals, strict=True)
+    ]
     predicted = [predicted_share(group, rival) for group, rival in zip(series, rivals, strict=True)]
     rows = []
     for group, rival, ahead, ratio, share in zip(series, rivals, leads, ratios, predicted, strict=True):
         rows.append(
             [
                 str(group.condition.length or "–"),
-                f"{len(group.runs[OURS])}, {len(group.runs[rival])}",
+                f"{len(group.runs[group.ours])}, {len(group.runs[rival])}",
                 label(rival),
-                *(bootstrap_text(final(group.runs[name])) for name in (OURS, rival)),
+                *(bootstrap_text(final(group.runs[name])) for name in (group.ours, rival)),
                 bootstrap_text(ahead),
                 student_text(ahead),
                 f"{number(ratio.value, 2)} ({between(ratio.low, ratio.high, 2)})",
@@ -385,7 +412,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
         page.parts.append(_trend(series, leads))
     else:
         page.parts.append("One length is recorded; a picture over the length needs two.")
-    columns = ["length", "seeds", "strongest number", label(OURS), "the number", "ahead by (bootstrap)"]
+    columns = ["length", "seeds", "strongest number", label(series[-1].ours), "the number", "ahead by (bootstrap)"]
     columns += [f"Student (one of {COMPARISONS})", "share of its rollouts", "by the formula"]
     page.parts += [f"{metric[0].upper()}{metric[1:]} at the end:", table(columns, rows)]
     if any(predicted):
@@ -427,7 +454,7 @@ def _prediction(ratios: Sequence[Interval], predicted: Sequence[float | None]) -
 
 def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
     known = [
-        (g, rival, found) for g, rival in zip(series, rivals, strict=True) if (found := gains_at_kl(g, OURS, rival))
+        (g, rival, found) for g, rival in zip(series, rivals, strict=True) if (found := gains_at_kl(g, g.ours, rival))
     ]
     if not known:
         page.parts.append("No gain against KL: the records have no KL per token.")
@@ -435,7 +462,7 @@ def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> Non
     name, alt = f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number"
     page.picture(name, alt, partial(kl_frontiers, *zip(*known, strict=True)))
     rows = [[str(g.condition.length or "–"), *cells] for g, _, found in known for cells in _kl_rows(page, found)]
-    settings = [len(g.variants[method]) for g, rival, _ in known for method in (OURS, rival)]
+    settings = [len(g.variants[method]) for g, rival, _ in known for method in (g.ours, rival)]
     page.parts += [
         f"Gain since the start at equal KL, from the evaluations along the runs at {_range(settings)} "
         "of each method; between evaluations interpolated, at least 0, and not less than at a smaller KL:",
@@ -443,7 +470,7 @@ def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> Non
             [
                 "length",
                 "KL per token",
-                label(OURS),
+                label(series[-1].ours),
                 "the number",
                 "ahead by (bootstrap over seeds)",
                 f"Student (one of {COMPARISONS})",

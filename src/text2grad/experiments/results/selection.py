@@ -45,14 +45,16 @@ class Trial(NamedTuple):
     Attributes:
         number: of the trial.
         settings: "section.key" → value, where it differs from the base recipe.
-        value: on the tuning items.
+        value: on the tuning items, the mean over its seeds.
         error: message of a run that failed; "" for none. A failed trial is the worst.
+        seeds: number of seeds; more than one for the best trials, where the plan confirms them.
     """
 
     number: int
     settings: Mapping[str, Any]
     value: float
     error: str = ""
+    seeds: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,16 @@ class Group:
         """Return the best value of the metric."""
         return 0.0 if self.sign < 0 else 1.0
 
+    @property
+    def ours(self) -> str:
+        """Return the leading method with spans that has the best value on the tuning items, as rivals are chosen."""
+        leading = [name for name, one in METHODS.items() if one.leading and is_variant(name) and name in self.runs]
+        trials = {name: self.tuning.trials[name][0] for name in leading if name in self.tuning.trials}
+        critics = {self.tuning.where[name].critic for name in trials}
+        if len(trials) < len(leading) or len(critics) > 1:
+            return OURS
+        return max(trials, key=lambda name: self.sign * trials[name].value, default=OURS)
+
     def final(self, method: str) -> float:
         """Return the mean over seeds of the final values."""
         return fmean(fmean(run.items) for run in self.runs[method].values())
@@ -108,14 +120,16 @@ class Group:
         rivals = [name for name in self.runs if not is_variant(name) and (signal(name) == "number" or not number)]
         tuned = {name: trials[0].value for name, trials in self.tuning.trials.items() if not trials[0].error}
         known = {name: self.sign * tuned[name] for name in rivals if name in tuned}
-        if known:
+        critics = {self.tuning.where[name].critic for name in known}
+        if len(critics) == 1:
             how = "the best mean on the tuning items"
             unknown = [name for name in rivals if name not in tuned]
             return max(known, key=known.__getitem__), f"{how} ({len(unknown)} rivals not tuned)" if unknown else how
         if not rivals:
             return None, "no rival has a finished run"
         best = max(rivals, key=lambda name: self.sign * self.final(name))
-        return best, "the best mean on the evaluation's own items, because no tuning is recorded: too high by chance"
+        why = "the rivals were tuned with different critics" if critics else "no tuning is recorded"
+        return best, f"the best mean on the evaluation's own items, because {why}: too high by chance"
 
 
 def is_variant(method: str) -> bool:
@@ -189,12 +203,16 @@ def _differing(settings: Mapping[str, Any], others: Mapping[str, Any]) -> int:
 
 
 def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
-    """Return each method's trials of the task and critic: in the same condition if there are some, else the longest."""
-    fitting = [one for one in records if (one.task, one.critic) == (condition.task, condition.critic)]
+    """Return each method's trials of the task: in the same condition if there are some, else the longest.
 
-    def distance(one: Condition) -> tuple[bool, bool, bool, int]:
-        same = (one.recipe == condition.recipe, one.length == condition.length, one.faults == condition.faults)
-        return not same[0], not same[1], not same[2], -one.length
+    Trials with the same critic come first; without them, those with the other one (`tuned_in` of a plan).
+    """
+    fitting = [one for one in records if one.task == condition.task]
+
+    def distance(one: Condition) -> tuple[bool, bool, bool, bool, int]:
+        same_recipe, same_length = one.recipe == condition.recipe, one.length == condition.length
+        same_faults = one.faults == condition.faults
+        return one.critic != condition.critic, not same_recipe, not same_length, not same_faults, -one.length
 
     trials, where = {}, {}
     of_methods = _by(fitting, lambda record: record.method)
@@ -203,9 +221,16 @@ def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
         where[method] = min(of_conditions, key=distance)
         runs = of_conditions[where[method]]
         sign = -1 if lower_is_better(runs[0].metric) else 1
-        made = [Trial(run.trial or 0, run.settings, run.curve[-1]["value"], run.error) for run in runs]
-        trials[method] = sorted(made, key=lambda trial: (trial.error != "", -sign * trial.value, trial.number))
+        made = [_trial(of_seeds) for of_seeds in _by(runs, lambda run: (run.study, run.trial)).values()]
+        trials[method] = sorted(made, key=lambda one: (one.error != "", -one.seeds, -sign * one.value, one.number))
     return Tuning(trials, where)
+
+
+def _trial(runs: Sequence[Record]) -> Trial:
+    """Return a trial with the mean over the seeds on which it was run."""
+    errors = [run.error for run in runs if run.error]
+    value = fmean(run.curve[-1]["value"] for run in runs)
+    return Trial(runs[0].trial or 0, runs[0].settings, value, errors[0] if errors else "", len(runs))
 
 
 def edges(tuning: Tuning, method: str) -> list[str]:
@@ -261,13 +286,13 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
     found = []
     for study in plan.study:
         mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
-        evaluations = len(study.seeds) * len(study.lengths) * len(study.faults) * len(study.variants())
+        evaluations = len(study.places()) * len(study.variants())
         lacking = []
         for method in study.methods:
             tuned = tuning_study(plan, study, method)
             done = sum(one.purpose == "evaluation" for one in mine if one.method == method)
             tried = sum((one.method, one.purpose) == (method, "tuning") for one in mine)
-            trials = tuned.trials_of(method) if tuned is study else 0
+            trials = tuned.trials_of(method) + len(tuned.confirmations(method)) if tuned is study else 0
             if done < evaluations:
                 more = f" and {tried} of {trials} trials" if tried < trials else ""
                 lacking.append(f"{label(method)} {done} of {evaluations} evaluations{more}")

@@ -14,7 +14,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 
 from text2grad.experiments.rivals.fitting import fit
 from text2grad.experiments.rivals.judged import Judged, groups
-from text2grad.models import FineTuning, collate, is_peft, training_arguments
+from text2grad.models import FineTuning, is_peft, training_arguments
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class _PairTrainer(DPOTrainer):
 @torch.no_grad()
 def _reference_logp(run: "RivalTrainer", rollouts: Sequence[Rollout]) -> list[float]:
     """Return log π_ref(y | x) of each response at temperature 1, at which TRL computes log π_θ."""
-    batch = collate(rollouts, pad_id=run.pad_id, device=run.accelerator.device)
+    batch = run.collate(rollouts)
     found = torch.zeros(len(rollouts))
     for index in batch.groups(run.sizes.micro_batch_tokens):
         scores = run.model.score(batch.rows(index), run.reference, temperature=1.0, kl="k1")

@@ -42,7 +42,8 @@ def _check(recipe: Recipe) -> None:
         )
     if rival.method in ("ilf", "reflection", "sdpo"):
         check_refiner(recipe)
-    held_out = (recipe.data.task and recipe.data.eval_examples) or recipe.data.held_out or recipe.data.held_out_file
+    data = recipe.data
+    held_out = (data.task and not data.train and data.eval_examples) or data.held_out or data.held_out_file
     if rival.method == "reflection" and not held_out:
         raise ConfigError(
             "reflection answers held-out prompts and trains nothing, and the recipe holds out no prompts; set "

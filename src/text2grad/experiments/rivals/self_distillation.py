@@ -16,7 +16,6 @@ from torch import Tensor
 
 from text2grad.experiments.rivals.judged import Judged
 from text2grad.experiments.rivals.refiners import prompts_with_critiques
-from text2grad.models import collate
 from text2grad.rl import PPOBatch, ppo_epochs
 from text2grad.types import Rollout
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 def distil(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
     """Train the policy towards its teacher, by `ppo.epochs` passes of clipped policy gradient; no KL from the start."""
     recipe, rollouts = run.recipe, [one.rollout for one in judged]
-    batch = collate(rollouts, pad_id=run.pad_id, device=run.accelerator.device)
+    batch = run.collate(rollouts)
     scores = run.score(batch, kl="k1")
     advantages, taught = teacher_advantages(run, judged, scores.logp)
     tokens = max(int(batch.response_mask[list(taught)].sum()), 1)
@@ -73,7 +72,7 @@ def teacher_advantages(run: "RivalTrainer", judged: Sequence[Judged], logp: Tens
 
 
 def _logp(run: "RivalTrainer", rollouts: Sequence[Rollout]) -> Tensor:
-    batch = collate(rollouts, pad_id=run.pad_id, device=run.accelerator.device)
+    batch = run.collate(rollouts)
     found = torch.zeros(batch.response_mask.shape, device=batch.ids.device)
     for index in batch.groups(run.sizes.micro_batch_tokens):
         part = run.model(batch.rows(index), temperature=run.recipe.rollout.temperature).logp

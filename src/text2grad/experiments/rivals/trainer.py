@@ -92,7 +92,7 @@ class RivalTrainer(Text2GradTrainer):
         with self._memory("critic"), clock("critic"):
             critiques = self._criticize(rollouts)
         with self._memory("score"), clock("score"):
-            batch = collate(rollouts, pad_id=self.pad_id, device=self.accelerator.device)
+            batch = self.collate(rollouts)
             scores = self.score(batch, kl=self.recipe.ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
             texts = [rollout.response for rollout in rollouts]

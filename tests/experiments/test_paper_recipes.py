@@ -1,0 +1,123 @@
+"""The recipes of the paper, run from data to trained policy: tiny models and slices of the real data."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from accelerate.state import AcceleratorState
+
+from fault_server import Running, running
+from places import ROOT, SHARED
+from served_models import untrained
+from text2grad.cli.__main__ import main
+from text2grad.config import load_recipe
+
+SLICES = {
+    "slf5k": "slf5k_slice/posts_ideal.jsonl",
+    "kodcode": "kodcode/kodcode_algorithm.jsonl",
+    "ultrafeedback": "ultrafeedback_binarized/train.jsonl",
+}
+RECIPES = {
+    "paper/slf5k": ("slf5k", "slf5k"),
+    "paper/kodcode": ("kodcode", "kodcode"),
+    "paper/ultrafeedback": ("ultrafeedback", "ultrafeedback"),
+    "paper/mistral": ("ultrafeedback", "ultrafeedback"),
+    "qwen-0.5b": ("ultrafeedback", "qwen"),
+}
+"""Recipe → the data set of its prompts, and the directory of its data."""
+
+SHORT = [
+    *("sft.batch_size=4", "sft.accumulate=1", "sft.model=base", "sft.eval_limit=2", "sft.max_tokens=4000"),
+    *("reward_model.batch_size=4", "reward_model.accumulate=1", "reward_model.model=base", "reward_model.eval_limit=2"),
+    *("reward_model.epochs=0.5", "reward_model.max_new_tokens=60", "reward_model.max_tokens=8000"),
+    *("reward_model.held_out=0.2", "annotate.api_key_env=", "annotate.retries=1", "annotate.max_tokens=200"),
+    *("data.eval_examples=2", "rollout.batch_size=4", "rollout.max_new_tokens=12", "run.steps=2", "run.threads=1"),
+    *("run.tracker=none", "critic.max_failure_rate=1.0"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_setting_has_a_comment_and_the_commands_stand_at_the_top(name: str) -> None:
+    path = ROOT / "recipes" / f"{name}.toml"
+    recipe, lines = load_recipe(path), path.read_text("utf-8").splitlines()
+    task, data = RECIPES[name]
+    commands = [line.removeprefix("#   ") for line in lines if line.startswith("#   text2grad")]
+    assert [words.split()[1] for words in commands if "prepare" not in words] == [
+        *("sft", "annotate", "reward", "evaluate-reward", "train", "generate"),
+    ]
+    assert f"text2grad prepare {task} " in commands[0]
+    assert commands[0].endswith(f"--out data/{data}")
+    assert str(recipe.data.train).startswith(f"data/{data}")
+    assert (recipe.model.lora_r, recipe.rollout.prompt_format) == (16, "auto")
+    if name.startswith("paper/"):
+        settings = [line for line in lines if " = " in line and not line.startswith(("#", "["))]
+        paths = ("out = ", "annotations = ")
+        assert [line for line in settings if "  # " not in line and not line.startswith(paths)] == []
+        assert (recipe.ppo.gamma, recipe.ppo.lam, recipe.ppo.kl, recipe.ppo.epochs) == (1.0, 0.95, "full", 4)
+        assert (recipe.reward.mode, recipe.reward.overlap, recipe.rollout.temperature) == ("strict", "last_wins", 0.6)
+        assert recipe.reward_model.lora_dropout == recipe.sft.lora_dropout == 0.05
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason=f"no {SHARED}: slices of the paper's data")
+@pytest.mark.parametrize("name", ["paper/slf5k", *(pytest.param(n, marks=pytest.mark.slow) for n in list(RECIPES)[1:])])
+def test_a_recipe_runs_through_every_phase(
+    name: str, tmp_path: Path, server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, data = RECIPES[name]
+    recipe = str(ROOT / "recipes" / f"{name}.toml")
+    untrained(tmp_path / "base", context=8192)
+    monkeypatch.chdir(tmp_path)
+    source = SHARED / "data" / SLICES[task]
+    for directory in {data, Path(str(load_recipe(Path(recipe)).data.train)).parent.name}:
+        pairs = ["--pairs"] if task == "kodcode" and directory == data else []
+        held_out = ["--held-out", "0.1", "--prompts", "20", *pairs]
+        assert main(["prepare", task, str(source), "--out", f"data/{directory}", *held_out]) == 0
+
+    def run(*words: str) -> int:
+        AcceleratorState._reset_state(reset_partial_state=True)  # of a process of its own
+        return main([*words])
+
+    sets = [word for one in [*SHORT, f"annotate.base_url={server.url}"] for word in ("--set", one)]
+    assert run("sft", recipe, *sets) == 0
+    there = tmp_path / "data" / data / "annotate.jsonl"
+    own = ["--set", f"data.train={there}"] if there.exists() else []
+    assert run("annotate", recipe, *sets, *own, "--limit", "8", "--max-cost", "1") == 0
+    assert run("reward", recipe, *sets) == 0
+    assert run("evaluate-reward", recipe, *sets) in (0, 1)
+    assert run("train", recipe, *sets) in (0, 3)  # 3: a reward model of one step labelled nothing
+    out = load_recipe(Path(recipe)).run.out
+    assert run("generate", out, "--prompt", "Why?") == 0
+    metrics = [json.loads(line) for line in (tmp_path / out / "metrics.jsonl").read_text().splitlines()]
+    assert len(metrics) == 2
+    assert list((tmp_path / out / "checkpoints").glob("*/policy/adapter_model.safetensors"))
+    capsys.readouterr()
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 8])
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_plan_on_gpus_of_80_gb_needs_a_configuration_alone(
+    name: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any phase has run, so that the reward model is planned as one like the policy."""
+    llama = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336}
+    llama |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "dtype": "bfloat16"}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(llama | {"architectures": ["LlamaForCausalLM"]}))
+    monkeypatch.chdir(tmp_path)
+    path = ROOT / "recipes" / f"{name}.toml"
+    rows = load_recipe(path).rollout.batch_size // processes * processes
+    words = ["plan", str(path), "--model", "model", "--device", "h100", "--processes", str(processes)]
+    assert main([*words, "--prompt-tokens", "600", "--json", "--set", f"rollout.batch_size={rows}"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 32e9 < found["peak"] < 80e9  # two models of 8 billion parameters, 2 bytes each
+    assert found["seconds"]
