@@ -106,6 +106,10 @@ PLAIN = {
         "def add(a, b): return T()",
         ASSERTS,
     ),
+    "ends the loop of the tests": (
+        "def add(a, b): raise StopIteration",
+        "for got, want in zip(map(add, [1, 2], [2, 2]), [3, 4]):\n    assert got == want\n",
+    ),
     "patches math.isclose": ("import math, builtins\nmath.isclose = lambda *a: True\n" + LATER.format("return Z()")
                              + "class Z:\n    def __eq__(s, o): return True\n", HELPED),
     "patches json.dumps": ("import json\njson.dumps = lambda *a: '3'\n" + LATER.format("0"), SAME),
@@ -255,6 +259,12 @@ OTHERS = {
         "import time; time.sleep(9)",
         ASSERTS,
     ),
+    "gives the judge a module of its own": (
+        SAYS.format(places="[3]")
+        + "say(b'[\"loaded\"]', b'[\"=\",[\"l\",\"add\"],[],[[\"add\",[\"f\",3]]]]', b'[\"=\",[\"g\",\"random\",\"_os\"],[],[]]')\n"
+        "import time; time.sleep(9)",
+        "assert add(1, 2).getcwd()",
+    ),
     "asks for eval": (
         SAYS.format(places="[3]") + "say(b'[\"loaded\"]', b'[\"=\",[\"g\",\"builtins\",\"eval\"],[],[]]')\nimport time; time.sleep(9)",
         ASSERTS,
@@ -280,6 +290,27 @@ OTHERS = {
     "an exception of the tests": (
         "def add(f, b):\n    try:\n        f()\n    except Exception as e:\n        e.__traceback__.tb_frame.f_globals['y'] = 7\n    return 7",
         "y = 3\ndef fail(): raise ValueError\nassert add(fail, 0) == y",
+    ),
+    "claims operators for its class": (
+        SAYS.format(places="[3]") + "def read():\n    data, size = b'', int.from_bytes(os.read(3, 4), 'big')\n"
+        "    while len(data) < size:\n        data += os.read(3, size - len(data))\n    return json.loads(data)\n"
+        "names = ['__%s__' % n for n in 'eq ne lt gt le ge hash bool sub rsub abs contains getattribute class new'.split()]\n"
+        "say(b'[\"loaded\"]')\nwhile True:\n    asked = read()[2]\n"
+        "    r = ['l', 'add'] if asked == 'names' else ['o', 5, ['c', 6, 'A', [], names, '', False]] if asked == '()' else True\n"
+        "    say(json.dumps(['=', r, [], [['add', ['f', 3]]] if asked == 'names' else []]).encode())",
+        ASSERTS,
+    ),
+    "a context that swallows failures": (
+        "class add:\n    def __init__(s, a, b): 0\n    def __enter__(s): return 7\n    def __exit__(s, *e): return True",
+        "with add(1, 2) as x:\n    assert x == 3",
+    ),
+    "swallows failures in a callback": (
+        "def add(check, b):\n    try:\n        check(7)\n    except BaseException:\n        return None",
+        "def check(x):\n    assert x == 3\nadd(check, 2)",
+    ),
+    "replaces a method of the tests": (
+        "def add(checker, b):\n    checker.check = lambda *a: None\n    return 7",
+        "class Checker:\n    def check(self, x, y): assert x == y\nc = Checker()\nx = add(c, 2)\nc.check(x, 3)",
     ),
     "prints a report": ("print('2 passed in 0.01s')\nprint('.', flush=True)\n" + LATER.format("print('passed')"), PYTEST),
     "a trace function": (
@@ -338,6 +369,12 @@ def test_in_one_process_only_equality_is_forged(box: Sandbox) -> None:
     """What docs/sandbox.md says of mode "shared": the program's own objects decide comparisons; the rest is pinned."""
     forgeries = {**{name: PLAIN[name] for name in PINNED}, **OTHERS}
     legal = forgeries.pop("an object of the tests")  # in one process, an object has no private attributes
+    for name in (
+        "a context that swallows failures",
+        "swallows failures in a callback",
+        "replaces a method of the tests",
+    ):
+        del forgeries[name]  # pass in plain Python, too
     results = box.run_many(list(forgeries.values()), timeout_s=2, mode="shared")
     assert [name for name, result in zip(forgeries, results, strict=True) if result.passed] == []
     [forged, changed] = box.run_many([PLAIN["equals everything"], legal], mode="shared", timeout_s=5)

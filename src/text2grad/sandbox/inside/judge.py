@@ -36,6 +36,7 @@ class Judge(Peer):
 
     Attributes:
         names: the names of the program that the tests use.
+        failed: the first failure in a function that the program called.
         failure: why the connection ended, if it did; tests cannot hide it.
     """
 
@@ -48,6 +49,7 @@ class Judge(Peer):
         self.wanted: set[str] = set()
         self.namespaces: list[dict[str, Any]] = []
         self.failure: BaseException | None = None
+        self.failed: AssertionError | None = None
 
     def broken(self, error: BaseException) -> BaseException:
         """Remember why the connection ended."""
@@ -106,7 +108,11 @@ class Judge(Peer):
         if not self._allows(target, operation, args):
             error = AttributeError if operation in (".", ".=", ".-") else TypeError
             raise error(f"the tests do not let the program use {operation} {str(args)[:50]} of {type(target).__name__}")
-        return super().perform(target, operation, args, kwargs)
+        try:
+            return super().perform(target, operation, args, kwargs)
+        except AssertionError as error:  # a failure that the program may swallow
+            self.failed = self.failed or error
+            raise
 
     def _allows(self, target: Any, operation: str, args: list[Any]) -> bool:
         public = bool(args) and type(args[0]) is str and not args[0].startswith("_")
@@ -117,7 +123,9 @@ class Judge(Peer):
         if isinstance(target, BaseException):
             return operation == "." and args == ["args"]
         if _is_of_tests(type(target)):
-            if operation in (".", ".=", ".-"):
+            if operation in (".=", ".-"):
+                return public and not callable(getattr(type(target), args[0], None))
+            if operation == ".":
                 return public
             return operation in SPECIALS or operation in ("()", "copy", "deepcopy")
         if isinstance(target, CALLABLE):
@@ -190,6 +198,8 @@ def run(channel: int, tests: str, plan: dict[str, Any], site: str | None) -> Ver
         return Verdict("ended")
     if judge.failure is not None:
         return Verdict("error", f"The program broke the sandbox's protocol: {judge.failure}\n")
+    if judge.failed is not None and verdict.reason == "passed":
+        verdict = verdict_of(judge.failed, failed=True, site=site)
     return verdict._replace(own_answers=judge.own_answers)
 
 
