@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 
+from text2grad.sandbox.inside.judge import Judge
 from text2grad.sandbox.sandbox import Result, Sandbox, SandboxError
 from text2grad.sandbox.worker import Isolation
 
@@ -159,6 +160,24 @@ def say(*messages):
                 pass
 """
 PASSED = b'["passed","",0]'
+SERVES = """
+def read():
+    data, size = b'', int.from_bytes(os.read(3, 4), 'big')
+    while len(data) < size:
+        data += os.read(3, size - len(data))
+    return json.loads(data)
+say(b'["loaded"]')
+while True:
+    _, handle, asked, *_ = read()
+    value = ['l', 'add'] if asked == 'names' else {CALLS}.get(handle, 7) if asked == '()' else True
+    say(json.dumps(['=', value, [], {NAMES} if asked == 'names' else []]).encode())
+"""
+
+
+def serving(names: str, calls: str = "{}") -> str:
+    """Return a program that plays the protocol: these names, and the results of calls by handle."""
+    return SAYS.format(places="[3]") + SERVES.replace("{CALLS}", calls).replace("{NAMES}", names)
+
 
 # (forgery, tests): against the sandbox, pytest and unittest.
 OTHERS = {
@@ -265,6 +284,13 @@ OTHERS = {
         "import time; time.sleep(9)",
         "assert add(1, 2).getcwd()",
     ),
+    "binds a builtin by the protocol": (serving("[['add', ['f', 3]], ['abs', ['f', 4]]]", "{4: 0}"), CLOSE),
+    "binds a function that is always true": (
+        serving("[['add', ['f', 3]], ['isclose', ['g', 'operator', 'is_not']]]"), "assert isclose(add(1, 2), 3)"
+    ),
+    "reads the tests by a callback": (
+        "def add(f, b):\n    return f.__defaults__[0]", "assert add(lambda x, want=3: x, 2) == 3"
+    ),
     "asks for eval": (
         SAYS.format(places="[3]") + "say(b'[\"loaded\"]', b'[\"=\",[\"g\",\"builtins\",\"eval\"],[],[]]')\nimport time; time.sleep(9)",
         ASSERTS,
@@ -292,12 +318,10 @@ OTHERS = {
         "y = 3\ndef fail(): raise ValueError\nassert add(fail, 0) == y",
     ),
     "claims operators for its class": (
-        SAYS.format(places="[3]") + "def read():\n    data, size = b'', int.from_bytes(os.read(3, 4), 'big')\n"
-        "    while len(data) < size:\n        data += os.read(3, size - len(data))\n    return json.loads(data)\n"
-        "names = ['__%s__' % n for n in 'eq ne lt gt le ge hash bool sub rsub abs contains getattribute class new'.split()]\n"
-        "say(b'[\"loaded\"]')\nwhile True:\n    asked = read()[2]\n"
-        "    r = ['l', 'add'] if asked == 'names' else ['o', 5, ['c', 6, 'A', [], names, '', False]] if asked == '()' else True\n"
-        "    say(json.dumps(['=', r, [], [['add', ['f', 3]]] if asked == 'names' else []]).encode())",
+        serving(
+            "[['add', ['f', 3]]]",
+            "{3: ['o', 5, ['c', 6, 'A', [], ['__%s__' % n for n in 'eq ne lt gt hash bool sub abs contains'.split()], '', False]]}",
+        ),
         ASSERTS,
     ),
     "a context that swallows failures": (
@@ -369,16 +393,45 @@ def test_in_one_process_only_equality_is_forged(box: Sandbox) -> None:
     """What docs/sandbox.md says of mode "shared": the program's own objects decide comparisons; the rest is pinned."""
     forgeries = {**{name: PLAIN[name] for name in PINNED}, **OTHERS}
     legal = forgeries.pop("an object of the tests")  # in one process, an object has no private attributes
-    for name in (
+    legal_in_plain_python = {
         "a context that swallows failures",
         "swallows failures in a callback",
         "replaces a method of the tests",
-    ):
-        del forgeries[name]  # pass in plain Python, too
+        "reads the tests by a callback",
+    }
+    for name in legal_in_plain_python:
+        del forgeries[name]
     results = box.run_many(list(forgeries.values()), timeout_s=2, mode="shared")
     assert [name for name, result in zip(forgeries, results, strict=True) if result.passed] == []
     [forged, changed] = box.run_many([PLAIN["equals everything"], legal], mode="shared", timeout_s=5)
     assert (forged.passed, forged.mode, forged.forgeable, changed.passed) == (True, "shared", True, True)
+
+
+def test_a_program_may_call_what_the_tests_give_it_and_see_nothing_else() -> None:
+    judge = Judge(-1)
+    given = (lambda x: x, len, [].append, (n for n in [1]), iter([1]), ValueError("a"))
+    looks = (
+        "__globals__",
+        "__code__",
+        "__closure__",
+        "__defaults__",
+        "__self__",
+        "gi_frame",
+        "__class__",
+        "__reduce__",
+        "with_traceback",
+    )
+    assert not any(judge._allows(one, ".", [name]) for one in given for name in looks)
+    assert not any(
+        judge._allows(one, operation, ["x", 1]) for one in given for operation in (".=", ".-", "base", "copy")
+    )
+    assert not any(judge._allows(one, "()", []) for one in (exec, eval, open, getattr, int, type, given[3]))
+    assert judge._allows(given[0], "()", [])
+    assert judge._allows(given[3], "__next__", [])
+    for one in (sys, sys._getframe(), open, [1], judge):
+        if one is not open and not isinstance(one, list | type(sys)):
+            with pytest.raises(TypeError, match="cannot be given to the program"):
+                judge.permit(one)
 
 
 def test_every_isolation_refuses_a_forgery() -> None:
