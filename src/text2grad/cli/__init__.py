@@ -1,6 +1,6 @@
 """The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`.
 
-May import: `errors`, `types`, `files`, `progress`, `config`, `feedback`, `align`, `models`, `critics`,
+May import: `errors`, `types`, `files`, `progress`, `sandbox`, `config`, `feedback`, `align`, `models`, `critics`,
 `reward_models`, `rl`,
 `tasks`, `experiments`.
 """

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from text2grad.cli.options import add_command
-from text2grad.errors import INSTALL, Text2GradError, is_installed, require
+from text2grad.errors import INSTALL, is_installed, require
 
 MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
@@ -150,15 +150,11 @@ def _devices() -> Iterator[str]:
 
 
 def _isolation() -> Iterator[str]:
-    """Yield whether each level of the sandbox works, the strongest first."""
-    from text2grad.critics.sandbox import STRONG, Sandbox
+    """Yield whether each isolation of the sandbox works, the strongest first."""
+    from text2grad.sandbox import isolations
 
-    for level in STRONG:
-        try:
-            with Sandbox(workers=1, isolation=level):
-                yield f"{level:13} works"
-        except Text2GradError as error:
-            reason = str(error).partition("Tried ")[2] or str(error)
-            yield f"{level:13} does not work: {' '.join(reason.split())[:160]}"
+    for level, reason in isolations().items():
+        works = "works, on request only: hides no files" if level == "process" else "works"
+        yield f"{level:13} " + (f"does not work: {reason[:160]}" if reason else works)
     pytest = "installed" if is_installed("pytest") else "not installed: pip install pytest"
     yield f"{'pytest':13} {pytest}"

@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
     """
-    from text2grad.critics.sandbox import with_names
     from text2grad.feedback import write_dataset, write_examples
     from text2grad.feedback.sources import Account, Options, read_items
+    from text2grad.sandbox import with_names
 
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")

@@ -1,6 +1,6 @@
-"""Critics that need no training: programs, unit tests in a sandbox, language models on servers.
+"""Critics that need no training: programs, unit tests, language models on servers.
 
-May import: `errors`, `types`, `files`, `progress`, `feedback`.
+May import: `errors`, `types`, `files`, `progress`, `feedback`, `sandbox`.
 """
 
 import lazy_loader

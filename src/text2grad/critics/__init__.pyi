@@ -5,5 +5,4 @@ from .programs import (
     UnitTestCritic as UnitTestCritic,
     preferences_by_tests as preferences_by_tests,
 )
-from .sandbox import Sandbox as Sandbox, run_tests as run_tests
 from .servers import LLMCritic as LLMCritic

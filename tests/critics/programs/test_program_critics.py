@@ -246,6 +246,72 @@ def test_lines_that_a_program_prints_do_not_break_the_reading_of_its_tests() -> 
     assert read_statement_runs("\n".join(said), "#") == [StatementRun("assert f()", "", frozenset({1, 2}))]
 
 
+SPOILING = """
+import gc, sys
+def find(frame):
+    while frame is not None:
+        yield from (value for value in (*frame.f_locals.values(), *frame.f_code.co_consts) if isinstance(value, str))
+        frame = frame.f_back
+def f(x):
+    for mark in {text for text in find(sys._getframe()) if len(text) == 16}:
+        for record in RECORDS:
+            print(mark + record, flush=True)
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "[" * 4000,
+        '["assert x","AssertionError",["x"],null]',
+        '[5,7,[1,"x"],[3]]',
+        '["a","b",[1e400],null]',
+        '["a","b",[true],null]',
+        '["a","b",[-5, 99999999],"y"]',
+        '{"a": 1}',
+        '["' + "a" * 5000 + '", "E", [1], 5]',
+        "null",
+        '["assert f(1) == 2", "AssertionError", [4], {"a": 1}]',
+    ],
+    ids=range(10),
+)
+def test_a_program_that_prints_records_of_its_own_costs_only_its_critique(critic: UnitTestCritic, record: str) -> None:
+    tests = "assert f(1) == 2\nassert f(2) == 2"
+    hostile = f"RECORDS = [{record!r}]\n{SPOILING}"
+    [spoiled, other] = ask(critic, [Example("", tests=tests)] * 2, [hostile, "def f(x): return 2 * x"], match="exact")
+    assert (spoiled.outcome, other.outcome) == (-1.0, -1.0)
+    assert other.feedback.splitlines()[0] == "1 of 2 tests fails."
+    assert read_statement_runs("mark" + record, "mark") == []
+
+
+def test_training_is_told_of_verdicts_that_rest_on_a_program_s_word(caplog: pytest.LogCaptureFixture) -> None:
+    def said() -> list[str]:
+        lines = [record.message for record in caplog.records]
+        caplog.clear()
+        return lines
+
+    apart, shared = Example("", tests="assert f(1) == 1"), Example("", tests="import inspect\nassert f(1) == 1")
+    with UnitTestCritic(workers=1) as fresh:
+        fresh([apart, apart], ["def f(x): return x", "def f(x): return 2"])
+        assert said() == []
+        fresh([shared, apart], ["def f(x): return x"] * 2)
+        assert [line.partition(" could")[0] for line in said()] == ["1 of 3 programs that passed"]
+        fresh([shared], ["def f(x): return x"])
+        assert said() == []
+    assert [line.partition(" could")[0] for line in said()] == ["2 of 4 programs that passed"]
+
+
+def test_a_response_over_the_limit_costs_only_its_critique(critic: UnitTestCritic) -> None:
+    long, bad = "x = 1\n" * 10**6, "x = '\ud800'"
+    [first, second, third] = critic([Example("", tests="assert x == 1")] * 3, [long, bad, "x = 1"])
+    assert (
+        first.feedback
+        == "The tests were not run: The program was not run: it has 6000000 bytes; the sandbox runs at most 1048576."
+    )
+    assert [one.outcome for one in (first, second, third)] == [-1.0, -1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("response", "text"),
     [

@@ -9,8 +9,8 @@ from statistics import fmean
 
 import pytest
 
-from text2grad.critics.sandbox.sandbox import Sandbox
 from text2grad.errors import ConfigError, DataError
+from text2grad.sandbox import Sandbox
 from text2grad.tasks.base import Task, split_words
 from text2grad.tasks.code import specs, task as code, world
 from text2grad.tasks.code.critic import CodeCritic

@@ -146,7 +146,19 @@ def read_statement_runs(output: str, mark: str) -> list[StatementRun]:
         if line.startswith(mark):
             try:
                 fields: Any = json.loads(line[len(mark) :])
-                runs.append(StatementRun(fields[0], fields[1], frozenset(fields[2]), fields[3]))
-            except (ValueError, TypeError, LookupError):
+            except (ValueError, RecursionError):
                 continue
+            run = _statement_run(fields)
+            runs += [] if run is None else [run]
     return runs
+
+
+def _statement_run(fields: Any) -> StatementRun | None:
+    """Return the run that a printed record describes, or None if it is no such record."""
+    if not isinstance(fields, list) or len(fields) != 4:
+        return None
+    source, error, lines, left = fields
+    texts = isinstance(source, str) and isinstance(error, str) and isinstance(left, str | None)
+    if not texts or not isinstance(lines, list) or not all(type(line) is int and line > 0 for line in lines):
+        return None
+    return StatementRun(source, error, frozenset(lines), left)

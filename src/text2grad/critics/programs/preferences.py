@@ -6,9 +6,10 @@ Appendix N of the paper makes the preferences of KodCode in this way, for DPO an
 from collections.abc import Sequence
 
 from text2grad.critics.programs.program_text import program_in
-from text2grad.critics.sandbox.sandbox import Sandbox, with_names
+from text2grad.critics.programs.unit_tests import FORGEABLE
 from text2grad.feedback import Preference
-from text2grad.progress import Progress
+from text2grad.progress import Progress, note
+from text2grad.sandbox import Sandbox, with_names
 from text2grad.types import Example
 
 AT_ONCE = 256  # programs between two lines of progress
@@ -33,15 +34,19 @@ def preferences_by_tests(
         if example.tests
         for response in several
     ]
-    passed, first = list[bool](), dict[int, str]()
+    passed, first, forgeable = list[bool](), dict[int, str](), 0
     with Sandbox() as sandbox, Progress("unit tests", len(pairs), unit="program") as progress:
         for start in range(0, len(pairs), AT_ONCE):
             jobs = [
                 (program_in(response).text, with_names(str(example.tests)))
                 for example, response in pairs[start : start + AT_ONCE]
             ]
-            passed += [outcome.passed for outcome in sandbox.run_many(jobs, timeout_s=timeout_s)]
+            results = sandbox.run_many(jobs, timeout_s=timeout_s)
+            passed += [result.passed for result in results]
+            forgeable += sum(result.forgeable for result in results)
             progress.advance(len(jobs))
+    if forgeable:
+        note(FORGEABLE.format(forgeable=forgeable, passed=sum(passed)), warning=True)
     for (example, response), good in zip(pairs, passed, strict=True):
         if good:
             first.setdefault(id(example), response)

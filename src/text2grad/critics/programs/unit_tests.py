@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from text2grad.critics.closing import Closing
 from text2grad.critics.programs.failing_lines import (
@@ -23,11 +24,16 @@ from text2grad.critics.programs.failing_lines import (
     tracing_tests,
 )
 from text2grad.critics.programs.program_text import Program, program_in
-from text2grad.critics.sandbox.sandbox import Outcome, Sandbox, with_names
 from text2grad.errors import DataError
+from text2grad.progress import note
+from text2grad.sandbox import Result, Sandbox, with_names
 from text2grad.types import Critique, Example, Span
 
 SHOWN_TESTS = 3
+FORGEABLE = (
+    "{forgeable} of {passed} programs that passed could have forged it: their tests share a process with them, or "
+    "their own classes decide a comparison (docs/sandbox.md, Modes)"
+)
 ONE_LINE = "failing tests run no other line"
 _SHOWN_CHARS = 200
 _FRAME = re.compile(
@@ -48,7 +54,7 @@ class UnitTestCritic(Closing):
         timeout_s: time limit of a program with its tests, in seconds.
         memory_mb: limit of its address space in MiB.
         workers: number of programs that run at the same time; None takes the number of processor cores.
-        accept_weaker: run without protection of files if no stronger isolation works; see `critics.sandbox`.
+        accept_weaker: run without protection of files if no stronger isolation works; see docs/sandbox.md.
 
     Raises:
         SandboxError: if code cannot be run in isolation on this machine.
@@ -70,13 +76,18 @@ class UnitTestCritic(Closing):
     workers: int | None = None
     accept_weaker: bool = False
     _sandbox: Sandbox = field(init=False, repr=False)
+    _passed: int = field(init=False, repr=False, default=0)
+    _forgeable: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
         """Start the sandbox, so that a missing requirement is reported at once."""
         self._sandbox = Sandbox(workers=self.workers, accept_weaker=self.accept_weaker)
 
     def close(self) -> None:
-        """End the sandbox's workers."""
+        """End the sandbox's workers, and tell how many verdicts rest on a program's word."""
+        if self._forgeable:
+            note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
+            self._passed = self._forgeable = 0
         self._sandbox.close()
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -95,26 +106,35 @@ class UnitTestCritic(Closing):
             for head, program, example in zip(heads, programs, examples, strict=True)
         ]
         outcomes = self._run(jobs)
+        self._count(outcomes)
         runs = self._run_statements(jobs, outcomes)
         return [
             self._critique(outcome, _Source(program, head), own)
             for outcome, program, head, own in zip(outcomes, programs, heads, runs, strict=True)
         ]
 
-    def _run(self, jobs: Sequence[tuple[str, str]]) -> list[Outcome]:
-        return self._sandbox.run_many(jobs, timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+    def _count(self, results: Sequence[Result]) -> None:
+        """Count the passes that a program could have forged, and tell of the first."""
+        first = not self._forgeable
+        self._passed += sum(result.passed for result in results)
+        self._forgeable += sum(result.forgeable for result in results)
+        if first and self._forgeable:
+            note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
 
-    def _run_statements(self, jobs: Sequence[tuple[str, str]], outcomes: Sequence[Outcome]) -> list[list[StatementRun]]:
+    def _run(self, jobs: Sequence[tuple[str, str]], mode: Literal["shared"] | None = None) -> list[Result]:
+        return self._sandbox.run_many(jobs, timeout_s=self.timeout_s, memory_mb=self.memory_mb, mode=mode)
+
+    def _run_statements(self, jobs: Sequence[tuple[str, str]], outcomes: Sequence[Result]) -> list[list[StatementRun]]:
         """Run the tests of each failed program statement by statement; the list is empty for other programs."""
         runs: list[list[StatementRun]] = [[] for _ in jobs]
         mark = secrets.token_hex(8)
         tests = {k: tracing_tests(jobs[k][1], mark) for k, one in enumerate(outcomes) if one.reason == "failed"}
         again = {k: (jobs[k][0], traced) for k, traced in tests.items() if traced}
-        for k, outcome in zip(again, self._run(list(again.values())), strict=True):
+        for k, outcome in zip(again, self._run(list(again.values()), mode="shared"), strict=True):
             runs[k] = read_statement_runs(outcome.output, mark)
         return runs
 
-    def _critique(self, outcome: Outcome, source: "_Source", runs: list[StatementRun]) -> Critique:
+    def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun]) -> Critique:
         if outcome.passed:
             return Critique("All tests pass.", (), self.passed_outcome)
         lines, spans = _describe(outcome, source, runs, self.timeout_s)
@@ -140,7 +160,7 @@ class _Source:
 
 
 def _describe(
-    outcome: Outcome, source: _Source, runs: list[StatementRun], timeout_s: float
+    outcome: Result, source: _Source, runs: list[StatementRun], timeout_s: float
 ) -> tuple[list[str], list[Span]]:
     """Return the feedback on a failed program, and the suspect spans."""
     if outcome.reason == "timeout":
@@ -158,7 +178,7 @@ def _describe(
     return [*lines, *(f"{source.quote(span)} is suspect: {where}." for span in spans)], spans
 
 
-def _describe_error(outcome: Outcome, source: _Source) -> tuple[list[str], list[Span]]:
+def _describe_error(outcome: Result, source: _Source) -> tuple[list[str], list[Span]]:
     """Return the feedback on an exception, and the span of the expression that raised it."""
     errors = _ERROR.findall(outcome.output)
     if not errors:
@@ -187,7 +207,7 @@ def _raising_span(frame: re.Match[str], source: _Source) -> Span | None:
     return program.expression(line)
 
 
-def _failures(outcome: Outcome, runs: list[StatementRun]) -> list[str]:
+def _failures(outcome: Result, runs: list[StatementRun]) -> list[str]:
     """Return the feedback on the tests that failed."""
     failed = [run for run in runs if run.error]
     if not failed:

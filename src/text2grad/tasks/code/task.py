@@ -193,7 +193,7 @@ def lines_right(reference: str, response: str) -> float:
 
 
 def _in_sandbox(jobs: Sequence[Job]) -> list[bool]:
-    from text2grad.critics.sandbox import Sandbox
+    from text2grad.sandbox import Sandbox
 
     with Sandbox() as sandbox:
         return [outcome.passed for outcome in sandbox.run_many(jobs, timeout_s=TIMEOUT_S)]

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
-Isolation = Literal["bwrap", "unshare", "process"]
+Isolation = Literal["bwrap", "unshare", "landlock", "process"]
 
 TMP_BYTES = 32 * 2**20  # size of a program's /tmp
 START_S = 30.0  # time limit for a worker to become ready
@@ -97,6 +98,9 @@ def command(isolation: Isolation, directory: str) -> list[str]:
             raise StartError(f"Python is installed in /tmp ({python}), where programs have a directory of their own")
         places = {path: place_of(path) for path in binds}
         settings["root"] = {"new": directory, "binds": places, "links": links, "tmp_bytes": TMP_BYTES}
+    elif isolation == "landlock":
+        prefix, settings["site"] = [], site
+        settings["files"] = {"readable": binds, "writable": directory}
     else:
         prefix = []
     return [*prefix, python, "-s", "-S", "-P", "-c", START, home, json.dumps(settings)]
@@ -135,11 +139,13 @@ class Worker:
                 start_new_session=True,
                 bufsize=0,
             )
+            # Also at the end of this process, if nobody ends the worker.
+            self._finalize = weakref.finalize(self, _end, self._process, self._directory, self._errors, os.getpid())
         except OSError as error:
-            self._remove()
+            _remove(self._directory, self._errors)
             raise StartError(f"{error}") from error
         except StartError:
-            self._remove()
+            _remove(self._directory, self._errors)
             raise
 
     def fileno(self) -> int:
@@ -147,21 +153,21 @@ class Worker:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def send_job(self, program: str, tests: str, *, timeout_s: float, memory_mb: int) -> bool:
-        """Send a program and its tests; return False if the worker had ended before."""
-        limits = {"timeout_s": timeout_s, "memory_mb": memory_mb}
+    def send_job(self, request: dict[str, Any], program: bytes, tests: bytes) -> bool:
+        """Send a request with a program and its tests; return False if the worker had ended before."""
+        message = json.dumps({**request, "sizes": {"program": len(program), "tests": len(tests)}}).encode("ascii")
         try:
-            self._send({"program": program, **limits})
+            self._send(len(message).to_bytes(4, "big") + message)
         except OSError:
             return False
         with contextlib.suppress(OSError):  # the worker ended with the program; `read` reports that
+            self._send(program)
             self._send(tests)
         return True
 
-    def _send(self, message: dict[str, Any] | str) -> None:
+    def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        data = json.dumps(message).encode("ascii")
-        rest = memoryview(len(data).to_bytes(4, "big") + data)
+        rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._process.stdin.fileno(), rest) :]
 
@@ -171,8 +177,8 @@ class Worker:
         Raises:
             EOFError: if the worker has ended, or sent data that breaks the protocol.
         """
-        data = os.read(self.fileno(), 65536)
-        self._inbox += data  # at most about 60 kB: the worker bounds the output
+        data = os.read(self.fileno(), 2**20)
+        self._inbox += data  # the worker bounds the output
         size = 4 + int.from_bytes(self._inbox[:4], "big")
         if not data or len(self._inbox) > size > 4:
             raise EOFError
@@ -195,6 +201,8 @@ class Worker:
                 if not select.select([self], [], [], max(left, 0))[0]:
                     raise StartError(f"not ready after {START_S:.0f} s")
                 ready = self.read()
+            if self.isolation in ("bwrap", "unshare"):  # it has a root of its own now
+                os.rmdir(self._directory)
         except EOFError:
             self._process.wait()
             self._errors.seek(0)
@@ -203,17 +211,25 @@ class Worker:
 
     def end(self) -> None:
         """Kill the worker with its processes, and remove its directory."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._remove()
+        self._finalize()
 
-    def _remove(self) -> None:
-        self._errors.close()
-        try:
-            shutil.rmtree(self._directory, ignore_errors=True)
-        except RecursionError:  # a program nested directories hundreds of levels deep
-            subprocess.run(["rm", "-rf", "--", self._directory], check=False, stderr=subprocess.DEVNULL)
+
+def _end(process: subprocess.Popen[bytes], directory: str, errors: IO[bytes], maker: int) -> None:
+    """Kill a worker with its processes, and remove its directory; not in a copy of the process that made it."""
+    if os.getpid() != maker:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    _remove(directory, errors)
+
+
+def _remove(directory: str, errors: IO[bytes]) -> None:
+    errors.close()
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+    except RecursionError:  # a program nested directories hundreds of levels deep
+        subprocess.run(["rm", "-rf", "--", directory], check=False, stderr=subprocess.DEVNULL)

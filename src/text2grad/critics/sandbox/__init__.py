@@ -1,5 +1,0 @@
-"""Run model-written Python code in isolated worker processes."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,0 @@
-from .sandbox import STRONG as STRONG, Sandbox as Sandbox, run_tests as run_tests, with_names as with_names

@@ -1,0 +1,10 @@
+from .cases import Case as Case
+from .planning import with_names as with_names
+from .sandbox import (
+    Result as Result,
+    Sandbox as Sandbox,
+    SandboxError as SandboxError,
+    Usage as Usage,
+    isolations as isolations,
+    run_tests as run_tests,
+)

@@ -1,0 +1,196 @@
+"""The text of tests → how they run: plainly or by pytest, apart from the program or in one process with it.
+
+The answer depends on the tests alone. A program cannot bring its tests into the weaker mode.
+"""
+
+import ast
+import builtins
+import re
+import symtable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+# fmt: off
+SHARED_IMPORTS = {
+    "threading", "concurrent", "multiprocessing", "mock", "inspect", "importlib", "runpy", "subprocess", "gc",
+    "weakref", "pickle", "dis", "trace", "tracemalloc", "warnings", "signal", "logging", "contextvars", "io",
+    "ctypes", "builtins",
+}
+SHARED_ATTRIBUTES = {
+    "sys": (
+        "stdin", "stdout", "stderr", "modules", "setrecursionlimit", "argv", "settrace", "setprofile", "getsizeof",
+        "getrefcount",
+    ),
+    "os": ("environ", "putenv", "chdir"),
+    "unittest": ("mock",),
+    "decimal": ("getcontext", "setcontext", "localcontext"),
+}
+# fmt: on
+ASYNCIO = frozenset(["run", "gather", "sleep", "wait_for", "get_event_loop", "new_event_loop", "TimeoutError"])
+FIXTURES = frozenset(["monkeypatch", "capsys", "capsysbinary", "capfd", "capfdbinary", "caplog", "recwarn", "mocker"])
+BUILTINS = frozenset(vars(builtins))
+
+
+class Plan(NamedTuple):
+    """How tests run.
+
+    Attributes:
+        pytest: whether only pytest can run them: they import it, or have fixtures, decorators or test methods.
+        functions: names of the test functions to call, in order.
+        wanted: names that the program may provide.
+        free: names that the tests use and do not define.
+        classes: whether they make objects of the program's classes, by a name such as `Stack`.
+        imports: packages that they import.
+        shared: why they must be in one process with the program; "" if they need not.
+    """
+
+    pytest: bool
+    functions: list[str]
+    wanted: list[str]
+    free: list[str]
+    classes: bool
+    imports: list[str]
+    shared: str
+
+
+@lru_cache(maxsize=1024)
+def plan(tests: str) -> Plan:
+    """Return how tests run.
+
+    Raises:
+        ValueError: if no statement of the tests can fail; SyntaxError or another error of the parser otherwise.
+    """
+    tree = ast.parse(tests)
+    nodes = list(ast.walk(tree))
+    if not any(isinstance(node, ast.Assert | ast.Raise | ast.Call) for node in nodes):
+        raise ValueError("the tests hold no assertion and no call: no program could fail them")
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    names = _Names(tests, nodes)
+    return Plan(
+        _needs_pytest(nodes, functions, names.imported),
+        [node.name for node in functions],
+        sorted(names.wanted),
+        sorted(names.free),
+        any(isinstance(node, ast.Call) and _is_class_name(node.func, names) for node in nodes),
+        sorted({name.partition(".")[0] for name in names.imported}),
+        _why_shared(nodes, names),
+    )
+
+
+def _is_class_name(called: ast.expr, names: "_Names") -> bool:
+    """Tell whether a called name is one of the program, and looks like that of a class."""
+    if isinstance(called, ast.Attribute):
+        owner, name = getattr(called.value, "id", None), called.attr
+        return owner in names.solution and name[:1].isupper()
+    return isinstance(called, ast.Name) and called.id in names.wanted and called.id[:1].isupper()
+
+
+def _needs_pytest(nodes: list[ast.AST], functions: list[ast.FunctionDef], imported: set[str]) -> bool:
+    every = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    methods = [
+        method
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name.startswith("test")
+    ]
+    nested = [node for node in every if node.name.startswith("test_") and node not in functions]
+    fixtures = [node for node in functions if node.args.args or node.args.posonlyargs or node.decorator_list]
+    return "pytest" in {name.partition(".")[0] for name in imported} or bool(methods or nested or fixtures)
+
+
+class _Names:
+    """The names in tests: imported, from the program, free."""
+
+    def __init__(self, tests: str, nodes: list[ast.AST]) -> None:
+        self.imported: set[str] = set()
+        self.from_solution: set[str] = set()
+        self.solution: set[str] = set()  # names of the module
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                self.imported |= {alias.name for alias in node.names}
+                self.solution |= {alias.asname or alias.name for alias in node.names if alias.name == "solution"}
+            elif isinstance(node, ast.ImportFrom) and node.module == "solution":
+                self.from_solution |= {alias.name for alias in node.names} - {"*"}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                self.imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+        top = symtable.symtable(tests, "tests.py", "exec")
+        used = {name for name in _globals_used(top) if not name.startswith("__")}
+        own = _globals_bound(top)
+        self.wanted = (used - own) | self.from_solution
+        self.free = used - own - BUILTINS
+        if self.free - {"raises"} or self.from_solution or self.solution:
+            self.wanted -= BUILTINS - self.from_solution
+
+
+def _globals_bound(table: symtable.SymbolTable) -> set[str]:
+    """Return the names that a block of code and its inner blocks bind in the module; no program may bind them again."""
+    top = table.get_type() == "module"
+    bound = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if (top or symbol.is_declared_global())
+        and (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace())
+    }
+    return bound.union(*map(_globals_bound, table.get_children()))
+
+
+def _globals_used(table: symtable.SymbolTable) -> set[str]:
+    """Return the names that a block of code and its inner blocks read from the module."""
+    top = table.get_type() == "module"
+    used = {one.get_name() for one in table.get_symbols() if one.is_referenced() and (top or one.is_global())}
+    return used.union(*map(_globals_used, table.get_children()))
+
+
+def _why_shared(nodes: list[ast.AST], names: _Names) -> str:
+    """Return why tests must be in one process with the program."""
+    for name in sorted(names.imported):
+        if name.partition(".")[0] in SHARED_IMPORTS or name.startswith("unittest.mock"):
+            return f"they import {name}"
+        module, _, attribute = name.rpartition(".")
+        if attribute in SHARED_ATTRIBUTES.get(module, ()) or attribute in ("redirect_stdout", "redirect_stderr"):
+            return f"they import {name}"
+    for node in nodes:
+        if why := _why_node(node, names):
+            return why
+    return ""
+
+
+def _why_node(node: ast.AST, names: _Names) -> str:
+    """Return why one part of the tests needs the program in the same process."""
+    if isinstance(node, ast.arg) and node.arg in FIXTURES:
+        return f"they use the fixture {node.arg}"
+    if isinstance(node, ast.ClassDef):
+        for base in node.bases:
+            if isinstance(base, ast.Name) and base.id in names.free | names.from_solution:
+                return f"they derive a class from {base.id}"
+    if not isinstance(node, ast.Attribute):
+        return ""
+    owner = node.value.id if isinstance(node.value, ast.Name) else getattr(node.value, "attr", "")
+    shared = (
+        node.attr in SHARED_ATTRIBUTES.get(owner, ())
+        or node.attr in ("redirect_stdout", "redirect_stderr")
+        or (owner == "random" and node.attr in ("seed", "setstate"))
+        or (owner == "asyncio" and node.attr not in ASYNCIO)
+        or (owner in names.solution and not isinstance(node.ctx, ast.Load))
+    )
+    return f"they use {owner}.{node.attr}" if shared else ""
+
+
+def with_names(tests: str) -> str:
+    r"""Add an import of the program's names to tests that pytest will run, as a module of their own.
+
+    Example:
+        >>> with_names("import pytest\ndef test_a(): assert f() == pytest.approx(0.5)").splitlines()[0]
+        'from solution import *'
+    """
+    try:
+        needs_import = plan(tests).pytest and not re.search(r"^\s*(from|import) solution\b", tests, re.MULTILINE)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return tests
+    return f"from solution import *\n{tests}" if needs_import else tests
+
+
+def to_message(planned: Plan) -> dict[str, Any]:
+    """Return a plan as JSON for the judge's process."""
+    return planned._asdict()

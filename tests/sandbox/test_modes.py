@@ -1,0 +1,431 @@
+"""Tests that run apart from the program agree with plain Python; cases of input and output; what a result tells."""
+
+import datetime
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from text2grad.errors import ConfigError
+from text2grad.sandbox.cases import Case, read_cases
+from text2grad.sandbox.inside.values import BadMessage, Packer, Unpacker
+from text2grad.sandbox.planning import plan, with_names
+from text2grad.sandbox.sandbox import MOST_PROGRAM_BYTES, Sandbox, isolations
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    with Sandbox(workers=1, accept_weaker=True) as sandbox:
+        yield sandbox
+
+
+# Values.
+
+
+def refused(*_: object) -> Any:
+    raise BadMessage("not plain")
+
+
+def copied(value: Any) -> Any:
+    return Unpacker(refused).unpack(Packer(refused).pack(value))
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.complex_numbers(allow_nan=False),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(PLAIN)
+@settings(max_examples=200, deadline=None)
+def test_a_plain_value_arrives_as_it_was(value: Any) -> None:
+    assert copied(value) == value
+    assert repr(copied(value)) == repr(value)  # also -0.0, and True beside 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2}, frozenset({(1, "a")}), bytearray(b"a\xff"), range(3, 9, 2), slice(1, None), ..., 2**9999, -(2**4001),
+        deque([1, 2], maxlen=3), Counter("abca"), OrderedDict(b=1, a=2), Decimal("1.10"), Fraction(1, 3),
+        datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 1, tzinfo=datetime.UTC), datetime.time(1, 2, 3, 4),
+        datetime.timedelta(1, 2, 3), "\ud800", "é\0", [[1, "a", None], [True, 2.5]], [float("inf")],
+    ],
+    ids=range(21),
+)  # fmt: skip
+def test_other_plain_types_arrive_too(value: Any) -> None:
+    assert copied(value) == value
+    assert type(copied(value)) is type(value)
+
+
+def test_special_floats_views_and_aliases_arrive() -> None:
+    assert math.isnan(copied(float("nan")))
+    assert copied({1: 2}.keys()) == {1: 2}.keys()
+    assert list(copied({1: [2]}.values())) == [[2]]
+    assert dict(copied(defaultdict(list, a=[1]))) == {"a": [1]}
+    row = [0]
+    grid = copied([row, row])
+    assert grid[0] is grid[1]
+    row.append(row)
+    loop = copied(row)
+    assert loop[1] is loop
+
+
+@pytest.mark.parametrize(
+    "value", [type("I", (int,), {})(3), type("L", (list,), {})(), object(), int, len, (n for n in [1])]
+)
+def test_a_value_of_any_other_type_is_not_plain(value: object) -> None:
+    with pytest.raises(BadMessage):
+        Packer(refused).pack([value])
+
+
+@pytest.mark.parametrize(
+    "data", [{}, [], [1], [None], ["?"], ["r", 0], ["r", -1], ["r", True], ["l", {}], ["d", 3, []]]
+)
+def test_data_that_no_packer_writes_are_refused(data: Any) -> None:
+    with pytest.raises((BadMessage, TypeError, ValueError)):
+        Unpacker(refused).unpack(data)
+
+
+# Agreement with plain Python.
+
+BEHAVIOURS = {
+    "arguments change": ("def f(x):\n    x.sort(); x.append(x[0])", "x = [3, 1]\nassert f(x) is None\nassert x == [1, 3, 1]"),
+    "an inner argument changes": ("def f(g):\n    g[0][0] = 5", "g = [[1], [2]]\nf(g)\nassert g == [[5], [2]]"),
+    "an argument is returned": ("def f(x, y):\n    return y", "x, y = [1], [1]\nassert f(x, y) is y and f(x, y) is not x"),
+    "a dict changes": ("def f(d):\n    d.pop('a'); d['b'] = {1}", "d = {'a': 1}\nf(d)\nassert d == {'b': {1}}"),
+    "a set and a deque": (
+        "def f(s, q):\n    s.add(3); q.rotate()", "from collections import deque\ns, q = {1}, deque([1, 2])\nf(s, q)\n"
+        "assert s == {1, 3} and q == deque([2, 1])",
+    ),
+    "keyword arguments": ("def f(a, *, b, **k):\n    return a, b, k", "assert f(1, b=[2], c=3) == (1, [2], {'c': 3})"),
+    "a generator": ("def f(n):\n    for k in range(n):\n        yield k", "g = f(3)\nassert next(g) == 0\nassert list(g) == [1, 2]"),
+    "a closure": ("def f(n):\n    return lambda k: n + k", "assert f(3)(4) == 7\nassert callable(f(1))"),
+    "a function as an argument": ("def f(g, xs):\n    return sorted(map(g, xs))", "assert f(lambda x: -x, [1, 2]) == [-2, -1]"),
+    "a builtin as an argument": ("def f(g, xs):\n    return g(xs)", "import math\nassert f(len, [1]) == 1 and f(math.fsum, [1]) == 1"),
+    "a callback that calls back": ("def f(n, g):\n    return g(n) + 1", "assert f(3, lambda n: f(n - 1, abs) if n else 0) == 4"),
+    "a callback that raises": (
+        "def f(g):\n    try:\n        g()\n    except KeyError as e:\n        return e.args",
+        "def g(): raise KeyError('a')\nassert f(g) == ('a',)",
+    ),
+    "a callback's own error comes back": (
+        "def f(g):\n    g()", "class Own(Exception): pass\ndef g(): raise Own(3)\ntry:\n    f(g)\nexcept Own as e:\n    assert e.args == (3,)\n"
+        "else:\n    raise AssertionError",
+    ),
+    "a class": (
+        "class Stack:\n    size = 0\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x); self.size += 1\n"
+        "    def __len__(self): return len(self.items)\n    def __iter__(self): return iter(self.items)\n"
+        "    def __getitem__(self, k): return self.items[k]",
+        "s = Stack()\ns.push(1); s.push('b')\nassert len(s) == 2 and s.size == 2 and s.items == [1, 'b'] and list(s) == [1, 'b']\n"
+        "assert isinstance(s, Stack) and s[1] == 'b' and 'b' in s and 3 not in s and bool(s)\ns.items.append(3)\nassert len(s) == 3\n"
+        "s.size = 9\nassert s.size == 9 and Stack.size == 0 and hasattr(s, 'push') and not hasattr(s, 'pull')",
+    ),
+    "operators of a class": (
+        "class V:\n    def __init__(self, x): self.x = x\n    def __add__(self, o): return V(self.x + o.x)\n"
+        "    def __mul__(self, k): return V(self.x * k)\n    def __eq__(self, o): return self.x == o.x\n"
+        "    def __lt__(self, o): return self.x < o.x\n    def __repr__(self): return f'V({self.x})'\n    def __hash__(self): return self.x",
+        "assert V(1) + V(2) == V(3) != V(4)\nassert (V(2) * 3).x == 6\nassert V(1) < V(2)\nassert repr(V(1)) == 'V(1)'\n"
+        "assert sorted([V(2), V(1)]) == [V(1), V(2)]\nassert len({V(1), V(1)}) == 1\nassert max(V(1), V(5)).x == 5",
+    ),
+    "inheritance": (
+        "class A:\n    @staticmethod\n    def s(): return 1\n    @classmethod\n    def c(cls): return cls()\n    @property\n"
+        "    def p(self): return 2\nclass B(A): pass",
+        "assert isinstance(B.c(), B) and isinstance(B(), A) and not isinstance(A(), B) and issubclass(B, A)\nassert B.s() == 1 and B().p == 2",
+    ),
+    "exceptions of the program": (
+        "class Bad(ValueError):\n    def __init__(self, code):\n        super().__init__(f'code {code}')\n        self.code = code\n"
+        "def f(): raise Bad(7)",
+        "try:\n    f()\nexcept Bad as e:\n    assert isinstance(e, ValueError) and str(e) == 'code 7' and e.code == 7\nelse:\n"
+        "    raise AssertionError\nwith raises(ValueError):\n    f()",
+    ),
+    "exceptions of Python": (
+        "def f(x): return {}[x]\ndef g(): return [][1]",
+        "with raises(KeyError):\n    f('a')\nwith raises((IndexError, KeyError)):\n    g()\ntry:\n    f('b')\nexcept KeyError as e:\n    assert e.args == ('b',)",
+    ),
+    "an enumeration": (
+        "import enum\nclass C(enum.Enum):\n    RED = 1\n    BLUE = 2\nclass N(enum.IntEnum):\n    ONE = 1\ndef f(): return C.RED",
+        "assert f() == C.RED and f() is C.RED and C(2) == C.BLUE and C['RED'].value == 1 and len(C) == 2\nassert [c.name for c in C] == ['RED', 'BLUE']\n"
+        "assert N.ONE == 1 and N.ONE + 1 == 2",
+    ),
+    "named tuples and dataclasses": (
+        "from collections import namedtuple\nfrom dataclasses import dataclass\nP = namedtuple('P', 'x y')\n@dataclass\nclass D:\n    a: int\n    b: str = 'x'",
+        "assert P(1, 2) == (1, 2) and P(1, y=2).y == 2 and isinstance(P(1, 2), P)\nx, y = P(3, 4)\nassert x == 3\nassert D(1) == D(1, 'x') and D(1) != D(2)\nassert str(D(1)) == \"D(a=1, b='x')\"",
+    ),
+    "names change": ("count = 0\ndef f():\n    global count\n    count += 1", "assert count == 0\nf(); f()\nassert count == 2"),
+    "containers of the module": ("seen = {}\ndef f(k):\n    seen[k] = 1", "f('a')\nassert seen == {'a': 1} and 'a' in seen and len(seen) == 1"),
+    "modules of the program": ("import math\nimport math as m\nfrom collections import Counter\ndef f(): return 2.0",
+                               "assert math.isclose(f(), 2) and m.sqrt(4) == 2\nassert Counter('aa') == {'a': 2}"),
+    "coroutines": ("import asyncio\nasync def f(x):\n    await asyncio.sleep(0.001)\n    return x", "import asyncio\nassert asyncio.run(f(3)) == 3"),
+    "contexts": (
+        "from contextlib import contextmanager\n@contextmanager\ndef f():\n    yield 3",
+        "with f() as x:\n    assert x == 3",
+    ),
+    "decorators": ("def twice(f):\n    def g(*a):\n        return f(f(*a))\n    return g", "@twice\ndef inc(x): return x + 1\nassert inc(1) == 3"),
+    "trees of the tests": (
+        "def depth(t):\n    return 0 if t is None else 1 + max(depth(t.left), depth(t.right))\ndef flip(t):\n    if t:\n        t.left, t.right = flip(t.right), flip(t.left)\n    return t",
+        "class Node:\n    def __init__(self, left=None, right=None): self.left, self.right = left, right\na = Node()\nt = Node(a, None)\nassert depth(t) == 2\n"
+        "assert flip(t) is t and t.left is None and t.right is a",
+    ),
+    "the test is called as a builtin": ("def sum(a, b): return a * b", "assert sum(3, 4) == 12"),
+    "builtins stay": ("def all(x): return True\ndef f(): return [False]", "assert not all(f())"),
+    "recursive structures": ("def f(x):\n    return x[1] is x", "x = [1]\nx.append(x)\nassert f(x)"),
+    "large data": ("def f(x): return [k + 1 for k in x]", "assert f(list(range(10000)))[-1] == 10000"),
+    "a patched object": ("class A: pass\ndef f(a): return a.x", "a = A()\na.x = [1]\nassert f(a) == [1]"),
+    "iterators": ("def f(it): return [x for x in it]", "assert f(iter([1, 2])) == [1, 2]\nassert f(n for n in range(2)) == [0, 1]"),
+    "map and zip": ("def f(): return map(str, [1]), zip([1], [2])", "a, b = f()\nassert list(a) == ['1'] and list(b) == [(1, 2)]"),
+    "a match": ("import re\ndef f(s): return re.search('(b+)', s)", "assert f('abb').group(1) == 'bb' and f('a') is None"),
+}  # fmt: skip
+
+RAISES = "from contextlib import contextmanager\n@contextmanager\ndef raises(e):\n    try:\n        yield\n    except e:\n        return\n    raise AssertionError\n"
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_tests_apart_from_the_program_agree_with_plain_python(box: Sandbox, name: str) -> None:
+    program, tests = BEHAVIOURS[name]
+    if name != "builtins stay":  # which a program changes in plain Python
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", RAISES + program + "\n" + tests], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    result = box.run(program, tests, timeout_s=5)
+    assert (result.mode, result.reason) == ("separate", "passed"), result.output
+    negated = (
+        tests.replace("assert ", "assert not ", 1)
+        if "assert " in tests
+        else tests.replace("raises(", "raises(EOFError) and (", 1)
+    )
+    assert not box.run(program, negated, timeout_s=5).passed
+
+
+OWN_WORD = {
+    "an object equals a value": ("class A:\n    def __eq__(self, o): return o == 3", "assert A() == 3", False),
+    "an object is above a value": ("class A:\n    def __gt__(self, o): return o < 3", "assert A() > 2", False),
+    "a tests' list is given and kept": ("kept = []\ndef f(x): kept.append(x)", "x = [1]\nf(x)\nx.append(2)\nassert kept == [[1, 2]]", False),
+    "two objects are equal": ("class A:\n    def __eq__(self, o): return True", "assert A() == A()", True),
+    "an object contains a value": ("class A:\n    def __contains__(self, x): return x == 3", "assert 3 in A()", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN_WORD)
+def test_where_tests_apart_differ_from_plain_python(box: Sandbox, name: str) -> None:
+    """The differences that docs/sandbox.md lists, and the passes that rest on the program's word."""
+    program, tests, passes = OWN_WORD[name]
+    apart, together = box.run(program, tests), box.run(program, tests, mode="shared")
+    assert together.passed
+    assert together.forgeable
+    assert apart.passed == passes
+    assert apart.forgeable == passes == (apart.own_answers > 0)
+
+
+@pytest.mark.parametrize(
+    ("tests", "shared"),
+    [
+        ("assert f(1)", ""),
+        ("import pytest\ndef test_a(tmp_path): assert f(tmp_path)", ""),
+        ("import unittest\nassert f(1)", ""),
+        ("import asyncio\nassert asyncio.run(f(1))", ""),
+        ("import random\nassert f(random.random())", ""),
+        ("def test_a(monkeypatch): assert f(1)", "they use the fixture monkeypatch"),
+        ("from unittest.mock import patch\nassert f(1)", "they import unittest.mock.patch"),
+        ("import inspect\nassert f(1)", "they import inspect"),
+        ("import sys\nsys.stdin = 3\nassert f(1)", "they use sys.stdin"),
+        ("import sys\nassert f(sys.maxsize)", ""),
+        ("from contextlib import redirect_stdout\nassert f(1)", "they import contextlib.redirect_stdout"),
+        ("import random\nrandom.seed(1)\nassert f(1)", "they use random.seed"),
+        ("import solution\nsolution.x = 3\nassert solution.f(1)", "they use solution.x"),
+        ("from solution import A\nclass B(A): pass\nassert B()", "they derive a class from A"),
+        ("import asyncio\nassert asyncio.run(asyncio.to_thread(f))", "they use asyncio.to_thread"),
+    ],
+)
+def test_the_tests_alone_choose_the_mode(box: Sandbox, tests: str, shared: str) -> None:
+    assert plan(tests).shared == shared
+    result = box.run("x = 1\nclass A: pass\ndef f(*a): return True", with_names(tests), timeout_s=5)
+    assert result.mode == ("shared" if shared else "separate")
+    assert box.run("def f(*a): return True", "assert f(1)", mode="shared").mode == "shared"
+
+
+@pytest.mark.parametrize(
+    ("tests", "wanted"),
+    [
+        ("assert f(g)", ["f", "g"]),
+        ("import math\ndef h(x): return math.pi * x + y\nassert h(f(1))", ["f", "y"]),
+        ("x = 1\nfor k in [1]: assert f(k, x)", ["f"]),
+        ("def check(f): assert f(1)\ncheck(f)", ["f"]),
+        ("def t():\n    global z\n    z = f(1)\n    assert z\nt()", ["f"]),
+        ("from solution import *\nimport pytest\ndef test_a():\n    with pytest.raises(f): g()", ["f", "g"]),
+        ("assert len([sum(1, 2)])", ["len", "sum"]),
+        ("assert len(f(1)) == abs(1)", ["f"]),
+        ("from solution import len as n\nassert n(1) == abs(1)", ["len"]),
+    ],
+)
+def test_a_program_gives_only_names_that_the_tests_do_not_bind(tests: str, wanted: list[str]) -> None:
+    assert plan(tests).wanted == wanted
+
+
+# Cases.
+
+
+def test_a_program_that_reads_input_is_judged_by_its_output(box: Sandbox) -> None:
+    program = "import sys\nn = int(input())\nfor line in sys.stdin:\n    print(n * int(line), end=' \\n')\nprint(*sys.argv[1:])\n"
+    right = Case("2\n3\n4", "6\n8\na b", ["a", "b"])
+    assert box.run(program, [right, Case("1\n5\n", "5\n")]).passed
+    wrong = box.run(program, [right, Case("1\n5", "6"), right])
+    assert (wrong.reason, wrong.mode) == ("failed", "script")
+    assert wrong.output == 'Case 2 of 3: for the input "1\\n5" the output is "5 \\n\\n", not "6".'
+    assert box.run(program, [Case("x")]).reason == "error"
+    assert "line 2" in box.run(program, [Case("x")]).output
+    assert box.run(program, [Case("x", raises="ValueError")]).passed
+    assert box.run(program, [Case("1", raises="ValueError")]).reason == "failed"
+    assert box.run("while True: pass", [Case()], timeout_s=0.2).reason == "timeout"
+    assert box.run("import os; os._exit(0)", [Case("", "")]).reason == "crashed"
+    assert box.run("import sys; sys.exit(3)", [Case()]).reason == "error"
+    assert box.run("import sys; print(1); sys.exit()", [Case("", "1")]).passed
+    assert box.run("print('x' * 3000)", [Case("", "x" * 3000)], output_kb=2).reason == "failed"
+    assert box.run("print(open(0).read())", [Case("é", "é")]).passed
+    assert not box.run("x = 1", []).passed
+
+
+def test_no_case_is_passed_by_words_for_the_server(box: Sandbox) -> None:
+    say = "import os\nbody = b'[\"passed\",\"\",0]'\nos.write(3, len(body).to_bytes(4, 'big') + body)\n"
+    for end in ("os._exit(0)", "raise SystemExit", "print(7)"):
+        assert not box.run(say + end, [Case("", "8")]).passed
+
+
+def test_cases_are_read_from_json() -> None:
+    two = (Case("1\n", "2\n"), Case("a\nb", "3"))
+    assert (
+        read_cases('[{"input": "1\\n", "output": "2\\n"}, {"input": ["a", "b"], "output": 3, "testtype": "stdin"}]')
+        == two
+    )
+    assert read_cases('{"inputs": ["1\\n", "a\\nb"], "outputs": ["2\\n", "3"]}') == two
+    for tests in ("[1]", "[f(1)]", "{", '[{"input": 1}]', '{"inputs": [1], "outputs": []}', "assert 1", "[" * 9999):
+        assert read_cases(tests) is None
+    assert read_cases('[{"input": "1", "output": "2", "testtype": "functional"}]') is None
+
+
+# What a result tells, and sizes.
+
+
+def test_a_result_tells_what_was_used(box: Sandbox) -> None:
+    program = "print('é' * 10)\nopen('a', 'w').write('xyz')\nimport os, time\nos.mkdir('d')\nx = bytes(50 * 2**20)\ntime.sleep(0.05)"
+    usage = box.run(program, "assert x").usage
+    assert (usage.output_bytes, usage.files, usage.file_bytes, usage.threads) == (21, 2, 3, 0)
+    assert 50 < usage.memory_mb < 150
+    assert 0.05 <= usage.wall_s < 2
+    assert 0 < usage.cpu_s < 2
+    assert box.run("x = sum(range(10**6))", "assert x").usage.cpu_s > 0.005
+
+
+def test_a_program_over_the_limit_is_refused_at_once(box: Sandbox) -> None:
+    begun = time.monotonic()
+    long = box.run("x = 1\n" + "#" * MOST_PROGRAM_BYTES, "assert x == 1")
+    assert (long.reason, long.output) == (
+        "error",
+        f"The program was not run: it has {MOST_PROGRAM_BYTES + 6} bytes; the sandbox runs at most {MOST_PROGRAM_BYTES}.",
+    )
+    assert box.run("x = 1\n" + "#" * (MOST_PROGRAM_BYTES - 6), "assert x == 1").passed
+    assert time.monotonic() - begun < 5
+    assert "tests.py cannot be run" in box.run("x = 1", "assert x\n" + "#" * 2**24).output
+
+
+def test_results_come_with_progress_and_in_order(box: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "text2grad"):
+        results = box.run_many([("x = 1", f"assert x == {k % 2}") for k in range(6)], progress="verdicts")
+    assert [result.passed for result in results] == [False, True] * 3
+    assert re.search(r"verdicts.*6", caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"output_kb": 0}, "output_kb must be at least 1, got 0"),
+        ({"files_mb": 33}, "files_mb must be between 1 and 32, got 33"),
+        ({"threads": -1}, "threads must be at least 0, got -1"),
+        ({"mode": "apart"}, 'mode must be "separate", "shared" or None, got \'apart\''),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(box: Sandbox, limits: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        box.run("x = 1", "assert x", **limits)
+    assert str(error.value) == says
+
+
+def test_every_isolation_is_named_with_its_reason() -> None:
+    found = isolations()
+    assert list(found) == ["bwrap", "unshare", "landlock", "process"]
+    assert found["process"] == ""
+
+
+def test_importing_the_sandbox_loads_nothing_heavy() -> None:
+    code = "import sys, text2grad.sandbox as s; s.Sandbox, s.run_tests; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def open_things() -> tuple[int, int, int, set[str]]:
+    """Return the numbers of descriptors, threads and processes of this process, and directories of the sandbox."""
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "pid="], capture_output=True, text=True
+    ).stdout.split()
+    places = {path.name for path in Path("/tmp").glob("text2grad-sandbox-*")} | {
+        path.name for path in Path("/dev/shm").glob("*")
+    }
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(children), places
+
+
+def leaves_nothing(programs: int) -> None:
+    import tempfile
+
+    tempfile.gettempdir()
+    before = open_things()
+    jobs = [
+        ("def f(x): return x + 1", "assert f(1) == 2"),
+        ("open('left', 'w').write('x' * 100)\nimport threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()", "assert 1"),
+        ("raise OSError", "assert 1"),
+        ("import os\nos._exit(1)", "assert 1"),
+        ("def f(): return input", "assert f() == 1"),
+    ]  # fmt: skip
+    with Sandbox(accept_weaker=True) as sandbox:
+        for start in range(0, programs, 1000):
+            sandbox.run_many(jobs * (min(1000, programs - start) // len(jobs)))
+        warm = open_things()
+        assert len(sandbox._idle) <= sandbox.workers
+        inside = sandbox.run("import os", "assert os.listdir('.') == [] and len(os.listdir('/dev')) < 9")
+        assert inside.passed or sandbox.isolation == "process"
+    assert warm[1] == before[1]
+    assert open_things() == before
+
+
+def test_nothing_is_left_where_nobody_closes_the_sandbox(tmp_path: Path) -> None:
+    for isolation, reason in isolations().items():
+        if reason:
+            continue
+        script = (
+            "import sys\nfrom text2grad.sandbox import Sandbox\n"
+            "box = Sandbox(workers=2, isolation=sys.argv[1], accept_weaker=True)\n"
+            "assert box.run('x = 1', 'assert x').passed\n"
+        )
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", script, isolation], check=True, env=environment)
+        assert os.listdir(tmp_path) == []
+
+
+def test_nothing_is_left_after_200_programs() -> None:
+    leaves_nothing(200)
+
+
+@pytest.mark.slow
+def test_nothing_is_left_after_20000_programs() -> None:
+    leaves_nothing(20_000)
