@@ -36,8 +36,8 @@ def read_grounded(example: Example, response: str) -> Reading:
 
     Example:
         >>> meta = {"passage": "Ana Ruiz drew 22 arches in ink.", "question": "Who drew them?"}
-        >>> read_grounded(Example("...", "Ana Ruiz, in ink.", meta=meta), "Ruiz drew 24 arches for Lyon.")
-        Reading(unsupported=2, all=3, recall=1.0, words=6)
+        >>> read_grounded(Example("...", "Ana Ruiz, in ink.", meta=meta), "Ana Ruiz drew 24 arches for Lyon.")
+        Reading(unsupported=2, all=3, recall=1.0, words=7)
     """
     passage, question = str(example.meta["passage"]), str(example.meta.get("question") or "")
     given = _set(f"{passage} {question}")
