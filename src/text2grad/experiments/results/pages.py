@@ -175,7 +175,8 @@ def _compare(page: _Page, group: Group, *, in_short: bool) -> None:
         page.parts.append(f"No comparison yet: {how}.")
     else:
         page.parts.append(f"No run of {label(group.ours)} is finished; the strongest rival by {how} is {label(rival)}.")
-    tables = [_values_table(page, group, rival), *([_cost_table(group, rival)] if rival else [])]
+    level = group.strongest(number=True)[0] or rival
+    tables = [_values_table(page, group, rival), *([_cost_table(group, level)] if level else [])]
     page.parts += [folded("Values and costs", "\n\n".join(tables))] if in_short else tables
     page.parts += _notes(group)
 
