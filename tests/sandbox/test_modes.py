@@ -374,22 +374,17 @@ def test_importing_the_sandbox_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def open_things() -> tuple[int, int, int, set[str]]:
-    """Return the numbers of descriptors, threads and processes of this process, and directories of the sandbox."""
+def open_things(place: Path) -> tuple[int, int, int, list[str]]:
+    """Return the numbers of descriptors, threads and processes of this process, and the files in `place`."""
     children = subprocess.run(
         ["ps", "--ppid", str(os.getpid()), "-o", "pid="], capture_output=True, text=True
     ).stdout.split()
-    places = {path.name for path in Path("/tmp").glob("text2grad-sandbox-*")} | {
-        path.name for path in Path("/dev/shm").glob("*")
-    }
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(children), places
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(children), os.listdir(place)
 
 
-def leaves_nothing(programs: int) -> None:
-    import tempfile
-
-    tempfile.gettempdir()
-    before = open_things()
+def leaves_nothing(programs: int, place: Path) -> None:
+    """Run programs with `place` as the directory of temporary files, which no other process uses."""
+    before = open_things(place)
     jobs = [
         ("def f(x): return x + 1", "assert f(1) == 2"),
         ("open('left', 'w').write('x' * 100)\nimport threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()", "assert 1"),
@@ -400,12 +395,12 @@ def leaves_nothing(programs: int) -> None:
     with Sandbox(accept_weaker=True) as sandbox:
         for start in range(0, programs, 1000):
             sandbox.run_many(jobs * (min(1000, programs - start) // len(jobs)))
-        warm = open_things()
+        warm = open_things(place)
         assert len(sandbox._idle) <= sandbox.workers
         inside = sandbox.run("import os", "assert os.listdir('.') == [] and len(os.listdir('/dev')) < 9")
         assert inside.passed or sandbox.isolation == "process"
     assert warm[1] == before[1]
-    assert open_things() == before
+    assert open_things(place) == before
 
 
 def test_nothing_is_left_where_nobody_closes_the_sandbox(tmp_path: Path) -> None:
@@ -422,10 +417,14 @@ def test_nothing_is_left_where_nobody_closes_the_sandbox(tmp_path: Path) -> None
         assert os.listdir(tmp_path) == []
 
 
-def test_nothing_is_left_after_200_programs() -> None:
-    leaves_nothing(200)
+def test_nothing_is_left_after_200_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    leaves_nothing(200, tmp_path)
 
 
 @pytest.mark.slow
-def test_nothing_is_left_after_20000_programs() -> None:
-    leaves_nothing(20_000)
+def test_nothing_is_left_after_20000_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shared_memory = set(os.listdir("/dev/shm"))
+    leaves_nothing(20_000, tmp_path)
+    assert set(os.listdir("/dev/shm")) <= shared_memory
