@@ -12,6 +12,7 @@ from text2grad.cli.options import (
     add_match,
     at_least,
     finite,
+    name_values,
     print_end,
     refuse_bad,
     refuse_overwriting,
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists() and args.out.resolve() == Path(args.path).resolve():
         raise ConfigError(f"--out {args.out} is the source itself; choose another --out")
     refuse_overwriting([args.out, beside], force=args.force)
-    columns, labels = _pairs("--column", args.column), _meanings(args.label)
+    columns, labels = name_values("--column", args.column), _meanings(args.label)
     options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
     console, account = Console(), Account()
     annotations: list[Annotation] = []
@@ -140,22 +141,11 @@ def _line(text: str) -> str:
     return text if len(text) <= 200 else text[:198] + " …"
 
 
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    """Return OURS=THEIRS as a mapping."""
-    pairs = {}
-    for pair in given:
-        ours, sign, theirs = pair.partition("=")
-        if not (ours and sign and theirs):
-            raise ConfigError(f"{option} is given as NAME=VALUE, got {pair!r}")
-        pairs[ours] = theirs
-    return pairs
-
-
 def _meanings(given: list[str]) -> dict[str, Any]:
     """Return NAME=MEANING as a mapping."""
     from text2grad.errors import check_known
 
-    meanings = _pairs("--label", given)
+    meanings = name_values("--label", given)
     for meaning in meanings.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
     return meanings

@@ -42,6 +42,21 @@ def add_set(add: Callable[..., Any]) -> None:
     add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
 
 
+def name_values(option: str, given: Iterable[str], *, form: str = "NAME=VALUE") -> dict[str, str]:
+    """Return the values of an option that is given as NAME=VALUE, any number of times.
+
+    Raises:
+        ConfigError: if a name or a value is missing; names the option and its form.
+    """
+    found = {}
+    for pair in given:
+        name, sign, value = pair.partition("=")
+        if not (name and sign and value):
+            raise ConfigError(f"{option} is given as {form}, got {pair!r}")
+        found[name] = value
+    return found
+
+
 def require_named(recipe: "Recipe", path: Path, *, prompts_and_critic: bool = True) -> None:
     """Refuse a recipe that does not name what a run needs.
 

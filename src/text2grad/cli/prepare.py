@@ -4,7 +4,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_force, at_least, print_end, print_lines, refuse_overwriting
+from text2grad.cli.options import (
+    add_command,
+    add_force,
+    at_least,
+    name_values,
+    print_end,
+    print_lines,
+    refuse_overwriting,
+)
 from text2grad.errors import ConfigError, DataError
 
 DESCRIPTION = """\
@@ -96,7 +104,12 @@ def _grounded(args: argparse.Namespace) -> int:
 
     files = args.out / "train.jsonl", args.out / "held_out.jsonl"
     refuse_overwriting(files, force=args.force)
-    found = read_passages(args.path, format=args.format, columns=_columns(args.column), split=args.split)
+    found = read_passages(
+        args.path,
+        format=args.format,
+        columns=name_values("--column", args.column, form="OURS=THEIRS"),
+        split=args.split,
+    )
     tokenizer = load_tokenizer(args.tokenizer)
 
     def count(text: str) -> int:
@@ -168,13 +181,3 @@ def _phases(args: argparse.Namespace) -> int:
 
 def _listed(left_out: Any) -> str:
     return ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none left out"
-
-
-def _columns(given: list[str]) -> dict[str, str]:
-    columns = {}
-    for pair in given:
-        ours, sign, theirs = pair.partition("=")
-        if not (ours and sign and theirs):
-            raise ConfigError(f"--column is given as OURS=THEIRS, got {pair!r}")
-        columns[ours] = theirs
-    return columns

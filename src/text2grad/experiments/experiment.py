@@ -189,8 +189,7 @@ class Experiment:
         key = (study.name, study.task, study.critic, method)
         if key not in self.tunings:
             length, faults = study.tuned_at
-            shared = [*study.at(length=length, faults=faults), f"run.seed={study.tune_seed}"]
-            shared += [f"data.eval_seed={study.tune_eval_seed}"]
+            shared = _shared(study, length, faults, study.tune_seed, study.tune_eval_seed)
             models = self._models(study, length, faults, study.tune_seed)
             of_method = self._of_method(study, method, models)
             tuning = Tuning(
@@ -280,7 +279,7 @@ class Experiment:
     def _confirmation_settings(self, study: Study, method: str, rank: int, seed: int) -> list[str]:
         length, faults = study.tuned_at
         models = self._models(study, length, faults, seed)
-        shared = [*study.at(length=length, faults=faults), f"run.seed={seed}", f"data.eval_seed={study.tune_eval_seed}"]
+        shared = _shared(study, length, faults, seed, study.tune_eval_seed)
         trial = self.tuning(study, method).ranked()[rank]
         return [*shared, *self._of_method(study, method, models), *as_overrides(trial.settings)]
 
@@ -309,8 +308,8 @@ class Experiment:
         """Return the settings of an evaluation, each as "section.key=value"; those of the best trial are last."""
         study = one.study
         models = self._models(study, one.length, one.faults, one.seed)
-        found = [*study.at(length=one.length, faults=one.faults), f"run.seed={one.seed}"]
-        found += [f"data.eval_seed={EVALUATION_ITEMS + one.seed}", *self._of_method(study, one.method, models)]
+        found = _shared(study, one.length, one.faults, one.seed, EVALUATION_ITEMS + one.seed)
+        found += self._of_method(study, one.method, models)
         best = self.best(tuning_study(self.plan, study, one.method), one.method)
         return [*found, *as_overrides(best.settings if best else {}), *as_overrides(one.variant)]
 
@@ -487,6 +486,11 @@ class Experiment:
     def _place(study: Study, method: str, length: int, faults: float, seed: int, *, trial: bool = False) -> Place:
         purpose = "tuning" if trial else "evaluation"
         return Place(study.name, study.task, length, faults, study.critic, method, purpose, None, seed)
+
+
+def _shared(study: Study, length: int, faults: float, seed: int, eval_seed: int) -> list[str]:
+    """Return the settings that all methods of a run share, each as "section.key=value"."""
+    return [*study.at(length=length, faults=faults), f"run.seed={seed}", f"data.eval_seed={eval_seed}"]
 
 
 def _value(record: Record) -> float | None:

@@ -24,11 +24,13 @@ def own_critic(recipe: Recipe) -> Critic:
     """
     task = recipe_task(recipe)
     named = recipe.refresh.annotator or recipe.critic.use
-    if not named and task is None:
+    if named:
+        return load_critic(named)
+    if task is None:
         raise ConfigError(
             "--own-critic: the recipe names no critic in Python; set critic.use or refresh.annotator, or a data.task"
         )
-    return load_critic(named) if named else task.critic()  # type: ignore[union-attr]
+    return task.critic()
 
 
 def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | None = None) -> list[Annotation]:

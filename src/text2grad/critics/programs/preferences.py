@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from text2grad.critics.programs.program_text import program_in
 from text2grad.critics.programs.unit_tests import FORGEABLE
 from text2grad.feedback import Preference
-from text2grad.progress import Progress, note
+from text2grad.progress import note
 from text2grad.sandbox import Sandbox, with_names
 from text2grad.types import Example
-
-AT_ONCE = 256  # programs between two lines of progress
 
 
 def preferences_by_tests(
@@ -34,17 +32,11 @@ def preferences_by_tests(
         if example.tests
         for response in several
     ]
-    passed, first, forgeable = list[bool](), dict[int, str](), 0
-    with Sandbox() as sandbox, Progress("unit tests", len(pairs), unit="program") as progress:
-        for start in range(0, len(pairs), AT_ONCE):
-            jobs = [
-                (program_in(response).text, with_names(str(example.tests)))
-                for example, response in pairs[start : start + AT_ONCE]
-            ]
-            results = sandbox.run_many(jobs, timeout_s=timeout_s)
-            passed += [result.passed for result in results]
-            forgeable += sum(result.forgeable for result in results)
-            progress.advance(len(jobs))
+    jobs = [(program_in(response).text, with_names(str(example.tests))) for example, response in pairs]
+    with Sandbox() as sandbox:
+        results = sandbox.run_many(jobs, timeout_s=timeout_s, progress="unit tests")
+    passed, first = [result.passed for result in results], dict[int, str]()
+    forgeable = sum(result.forgeable for result in results)
     if forgeable:
         note(FORGEABLE.format(forgeable=forgeable, passed=sum(passed)), warning=True)
     for (example, response), good in zip(pairs, passed, strict=True):
