@@ -6,7 +6,6 @@ from .evaluation import (
     evaluate as evaluate,
     tables as tables,
 )
-from .intervals import Ratio as Ratio, estimate as estimate
 from .pairs import Pair as Pair, paired as paired, read_predictions as read_predictions, read_truth as read_truth
 from .pictures import evaluation_page as evaluation_page, evaluation_png as evaluation_png
 from .predicting import check_identity as check_identity, fingerprint as fingerprint, predictions as predictions
@@ -18,4 +17,4 @@ from .study import (
     sheet_html as sheet_html,
 )
 from .units import PATTERNS as PATTERNS, Units as Units
-from .wording import check_words as check_words, load_encoder as load_encoder, load_reader as load_reader
+from .wording import check_words as check_words
