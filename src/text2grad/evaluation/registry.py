@@ -27,9 +27,24 @@ def _perplexity(options: SuiteOptions) -> Suite:
     return PerplexitySuite(options)
 
 
+def _code(name: str) -> Callable[[SuiteOptions], Suite]:
+    def make(options: SuiteOptions) -> Suite:
+        from text2grad.evaluation.suites.code import CodeSuite
+
+        return CodeSuite(name, options)
+
+    return make
+
+
 SUITES: Mapping[str, SuiteKind] = {
     "summarization": SuiteKind(_summarization, "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"),
     "perplexity": SuiteKind(_perplexity, "perplexity of texts under the model itself"),
+    "code": SuiteKind(_code("code"), "pass@k of programs; the format of --data decides"),
+    "humaneval": SuiteKind(_code("humaneval"), "pass@k on HumanEval"),
+    "humaneval+": SuiteKind(_code("humaneval+"), "pass@k on HumanEval+, by EvalPlus's inputs and rules"),
+    "mbpp": SuiteKind(_code("mbpp"), "pass@k on MBPP"),
+    "mbpp+": SuiteKind(_code("mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
+    "livecodebench": SuiteKind(_code("livecodebench"), "pass@k on a file of LiveCodeBench"),
 }
 GROUPS: Mapping[str, Sequence[str]] = {}
 """Name → suites that it stands for, of which those with data are taken."""
