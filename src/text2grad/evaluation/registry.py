@@ -27,6 +27,12 @@ def _perplexity(options: SuiteOptions) -> Suite:
     return PerplexitySuite(options)
 
 
+def _grounding(options: SuiteOptions) -> Suite:
+    from text2grad.evaluation.suites.grounding import GroundingSuite
+
+    return GroundingSuite(options)
+
+
 def _code(name: str) -> Callable[[SuiteOptions], Suite]:
     def make(options: SuiteOptions) -> Suite:
         from text2grad.evaluation.suites.code import CodeSuite
@@ -45,6 +51,7 @@ SUITES: Mapping[str, SuiteKind] = {
     "mbpp": SuiteKind(_code("mbpp"), "pass@k on MBPP"),
     "mbpp+": SuiteKind(_code("mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
     "livecodebench": SuiteKind(_code("livecodebench"), "pass@k on a file of LiveCodeBench"),
+    "grounding": SuiteKind(_grounding, "unsupported names and numbers in answers from a passage"),
 }
 GROUPS: Mapping[str, Sequence[str]] = {}
 """Name → suites that it stands for, of which those with data are taken."""
