@@ -39,6 +39,7 @@ def add_parser(commands: Any) -> None:
 
     about = "measure models on benchmarks: texts, code, knowledge, grounding"
     suites = "\n".join(f"  {name:16}{kind.about}" for name, kind in SUITES.items())
+    suites += "\n  lm-eval:TASK    any task of lm-eval"
     parser = add_command(commands, "evaluate", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="PATH, hub name or http://…/v1; or NAME=…")
@@ -57,6 +58,8 @@ def add_parser(commands: Any) -> None:
     texts("--perplexity-model", default="", metavar="PATH", help="causal language model that reads the answers")
     texts("--bertscore", default="", metavar="PATH", help="encoder for BERTScore, such as roberta-large")
     texts("--bertscore-layer", type=at_least(0), metavar="N", help="layer whose states are compared (default: last)")
+    shots = "examples before each question of arc and lm-eval:TASK (default: the task's own)"
+    parser.add_argument_group("knowledge").add_argument("--shots", type=at_least(0), metavar="N", help=shots)
     code = parser.add_argument_group("programs").add_argument
     limit = "seconds of one program with its tests (default: 10; EvalPlus 60; LiveCodeBench 6 for each test)"
     code("--program-timeout", type=finite(0.1), metavar="S", help=limit)
@@ -124,6 +127,8 @@ def run(args: argparse.Namespace) -> int:
         split=args.split,
         limit=args.limit,
         samples=args.samples,
+        rows_at_once=args.rows_at_once,
+        shots=args.shots,
         timeout_s=args.program_timeout,
         memory_mb=args.program_memory,
         accept_weaker=args.accept_weaker,

@@ -42,6 +42,15 @@ def _code(name: str) -> Callable[[SuiteOptions], Suite]:
     return make
 
 
+def _lm_eval(name: str) -> Callable[[SuiteOptions], Suite]:
+    def make(options: SuiteOptions) -> Suite:
+        from text2grad.evaluation.suites.knowledge import LMEvalSuite
+
+        return LMEvalSuite(name, options)
+
+    return make
+
+
 SUITES: Mapping[str, SuiteKind] = {
     "summarization": SuiteKind(_summarization, "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"),
     "perplexity": SuiteKind(_perplexity, "perplexity of texts under the model itself"),
@@ -52,11 +61,12 @@ SUITES: Mapping[str, SuiteKind] = {
     "mbpp+": SuiteKind(_code("mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
     "livecodebench": SuiteKind(_code("livecodebench"), "pass@k on a file of LiveCodeBench"),
     "grounding": SuiteKind(_grounding, "unsupported names and numbers in answers from a passage"),
+    "arc": SuiteKind(_lm_eval("arc"), "ARC-Challenge by lm-eval"),
 }
 GROUPS: Mapping[str, Sequence[str]] = {}
 """Name → suites that it stands for, of which those with data are taken."""
 
-ALL = "all"
+ALL, LM_EVAL = "all", "lm-eval:"
 
 
 def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
@@ -80,8 +90,11 @@ def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions
 
 
 def _kind(name: str) -> SuiteKind:
-    check_known("--suite", name, [*SUITES, *GROUPS, ALL])
-    return SUITES[name]
+    return SuiteKind(_lm_eval(name), "") if name.startswith(LM_EVAL) else SUITES[name]
+
+
+def _is_suite(name: str) -> bool:
+    return name in SUITES or (name.startswith(LM_EVAL) and name != LM_EVAL)
 
 
 def _files(names: Sequence[str], data: Sequence[str]) -> dict[str, str]:
@@ -89,9 +102,9 @@ def _files(names: Sequence[str], data: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for given in data:
         name, sign, path = given.partition("=")
-        if sign and name in SUITES:
+        if sign and _is_suite(name):
             found[name] = path
-        elif len(names) == 1 and names[0] in SUITES and not found:
+        elif len(names) == 1 and _is_suite(names[0]) and not found:
             found[names[0]] = given
         else:
             raise ConfigError(
@@ -105,10 +118,10 @@ def _chosen(names: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Return the names of the suites, each once."""
     chosen: dict[str, None] = {}
     for name in names:
-        if name in SUITES:
+        if _is_suite(name):
             chosen[name] = None
             continue
-        check_known("--suite", name, [*SUITES, *GROUPS, ALL])
+        check_known("--suite", name, [*SUITES, f"{LM_EVAL}TASK", *GROUPS, ALL])
         members = [one for one in GROUPS.get(name, SUITES) if one in files]
         if not members:
             raise ConfigError(
