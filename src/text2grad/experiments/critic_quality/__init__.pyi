@@ -7,9 +7,20 @@ from .evaluation import (
     tables as tables,
 )
 from .intervals import Ratio as Ratio, estimate as estimate
-from .pairs import Pair as Pair, paired as paired, read_predictions as read_predictions, read_truth as read_truth
+from .pairs import (
+    Pair as Pair,
+    paired as paired,
+    paired_votes as paired_votes,
+    read_predictions as read_predictions,
+    read_truth as read_truth,
+)
 from .pictures import evaluation_page as evaluation_page, evaluation_png as evaluation_png
-from .predicting import check_identity as check_identity, fingerprint as fingerprint, predictions as predictions
+from .predicting import (
+    check_identity as check_identity,
+    fingerprint as fingerprint,
+    predictions as predictions,
+    sampled_predictions as sampled_predictions,
+)
 from .study import (
     QUESTIONS as QUESTIONS,
     draw as draw,

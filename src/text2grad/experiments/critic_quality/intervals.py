@@ -1,7 +1,7 @@
 """Counts per response → rates, each with a bootstrap interval over responses.
 
-A rate is a sum of counts divided by a sum of counts. A resample draws responses, because the tokens of one response are
-not independent; it only changes the weight of each response in both sums.
+A rate is a sum of counts divided by a sum of counts, or the area under a curve of sums. A resample draws responses,
+because the tokens of one response are not independent; it only changes the weight of each response in the sums.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,33 @@ class Ratio(NamedTuple):
     bottom: tuple[str, ...]
     exp: bool = False
 
+    def of(self, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the rate for each resample, from the sums of the counts by name, each [B]; NaN for 0 / 0."""
+        above, below = (sum(sums[name] for name in names) for names in (self.top, self.bottom))
+        quotient: np.ndarray = np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below != 0)
+        return np.exp(quotient) if self.exp else quotient
+
+
+class Area(NamedTuple):
+    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half.
+
+    Attributes:
+        true: names of the counts of units where the truth holds, by rising score.
+        other: names of the counts of all other units, by the same scores.
+    """
+
+    true: tuple[str, ...]
+    other: tuple[str, ...]
+
+    def of(self, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the area for each resample, from the sums of the counts by name, each [B]; NaN where one is empty."""
+        true, other = (np.stack([sums[name] for name in names]) for names in (self.true, self.other))  # [scores, B]
+        below = np.cumsum(other, axis=0) - other
+        pairs = true.sum(axis=0) * other.sum(axis=0)
+        won = (true * (below + other / 2)).sum(axis=0)
+        area: np.ndarray = np.divide(won, pairs, out=np.full(pairs.shape, np.nan), where=pairs != 0)
+        return area
+
 
 class Estimate(NamedTuple):
     """A rate over all responses, and the bounds of its interval."""
@@ -37,13 +64,13 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    rows: Sequence[Mapping[str, float]], ratios: Mapping[str, Ratio], *, draws: int = DRAWS, seed: int = 0
+    rows: Sequence[Mapping[str, float]], rates: Mapping[str, Ratio | Area], *, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Estimate]:
     """Return rates with percentile-bootstrap intervals of 95 %; a rate with denominator zero is left out.
 
     Args:
         rows: the counts of each response; a missing count is 0.
-        ratios: the rates by name.
+        rates: by name.
         draws: number of resamples. Resamples in which the denominator of a rate is zero are left out for this rate; if
             all are, both bounds are the value.
         seed: of the resamples.
@@ -53,31 +80,26 @@ def estimate(
         >>> estimate(rows, {"accuracy": Ratio(("right",), ("all",))})["accuracy"]
         Estimate(value=0.5, low=0.0, high=1.0)
     """
-    names = sorted({name for ratio in ratios.values() for name in (*ratio.top, *ratio.bottom)})
+    names = sorted({name for rate in rates.values() for part in rate[:2] for name in part})
     counts = np.array([[row.get(name, 0.0) for name in names] for row in rows], dtype=float).reshape(-1, len(names))
-    tops = np.array([[ratio.top.count(name) for ratio in ratios.values()] for name in names], dtype=float)
-    bottoms = np.array([[ratio.bottom.count(name) for ratio in ratios.values()] for name in names], dtype=float)
-    exp = np.array([ratio.exp for ratio in ratios.values()], dtype=bool)
 
-    def rates(weights: np.ndarray) -> np.ndarray:  # [B, rows] -> [B, ratios]
-        sums = weights @ counts
-        below = sums @ bottoms
-        quotients = np.divide(sums @ tops, below, out=np.full(below.shape, np.nan), where=below != 0)
-        return np.where(exp, np.exp(np.where(exp, quotients, 0.0)), quotients)
+    def measured(weights: np.ndarray) -> np.ndarray:  # [B, rows] -> [B, rates]
+        sums = dict(zip(names, (weights @ counts).T, strict=True))
+        return np.stack([rate.of(sums) for rate in rates.values()], axis=-1)
 
-    values = rates(np.ones((1, len(counts))))[0]
+    values = measured(np.ones((1, len(counts))))[0]
     known = ~np.isnan(values)
     if not known.any():
         return {}
     generator, uniform = np.random.default_rng(seed), np.full(len(counts), 1 / len(counts))
     sizes = [min(_AT_ONCE, draws - start) for start in range(0, draws, _AT_ONCE)]
-    drawn = np.concatenate([rates(generator.multinomial(len(counts), uniform, size=size)) for size in sizes])
+    drawn = np.concatenate([measured(generator.multinomial(len(counts), uniform, size=size)) for size in sizes])
     undefined = np.isnan(drawn).all(axis=0)
     drawn[:, undefined] = values[undefined]
     low, high = np.full((2, len(values)), np.nan)
     tail = (1 - LEVEL) / 2
     low[known], high[known] = np.nanquantile(drawn[:, known], [tail, 1 - tail], axis=0)
-    found = zip(ratios, values, low, high, strict=True)
+    found = zip(rates, values, low, high, strict=True)
     return {name: Estimate(float(v), float(a), float(b)) for name, v, a, b in found if not np.isnan(v)}
 
 
