@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file or a setting cannot be used; nothing was requested then.
     """
-    from text2grad.cli.annotate import check_limit, run_session
+    from text2grad.cli.annotate import check_limit
     from text2grad.config import load_recipe
-    from text2grad.critics.servers import AnnotationSession, Store, prefer
+    from text2grad.critics.servers import AnnotationSession, Store, prefer, run_session
     from text2grad.experiments import endpoint_values
 
     limits = (("max_cost", args.max_cost), ("max_requests", args.max_requests))
@@ -145,7 +145,7 @@ def _comparisons(args: argparse.Namespace) -> list["Comparison"]:
 
 def summary(preferences: Sequence["Preference"], *, seed: int) -> dict[str, Any]:
     """Return wins, ties and losses of the first set, with intervals; pairs without a verdict are excluded."""
-    from text2grad.experiments.critic_quality import Ratio, estimate
+    from text2grad.evaluation import Ratio, estimate
 
     judged = [one for one in preferences if one.better is not None]
     names = {"win": "first", "tie": "tie", "loss": "second"}

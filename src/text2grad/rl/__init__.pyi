@@ -5,7 +5,6 @@ from .advantages import (
     moments as moments,
     whiten as whiten,
 )
-from .checkpoint import latest_checkpoint as latest_checkpoint
 from .metrics import (
     Clock as Clock,
     FailureRate as FailureRate,

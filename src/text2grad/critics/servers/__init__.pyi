@@ -16,9 +16,10 @@ from .cached_client import (
 )
 from .endpoint import Endpoint as Endpoint, Spending as Spending, make_values as make_values
 from .llm_critic import LLMCritic as LLMCritic
-from .pace import Budget as Budget, Pace as Pace
+from .pace import Budget as Budget
 from .preference import Comparison as Comparison, Preference as Preference, prefer as prefer
 from .refinement import complete_answers as complete_answers
+from .session import run_session as run_session
 from .store import Prompt as Prompt, Store as Store
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

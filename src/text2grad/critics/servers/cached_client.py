@@ -7,6 +7,7 @@ for). Equal requests at the same time become one. An answer is on disk before it
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import tenacity
@@ -82,13 +83,21 @@ class CachedClient:
         self._formats_supported: bool | None = {"json_schema": True, "off": False}.get(endpoint.structured)
         self._first_request, self._failed_in_row = asyncio.Lock(), 0
 
-    async def complete(self, prompt: Prompt, response_format: ResponseFormat, *, sample: int = 0) -> Answer:
+    async def complete(
+        self,
+        prompt: Prompt,
+        response_format: ResponseFormat | None = None,
+        *,
+        sample: int = 0,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Answer:
         """Return the answer to a prompt.
 
         Args:
             prompt: chat messages, or a text to continue.
-            response_format: the format that the server enforces, if it supports such formats.
+            response_format: the format that the server enforces, if it supports such formats; None for free text.
             sample: number of the answer among several answers to the same prompt.
+            more: further parameters of this request, by their names in the API; they replace the endpoint's.
 
         Raises:
             RequestError: if no answer came.
@@ -96,7 +105,9 @@ class CachedClient:
         """
         endpoint = self.endpoint
         parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
-        parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
+        if response_format:
+            parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
+        parameters |= more
         request = Request(endpoint.model, prompt, parameters, sample)
         stored = self.store.get(request)
         if stored is not None:
@@ -104,12 +115,12 @@ class CachedClient:
             return stored
         task = self._under_way.get(request.key)
         if task is None:
-            task = asyncio.create_task(self._fetch(request, response_format))
+            task = asyncio.create_task(self._fetch(request, response_format, more))
             self._under_way[request.key] = task
             task.add_done_callback(lambda _: self._under_way.pop(request.key))
         return await task
 
-    async def _fetch(self, request: Request, response_format: ResponseFormat) -> Answer:
+    async def _fetch(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
         """Return the server's answer, after as many attempts as the endpoint allows."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
@@ -120,7 +131,7 @@ class CachedClient:
             reraise=True,
         )
         try:
-            answer: Answer = await retrying(self._attempt, request, response_format)
+            answer: Answer = await retrying(self._attempt, request, response_format, more)
         except RequestError as error:
             self._stop_if_server_fails(error)
             raise
@@ -138,32 +149,34 @@ class CachedClient:
         elif self._failed_in_row >= GIVE_UP_AFTER:
             self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
 
-    async def _attempt(self, request: Request, response_format: ResponseFormat) -> Answer:
-        """Make one request; the first request of a run finds out whether the server supports formats."""
-        if self._formats_supported is None:
+    async def _attempt(
+        self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]
+    ) -> Answer:
+        """Make one request; the first request with a format finds out whether the server supports formats."""
+        if response_format and self._formats_supported is None:
             async with self._first_request:
                 if self._formats_supported is None:
-                    return await self._probe(request, response_format)
-        return await self._send(request, response_format if self._formats_supported else None)
+                    return await self._probe(request, response_format, more)
+        return await self._send(request, response_format if self._formats_supported else None, more)
 
-    async def _probe(self, request: Request, response_format: ResponseFormat) -> Answer:
+    async def _probe(self, request: Request, response_format: ResponseFormat, more: Mapping[str, Any]) -> Answer:
         try:
-            answer = await self._send(request, response_format)
+            answer = await self._send(request, response_format, more)
         except RequestError as error:
             if error.kind != "rejected" or error.fatal:
                 raise
-            answer = await self._send(request, None)  # if this is rejected too, the next request probes again
+            answer = await self._send(request, None, more)  # if this is rejected too, the next request probes again
             self._formats_supported = False
         else:
             self._formats_supported = True
         return answer
 
-    async def _send(self, request: Request, response_format: ResponseFormat | None) -> Answer:
+    async def _send(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
         """Make one request, count its cost, and store its answer."""
         max_cost = self._max_cost(request)
         async with self.pace.turn(max_cost) as sent_at:
             try:
-                answer = await self.server.complete(request.prompt, self._parameters(response_format))
+                answer = await self.server.complete(request.prompt, {**self._parameters(response_format), **more})
             except RequestError as error:
                 self.pace.budget.cost += max_cost if error.may_cost else 0.0
                 if error.kind == "rate_limit" and error.transient:

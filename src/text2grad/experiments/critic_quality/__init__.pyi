@@ -6,7 +6,6 @@ from .evaluation import (
     evaluate as evaluate,
     tables as tables,
 )
-from .intervals import Ratio as Ratio, estimate as estimate
 from .pairs import (
     Pair as Pair,
     paired as paired,
@@ -29,4 +28,4 @@ from .study import (
     sheet_html as sheet_html,
 )
 from .units import PATTERNS as PATTERNS, Units as Units
-from .wording import check_words as check_words, load_encoder as load_encoder, load_reader as load_reader
+from .wording import check_words as check_words
