@@ -23,8 +23,7 @@ MODULES = {
 """Modules of an extra that its commands load."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
-    "annotate": ("annotate",),
-    "win-rate": ("annotate",),
+    **dict.fromkeys(("annotate", "judge", "win-rate"), ("annotate",)),
     **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
     **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
 }

@@ -18,6 +18,7 @@ from text2grad.cli.options import (
     print_end,
     refuse_full_directory,
 )
+from text2grad.costs import metered, tokens_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.progress import Progress
 
@@ -207,11 +208,14 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
             "files": fingerprint(Path(args.model)),
         }
     check_identity(args.out, identity)
-    answers = []
-    with Progress("run the critic", len(truth), unit="critique") as progress:
+    answers, counted = [], tokens_of(critic)
+    with metered(args.out, "evaluate-reward") as meter, Progress("run the critic", len(truth), unit="critique") as bar:
         for answer in predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match):
             answers.append(answer)
-            progress.advance()
+            bar.advance()
+            now = tokens_of(critic)
+            meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
+            counted = now
     constrained = None if args.model is None else critic.constrain
     return paired(truth, answers), units, args.model or args.critic, constrained
 

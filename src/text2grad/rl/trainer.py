@@ -25,6 +25,7 @@ from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
 from text2grad.config import Interruption, ModelConfig, Recipe, check_directory, check_world_size, open_run
+from text2grad.costs import TokenCount, peak_memory, tokens_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
 from text2grad.feedback import Critic, ask, digest_of_examples
 from text2grad.models import (
@@ -287,6 +288,7 @@ class Text2GradTrainer:
             batch = self.collate(rollouts)
             mask = batch.response_mask  # [B, T]
 
+        told = tokens_of(self.critic)
         with self._memory("critic"), clock("critic"):  # line 12: critique c, spans A(y)
             critiques = self._criticize(rollouts)
 
@@ -328,10 +330,31 @@ class Text2GradTrainer:
                 [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
             )
             metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
-        metrics |= {"kl/beta": self.kl.beta, **clock.seconds}
+        metrics |= {"kl/beta": self.kl.beta, **clock.seconds, **self.step_costs(rollouts, told)}
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._finish(records, metrics)
         return metrics
+
+    def step_costs(self, rollouts: Sequence[Rollout], before: TokenCount) -> dict[str, float]:
+        """Return tokens of rollouts and critic of all processes, and the peak memory of this process, for the log.
+
+        Args:
+            rollouts: of this process.
+            before: the critic's tokens before it judged them.
+        """
+        after = tokens_of(self.critic)
+        mine = [
+            sum(len(rollout.prompt_ids) for rollout in rollouts),
+            sum(len(rollout.response_ids) for rollout in rollouts),
+            after.prompt - before.prompt,
+            after.generated - before.generated,
+        ]
+        counts = gather_object([mine]) if self.accelerator.num_processes > 1 else [mine]
+        names = ("prompt", "generated", "critic_prompt", "critic_generated")
+        totals = {
+            f"tokens/{name}": float(sum(column)) for name, column in zip(names, zip(*counts, strict=True), strict=True)
+        }
+        return {**totals, "memory/peak_bytes": float(peak_memory())}
 
     def save(self) -> None:
         """Write a checkpoint of the last finished step."""

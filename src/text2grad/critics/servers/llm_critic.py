@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from text2grad.costs import TokenCount
 from text2grad.critics.servers.annotation import Annotator, collect_critiques, numbered_items
 from text2grad.critics.servers.cached_client import AnnotationSession
 from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
@@ -57,7 +58,7 @@ class LLMCritic:
         self.endpoint, self.spending = make_values("LLMCritic", settings, Endpoint, Spending)
         self.endpoint.check()
         self.annotator = Annotator(Template(template, reasoning), reask, match)
-        self.path = Path(store)
+        self.path, self.tokens = Path(store), TokenCount()
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.
@@ -70,4 +71,4 @@ class LLMCritic:
             if self.annotator.template.name == "code":
                 items = add_test_outcomes(items, store)
             session = AnnotationSession(self.endpoint, store, self.annotator.annotate, self.spending)
-            return collect_critiques(session, items)
+            return collect_critiques(session, items, self.tokens)
