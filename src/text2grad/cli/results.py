@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_force, add_verbosity, print_end, refuse_overwriting
+from text2grad.cli.options import add_command, add_force, add_verbosity, name_values, print_end, refuse_overwriting
 
 DESCRIPTION = """\
 Write the pages of results from records of finished runs (JSON lines in --runs): comparison.md (all methods of each
@@ -15,7 +15,8 @@ Also make the figures in README.md and in the other pages of --out again, betwee
 `<!-- end -->`, from the JSON files in --out. No model is loaded.
 
 `results costs RUN...` prints what the phases of any runs cost: minutes, tokens, memory, and minutes per step with the
-share of the critic, as in table 13 of the paper."""
+share of the critic, as in table 13 of the paper. `results paper` lays our figures beside the paper's tables in
+paper.md."""
 
 PLAN = Path("recipes/results.toml")
 
@@ -23,6 +24,7 @@ EPILOG = """\
 examples:
   text2grad results
   text2grad results --runs docs/results/runs --out docs/results --readme README.md
+  text2grad results paper --ours slf5k=runs/evaluation
   text2grad results costs runs/reward runs/spans runs/scalar --to runs/costs
 
 docs/results/README.md explains how the records are made."""
@@ -48,8 +50,14 @@ def add_parser(commands: Any) -> None:
     kept = "also write cost_tables.md and cost_tables.json there"
     costs.add_argument("--to", type=Path, metavar="DIR", help=kept)
     costs.set_defaults(run=run_costs)
-    for verb in (costs,):
-        add_force(verb.add_argument)
+    paper = verbs.add_parser("paper", help="our figures beside the paper's tables: paper.md")
+    told = "directory of an evaluation for a table: slf5k, code, qa or reward; may be repeated"
+    paper.add_argument("--ours", action="append", default=[], metavar="TABLE=DIR", help=told)
+    where = "directory of paper_numbers.json and the page (default: %(default)s)"
+    paper.add_argument("--to", type=Path, default=Path("docs/results"), metavar="DIR", help=where)
+    paper.set_defaults(run=run_paper)
+    add_force(costs.add_argument)
+    for verb in (costs, paper):
         add_verbosity(verb)
 
 
@@ -74,6 +82,25 @@ def run_costs(args: argparse.Namespace) -> int:
         data = to_json([one.as_json() for one in found], indent=2) + b"\n"
         write_files(args.to, dict(zip(names, (costs_markdown(tables).encode(), data), strict=True)))
         print_end(CONSOLE, ", ".join(str(args.to / name) for name in names))
+    return 0
+
+
+def run_paper(args: argparse.Namespace) -> int:
+    """Take our figures from evaluations, and write paper.md.
+
+    Raises:
+        Text2GradError: if a directory has no figure of its table, or a file is damaged.
+    """
+    from text2grad.experiments.results import OURS, PAGE, merged_ours, ours_json, paper_page
+    from text2grad.files import write_files
+    from text2grad.progress import CONSOLE
+
+    given = {name: Path(path) for name, path in name_values("--ours", args.ours, form="TABLE=DIR").items()}
+    kept = merged_ours(args.to, given)
+    if kept:
+        write_files(args.to, {OURS: ours_json(kept)})
+    write_files(args.to, {PAGE: paper_page(args.to).encode()})
+    print_end(CONSOLE, ", ".join(str(args.to / name) for name in ((OURS, PAGE) if kept else (PAGE,))))
     return 0
 
 
