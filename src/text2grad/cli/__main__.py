@@ -21,6 +21,7 @@ from text2grad.cli import (
     annotate,
     compare,
     doctor,
+    evaluate,
     evaluate_reward,
     experiment,
     export,
@@ -62,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
     critics = (reward, reward_baseline, evaluate_reward, judge, study)
-    evidence = (compare, analyse, tune, experiment, results)
+    evidence = (evaluate, compare, analyse, tune, experiment, results)
     for module in (
         quickstart,
         sft,

@@ -179,7 +179,8 @@ def _refuse_other_annotations(args: argparse.Namespace) -> None:
 
 def _measures(args: argparse.Namespace) -> "Measures":
     """Return the measurements besides spans; their models are loaded before the critic runs."""
-    from text2grad.experiments.critic_quality import Measures, check_words, load_encoder, load_reader
+    from text2grad.evaluation import load_encoder, load_reader
+    from text2grad.experiments.critic_quality import Measures, check_words
 
     if not args.no_words:
         check_words()

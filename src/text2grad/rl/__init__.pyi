@@ -1,5 +1,4 @@
 from .advantages import gae as gae, whiten as whiten
-from .checkpoint import latest_checkpoint as latest_checkpoint
 from .metrics import (
     Clock as Clock,
     correlation as correlation,

@@ -24,7 +24,15 @@ from accelerate.utils import DistributedType, gather_object, set_seed
 from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
-from text2grad.config import Interruption, ModelConfig, Recipe, check_directory, check_world_size, open_run
+from text2grad.config import (
+    Interruption,
+    ModelConfig,
+    Recipe,
+    check_directory,
+    check_world_size,
+    latest_checkpoint,
+    open_run,
+)
 from text2grad.costs import TokenCount, peak_memory, tokens_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
 from text2grad.feedback import Critic, ask, digest_of_examples
@@ -57,7 +65,7 @@ from text2grad.models import (
 )
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
-from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
+from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, save_checkpoint
 from text2grad.rl.cpu_heap import return_freed_memory
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards

@@ -6,9 +6,9 @@ from hypothesis import given, settings, strategies as st
 from nltk.metrics import f_measure, precision, recall
 
 from text2grad.align.delta import pseudo_rewards
+from text2grad.evaluation.intervals import Estimate, Ratio, estimate
 from text2grad.experiments.critic_quality.counting import BUCKETS
 from text2grad.experiments.critic_quality.evaluation import Evaluation, Measures, evaluate, tables
-from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate
 from text2grad.experiments.critic_quality.pairs import Pair
 from text2grad.experiments.critic_quality.units import Units, mark
 from text2grad.reward_models.agreement import compare

@@ -30,4 +30,4 @@ from .study import (
 )
 from .units import PATTERNS as PATTERNS, Units as Units
 from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables
-from .wording import check_words as check_words, load_encoder as load_encoder, load_reader as load_reader
+from .wording import check_words as check_words

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from text2grad.experiments.critic_quality.intervals import Ratio
+from text2grad.evaluation import Ratio
 from text2grad.experiments.critic_quality.units import Marked, Marks
 from text2grad.reward_models import RECORD_KEYS, compare
 from text2grad.types import LABELS, Label, Span

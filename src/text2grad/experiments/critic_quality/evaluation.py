@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from text2grad.align import quartiles
+from text2grad.evaluation import DRAWS, LEVEL, Encoder, Estimate, Ratio, Reader, estimate
 from text2grad.experiments.critic_quality import counting, wording
-from text2grad.experiments.critic_quality.intervals import DRAWS, LEVEL, Estimate, Ratio, estimate
 from text2grad.experiments.critic_quality.pairs import Pair
 from text2grad.experiments.critic_quality.units import Marked, Units, mark
 from text2grad.experiments.reports.html import Table
@@ -31,8 +31,8 @@ class Measures:
     """
 
     words: bool = True
-    encoder: wording.Encoder | None = None
-    reader: wording.Reader | None = None
+    encoder: Encoder | None = None
+    reader: Reader | None = None
     draws: int = DRAWS
     seed: int = 0
 

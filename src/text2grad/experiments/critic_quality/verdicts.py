@@ -16,7 +16,7 @@ import numpy as np
 
 from text2grad.critics.servers import Preference, Side
 from text2grad.errors import require
-from text2grad.experiments.critic_quality.intervals import Ratio, estimate
+from text2grad.evaluation import Ratio, estimate
 from text2grad.experiments.reports.html import Table
 
 _SIDES: Mapping[str, Side] = {"win": "first", "tie": "tie", "loss": "second"}

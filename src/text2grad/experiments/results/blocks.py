@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.experiments.critic_quality.intervals import Estimate, mean_interval
+from text2grad.evaluation import Estimate, mean_interval
 from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
 from text2grad.experiments.results.markdown import number, table
