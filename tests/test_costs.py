@@ -80,6 +80,10 @@ def test_a_table_of_all_phases_with_minutes_per_step_and_the_share_of_the_critic
         (place / "text2grad.json").write_text(json.dumps(mark))
     (tmp_path / "all" / "sft" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     assert checkpoint_cost(tmp_path / "all" / "sft") == Cost("sft", 120.0, 77, 0, 2**31, 1)
+    with metered(tmp_path / "nowhere", "annotate"):
+        pass
+    assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "all" / "annotations").mkdir()
     with metered(tmp_path / "all" / "annotations", "annotate") as meter:
         meter.add(5_000, 600)
     quickstart = tmp_path / "all" / "qa" / "seed-0"

@@ -91,9 +91,10 @@ class Meter:
         )
 
     def write(self) -> None:
-        """Write the costs so far."""
+        """Write the costs so far; nothing if the phase made no directory."""
         self._written = time.monotonic()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._path.parent.is_dir():
+            return
         write_atomically(self._path, to_json(asdict(self.cost())) + b"\n")
 
 

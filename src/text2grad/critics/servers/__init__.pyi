@@ -8,6 +8,7 @@ from .annotation import (
     numbered_items as numbered_items,
     read_answer as read_answer,
 )
+from .asking import Question as Question, Reply as Reply, reply as reply
 from .cached_client import (
     AnnotationSession as AnnotationSession,
     CachedClient as CachedClient,
