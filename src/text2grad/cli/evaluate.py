@@ -69,7 +69,8 @@ def add_parser(commands: Any) -> None:
     other = "answers to compare with: of a baseline (alpaca_eval), of another model (mt_bench_pairs)"
     chat("--against", action="append", default=[], metavar="[SUITE=]FILE", help=other)
     code = parser.add_argument_group("programs").add_argument
-    code("--program-timeout", type=finite(0.1), default=10.0, metavar="S", help="seconds of one program (default: 10)")
+    limit = "seconds of one program with its tests (default: 10; EvalPlus 60; LiveCodeBench 6 for each test)"
+    code("--program-timeout", type=finite(0.1), metavar="S", help=limit)
     code("--program-memory", type=at_least(64), default=4096, metavar="MIB", help="MiB of one program (default: 4096)")
     code("--accept-weaker", action="store_true", help="run programs although none can be kept from reading files")
 
@@ -132,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
     options = SuiteOptions(
         split=args.split,
         limit=args.limit,
+        samples=args.samples,
         timeout_s=args.program_timeout,
         memory_mb=args.program_memory,
         accept_weaker=args.accept_weaker,

@@ -3,6 +3,7 @@ from .programs import (
     ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,
     UnitTestCritic as UnitTestCritic,
+    fenced_blocks as fenced_blocks,
     preferences_by_tests as preferences_by_tests,
 )
 from .servers import LLMCritic as LLMCritic

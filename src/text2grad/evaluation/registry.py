@@ -45,12 +45,27 @@ def _alpaca_eval(options: SuiteOptions) -> Suite:
     return AlpacaEvalSuite(options)
 
 
+def _code(name: str) -> Callable[[SuiteOptions], Suite]:
+    def make(options: SuiteOptions) -> Suite:
+        from text2grad.evaluation.suites.code import CodeSuite
+
+        return CodeSuite(name, options)
+
+    return make
+
+
 SUITES: Mapping[str, SuiteKind] = {
     "summarization": SuiteKind(_summarization, "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"),
     "perplexity": SuiteKind(_perplexity, "perplexity of texts under the model itself"),
     "alpaca_eval": SuiteKind(_alpaca_eval, "AlpacaEval 2: win rate against a baseline, length-controlled, by a judge"),
     "mt_bench": SuiteKind(_mt_bench, "MT-Bench: ratings of two turns by a judge"),
     "mt_bench_pairs": SuiteKind(_mt_bench_pairs, "MT-Bench: both turns against another model's, by a judge"),
+    "code": SuiteKind(_code("code"), "pass@k of programs; the format of --data decides"),
+    "humaneval": SuiteKind(_code("humaneval"), "pass@k on HumanEval"),
+    "humaneval+": SuiteKind(_code("humaneval+"), "pass@k on HumanEval+, by EvalPlus's inputs and rules"),
+    "mbpp": SuiteKind(_code("mbpp"), "pass@k on MBPP"),
+    "mbpp+": SuiteKind(_code("mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
+    "livecodebench": SuiteKind(_code("livecodebench"), "pass@k on a file of LiveCodeBench"),
 }
 GROUPS: Mapping[str, Sequence[str]] = {"chat": ("alpaca_eval", "mt_bench", "mt_bench_pairs")}
 """Name → suites that it stands for, of which those with data are taken."""

@@ -127,7 +127,8 @@ class SuiteOptions:
         data: a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own name on the hub.
         split: of a data set; "" takes the suite's own.
         limit: only the first questions; None takes all.
-        timeout_s: time limit of a program with its tests, in seconds.
+        samples: answers to each question.
+        timeout_s: time limit of a program with its tests, in seconds; None takes the format's own.
         memory_mb: limit of a program's address space in MiB.
         accept_weaker: run programs without protection of files if no stronger isolation works.
         perplexity_model: causal language model that reads the answers; "" for none.
@@ -140,7 +141,8 @@ class SuiteOptions:
     data: str = ""
     split: str = ""
     limit: int | None = None
-    timeout_s: float = 10.0
+    samples: int = 1
+    timeout_s: float | None = None
     memory_mb: int = 4096
     accept_weaker: bool = False
     perplexity_model: str = ""

@@ -36,6 +36,7 @@ from .record_files import (
     Entry as Entry,
     bad_record as bad_record,
     json_object as json_object,
+    keys_of as keys_of,
     read_entries as read_entries,
 )
 from .records import (

@@ -61,7 +61,7 @@ def test_our_figures_have_the_papers_units_and_missing_ones_their_command(out: P
     assert "recipes/paper/kodcode.toml" in missing
 
     whole = {"models": {"tuned": {"path": "p"}}, "suites": {}}
-    for at, suite in enumerate(("humaneval", "humaneval_plus", "mbpp", "mbpp_plus")):
+    for at, suite in enumerate(("humaneval", "humaneval+", "mbpp", "mbpp+")):
         whole["suites"][suite] = {"questions": 1, "models": {"tuned": {"pass@1": {"value": at / 10}}}}
     shutil.rmtree(runs)
     again = evaluated(tmp_path / "again", whole)
