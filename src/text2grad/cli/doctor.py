@@ -32,7 +32,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
-    "eval": "ROUGE, BLEU and the agreement of raters",
+    "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
     "tune": "search of settings, and experiments by a plan",
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',

@@ -98,8 +98,9 @@ def make_suites(
     others = _files(names, against, "--against")
     if odd := [name for name in others if name not in COMPARING]:
         raise ConfigError(f"--against {odd[0]}=…: suite {odd[0]} compares with no answers; leave it out")
-    own = ((name, {"data": files.get(name, ""), "against": others.get(name, "")}) for name in chosen)
-    return [_kind(name).make(replace(options, **files_of_suite)) for name, files_of_suite in own]
+    return [
+        _kind(name).make(replace(options, data=files.get(name, ""), against=others.get(name, ""))) for name in chosen
+    ]
 
 
 def _kind(name: str) -> SuiteKind:

@@ -257,8 +257,8 @@ def _template(directory: Path) -> str:
             return place.read_text("utf-8")
     raise DataError(
         f"suite alpaca_eval: the judge's prompt is missing: put {PROMPT} beside the data ({directory}), from "
-        f"src/alpaca_eval/{_IN_PACKAGE} of tatsu-lab/alpaca_eval, or install the package: pip install --no-deps "
-        "alpaca_eval"
+        f"src/alpaca_eval/{_IN_PACKAGE} of tatsu-lab/alpaca_eval, or install the "
+        "package alpaca_eval"
     )
 
 
