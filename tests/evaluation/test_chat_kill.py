@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from test_chat_suites import alpaca
 
 from fault_server import Running, running
+from judged_chats import alpaca
 from places import SHARED
 from text2grad.critics.servers import Endpoint, Question, Spending, Store
 from text2grad.critics.servers.cached_client import request_for

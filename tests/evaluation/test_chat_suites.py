@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fault_server import LOGPROBS, SECRET, Running, running
+from judged_chats import CHATML, alpaca
 from places import DATA, SHARED
 from text2grad.cli.__main__ import main
 from text2grad.critics.servers import Endpoint, Reply, Spending
@@ -23,17 +24,6 @@ from text2grad.evaluation.suites.mt_bench import MTBenchPairsSuite, MTBenchSuite
 MT_BENCH = SHARED / "data" / "mt_bench"
 has_mt_bench = pytest.mark.skipif(not MT_BENCH.exists(), reason=f"no data in {MT_BENCH}")
 pytestmark = pytest.mark.usefixtures("short_waits")
-CHATML = """<|im_start|>system
-You judge.
-<|im_end|>
-<|im_start|>user
-"instruction": \"\"\"{instruction}\"\"\"
-"output": \"\"\"{output_1}\"\"\"
-"output": \"\"\"{output_2}\"\"\"
-## Best Model Identifier
-<|im_end|>"""
-"""A prompt in the format of AlpacaEval's."""
-
 THREE_OF_FOUR = 0.75
 """Share of the better output by `LOGPROBS`: 1 / (1 + 1/3)."""
 
@@ -123,16 +113,6 @@ def test_answers_of_fastchat_and_of_an_evaluation_are_read_alike(tmp_path: Path)
 
 
 # AlpacaEval.
-
-
-def alpaca(path: Path, outputs: Sequence[str], *, gamed: bool = False) -> Path:
-    path.mkdir(exist_ok=True)
-    records = [{"instruction": f"Do {row}.", "output": text, "generator": "base"} for row, text in enumerate(outputs)]
-    (path / "alpaca_eval.json").write_text(json.dumps(records))
-    (path / "alpaca_eval_clf.txt").write_text(CHATML)
-    if gamed:
-        (path / "df_gamed.csv").write_bytes((DATA / "length_control" / "df_gamed.csv").read_bytes())
-    return path
 
 
 def test_preferences_are_shares_of_probability_in_both_orders(server: Running, tmp_path: Path) -> None:
