@@ -198,7 +198,7 @@ def _centres(order: Sequence[Sequence[str]], total: int) -> dict[Node, float]:
 
 
 def _width(name: str) -> int:
-    return BEND if name.startswith("|") else BOX + 64 * (name == GROUND[0])
+    return BEND if name.startswith("|") else BOX + 148 * (name == GROUND[0])
 
 
 def _row_width(row: Sequence[str]) -> int:

@@ -90,7 +90,7 @@ class AlpacaEvalSuite(AnsweredSuite):
             "win_rate": Measure(Ratio(("preference",), ("judged",)), about="mean preference, both orders averaged"),
             "first_place": Measure(Ratio(("first place",), ("asked",)), "", about=bias),
             "unjudged": Measure(Ratio(("unjudged",), ("answers",)), "lower", about=unread),
-            "characters": Measure(Ratio(("characters",), ("answers",)), "", about="length of an answer"),
+            "characters": Measure(Ratio(("characters",), ("answers",)), "", shown=False, about="length of an answer"),
         }
 
     def identity(self) -> dict[str, Any]:
