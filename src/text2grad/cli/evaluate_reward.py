@@ -18,6 +18,7 @@ from text2grad.cli.options import (
     print_end,
     refuse_full_directory,
 )
+from text2grad.costs import metered, tokens_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.progress import Progress
 
@@ -223,11 +224,14 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
         if votes
         else predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
     )
-    with Progress("run the critic", len(truth), unit="response") as progress:
-        found = []
+    found, counted = [], tokens_of(critic)
+    with metered(args.out, "evaluate-reward") as meter, Progress("run the critic", len(truth), unit="response") as bar:
         for answer in answers:
             found.append(answer)
-            progress.advance()
+            bar.advance()
+            now = tokens_of(critic)
+            meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
+            counted = now
     return paired_votes(truth, found, threshold=critic.vote_threshold) if votes else paired(truth, found)
 
 

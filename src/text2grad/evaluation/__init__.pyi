@@ -15,6 +15,7 @@ from .intervals import (
     mean_interval as mean_interval,
     student as student,
 )
+from .judging import Judge as Judge
 from .registry import SUITES as SUITES, make_suites as make_suites
 from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions

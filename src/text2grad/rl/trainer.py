@@ -33,6 +33,7 @@ from text2grad.config import (
     latest_checkpoint,
     open_run,
 )
+from text2grad.costs import TokenCount, peak_memory, tokens_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
 from text2grad.feedback import Critic, ask, digest_of_examples
 from text2grad.models import (
@@ -289,7 +290,7 @@ class Text2GradTrainer:
 
     def train_step(self) -> dict[str, float]:
         """Make one step of Algorithm 4 and return its metrics."""
-        ppo, clock = self.recipe.ppo, Clock()
+        ppo, clock, told = self.recipe.ppo, Clock(), tokens_of(self.critic)
 
         with self._judging() as judging:
             with self._memory("rollout"), clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
@@ -340,10 +341,31 @@ class Text2GradTrainer:
                 [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
             )
             metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
-        metrics |= {"kl/beta": self.kl.beta, **clock.seconds}
+        metrics |= {"kl/beta": self.kl.beta, **clock.seconds, **self.step_costs(rollouts, told)}
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._finish(records, metrics)
         return metrics
+
+    def step_costs(self, rollouts: Sequence[Rollout], before: TokenCount) -> dict[str, float]:
+        """Return tokens of rollouts and critic of all processes, and the peak memory of this process, for the log.
+
+        Args:
+            rollouts: of this process.
+            before: the critic's tokens before it judged them.
+        """
+        after = tokens_of(self.critic)
+        mine = [
+            sum(len(rollout.prompt_ids) for rollout in rollouts),
+            sum(len(rollout.response_ids) for rollout in rollouts),
+            after.prompt - before.prompt,
+            after.generated - before.generated,
+        ]
+        counts = gather_object([mine]) if self.accelerator.num_processes > 1 else [mine]
+        names = ("prompt", "generated", "critic_prompt", "critic_generated")
+        totals = {
+            f"tokens/{name}": float(sum(column)) for name, column in zip(names, zip(*counts, strict=True), strict=True)
+        }
+        return {**totals, "memory/peak_bytes": float(peak_memory())}
 
     def save(self) -> None:
         """Write a checkpoint of the last finished step."""
