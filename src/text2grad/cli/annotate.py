@@ -17,6 +17,7 @@ from text2grad.cli.options import (
     refuse_full_directory,
     shorthands,
 )
+from text2grad.costs import metered
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
@@ -104,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
         if not args.force:
             _refuse_other_annotations(out, recipe, items)
         session = AnnotationSession(endpoint, store, annotator.annotate, spending)
-        results, usage, budget = run_session(session, items)
+        with metered(out, "annotate") as meter:
+            results, usage, budget = run_session(session, items)
+            meter.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
     _print_summary(console, out, items, results, _figures(recipe, results, usage, budget), str(args.recipe))
     return SOME_REMAIN if any(result.failure for result in results) else 0

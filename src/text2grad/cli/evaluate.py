@@ -1,11 +1,13 @@
 """`text2grad evaluate`: models on public benchmarks, side by side, with intervals."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_force, at_least, finite, print_end, refuse_full_directory
-from text2grad.errors import ConfigError
+from text2grad.cli.options import add_command, add_force, add_set, at_least, finite, print_end, refuse_full_directory
+from text2grad.costs import metered
+from text2grad.errors import ConfigError, require
 
 DESCRIPTION = """\
 Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
@@ -24,11 +26,14 @@ examples:
   text2grad evaluate big=http://localhost:8000/v1 --model-name llama --suite humaneval \\
       --data humaneval=HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/served
 
+  text2grad evaluate runs/mine --suite mt_bench --data mt_bench --judge judge.toml --max-cost 5 --out runs/chat
+
 written to DIR:
   evaluation.json             every figure with its interval, differences, models and settings
   evaluation.png, .html       the figures as a picture, and a page with answers side by side
   answers/SUITE.MODEL.jsonl   the answers; scores/SUITE.MODEL.jsonl their scores
   answers.sqlite              every answer of a server
+  judgements/answers.sqlite   every judgement, paid for once
 
 docs/evaluate_policy.md defines each figure, and says where the data of each suite comes from."""
 
@@ -37,7 +42,7 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     from text2grad.evaluation import SUITES
 
-    about = "measure models on benchmarks: texts, code, knowledge, grounding"
+    about = "measure models on benchmarks: texts, code, knowledge, grounding, chat"
     suites = "\n".join(f"  {name:16}{kind.about}" for name, kind in SUITES.items())
     suites += "\n  lm-eval:TASK    any task of lm-eval"
     parser = add_command(commands, "evaluate", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
@@ -60,6 +65,12 @@ def add_parser(commands: Any) -> None:
     texts("--bertscore-layer", type=at_least(0), metavar="N", help="layer whose states are compared (default: last)")
     shots = "examples before each question of arc and lm-eval:TASK (default: the task's own)"
     parser.add_argument_group("knowledge").add_argument("--shots", type=at_least(0), metavar="N", help=shots)
+    chat = parser.add_argument_group("chat (a judge on a server)").add_argument
+    chat("--judge", type=Path, metavar="FILE", help="TOML file whose [annotate] names the judge's server and model")
+    chat("--max-cost", metavar="DOLLARS", help="budget of all judgements in the directory; a dearer run is refused")
+    add_set(chat)
+    other = "answers to compare with: of a baseline (alpaca_eval), of another model (mt_bench_pairs)"
+    chat("--against", action="append", default=[], metavar="[SUITE=]FILE", help=other)
     code = parser.add_argument_group("programs").add_argument
     limit = "seconds of one program with its tests (default: 10; EvalPlus 60; LiveCodeBench 6 for each test)"
     code("--program-timeout", type=finite(0.1), metavar="S", help=limit)
@@ -97,7 +108,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file, a model or an option cannot be used; files and options are checked first.
     """
-    from text2grad.errors import require
     from text2grad.evaluation import (
         EvaluationSettings,
         Sampling,
@@ -135,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
         perplexity_model=args.perplexity_model,
         bertscore=args.bertscore,
         bertscore_layer=args.bertscore_layer,
+        judge=_judge(args),
     )
     sampling = Sampling(
         temperature=args.temperature,
@@ -153,11 +164,39 @@ def run(args: argparse.Namespace) -> int:
         args.dtype,
         args.force,
     )
-    found = evaluate_models(subjects, make_suites(args.suites, args.data, options), settings)
+    suites = make_suites(args.suites, args.data, options, args.against)
+    before = _sampled_tokens(args.out)
+    with metered(args.out, "evaluate") as meter:
+        found = evaluate_models(subjects, suites, settings)
+        meter.add(0, _sampled_tokens(args.out) - before)
     print_evaluation(CONSOLE, found)
     _write(args.out, found)
     print_end(CONSOLE, f"{args.out}/evaluation.json, evaluation.png, evaluation.html, answers/, scores/")
     return 0
+
+
+def _judge(args: argparse.Namespace) -> Any:
+    """Return the judge of chat suites; None if none is named."""
+    from text2grad.config import load_recipe
+    from text2grad.evaluation import Judge
+    from text2grad.experiments import endpoint_values
+
+    if args.judge is None:
+        if args.max_cost or args.overrides:
+            raise ConfigError("--max-cost and --set belong to a judge; name it with --judge FILE")
+        return None
+    require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a judge on a server")
+    limit = [f"annotate.max_cost={args.max_cost}"] if args.max_cost else []
+    return Judge(*endpoint_values(load_recipe(args.judge, [*args.overrides, *limit]).annotate))
+
+
+def _sampled_tokens(out: Path) -> int:
+    """Return the tokens of all answers of models in a directory."""
+    found = [file.read_bytes() for file in (out / "answers").glob("*.jsonl")]
+    whole = (
+        line for data in found for line in data[: data.rfind(b"\n") + 1].splitlines()
+    )  # a kill may cut the last one
+    return sum(int(json.loads(line)["tokens"]) for line in whole)
 
 
 def _write(out: Path, found: Any) -> None:

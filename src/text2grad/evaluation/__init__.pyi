@@ -8,12 +8,14 @@ from .evaluation import (
 from .intervals import (
     DRAWS as DRAWS,
     LEVEL as LEVEL,
+    Area as Area,
     Estimate as Estimate,
     Ratio as Ratio,
     estimate as estimate,
     mean_interval as mean_interval,
     student as student,
 )
+from .judging import Judge as Judge
 from .registry import SUITES as SUITES, make_suites as make_suites
 from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions

@@ -33,6 +33,24 @@ def _grounding(options: SuiteOptions) -> Suite:
     return GroundingSuite(options)
 
 
+def _mt_bench(options: SuiteOptions) -> Suite:
+    from text2grad.evaluation.suites.mt_bench import MTBenchSuite
+
+    return MTBenchSuite(options)
+
+
+def _mt_bench_pairs(options: SuiteOptions) -> Suite:
+    from text2grad.evaluation.suites.mt_bench import MTBenchPairsSuite
+
+    return MTBenchPairsSuite(options)
+
+
+def _alpaca_eval(options: SuiteOptions) -> Suite:
+    from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite
+
+    return AlpacaEvalSuite(options)
+
+
 def _code(name: str) -> Callable[[SuiteOptions], Suite]:
     def make(options: SuiteOptions) -> Suite:
         from text2grad.evaluation.suites.code import CodeSuite
@@ -54,6 +72,9 @@ def _lm_eval(name: str) -> Callable[[SuiteOptions], Suite]:
 SUITES: Mapping[str, SuiteKind] = {
     "summarization": SuiteKind(_summarization, "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"),
     "perplexity": SuiteKind(_perplexity, "perplexity of texts under the model itself"),
+    "alpaca_eval": SuiteKind(_alpaca_eval, "AlpacaEval 2: win rate against a baseline, length-controlled, by a judge"),
+    "mt_bench": SuiteKind(_mt_bench, "MT-Bench: ratings of two turns by a judge"),
+    "mt_bench_pairs": SuiteKind(_mt_bench_pairs, "MT-Bench: both turns against another model's, by a judge"),
     "code": SuiteKind(_code("code"), "pass@k of programs; the format of --data decides"),
     "humaneval": SuiteKind(_code("humaneval"), "pass@k on HumanEval"),
     "humaneval+": SuiteKind(_code("humaneval+"), "pass@k on HumanEval+, by EvalPlus's inputs and rules"),
@@ -63,19 +84,24 @@ SUITES: Mapping[str, SuiteKind] = {
     "grounding": SuiteKind(_grounding, "unsupported names and numbers in answers from a passage"),
     "arc": SuiteKind(_lm_eval("arc"), "ARC-Challenge by lm-eval"),
 }
-GROUPS: Mapping[str, Sequence[str]] = {}
+GROUPS: Mapping[str, Sequence[str]] = {"chat": ("alpaca_eval", "mt_bench", "mt_bench_pairs")}
 """Name → suites that it stands for, of which those with data are taken."""
 
 ALL, LM_EVAL = "all", "lm-eval:"
+COMPARING = ("alpaca_eval", "mt_bench_pairs")
+"""Suites that compare with the answers of another model (`--against`)."""
 
 
-def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
+def make_suites(
+    names: Sequence[str], data: Sequence[str], options: SuiteOptions, against: Sequence[str] = ()
+) -> list[Suite]:
     """Return the suites that a command line names, with their data.
 
     Args:
         names: of suites, of groups, or "all", which takes every suite that `data` names.
         data: FILE for a single suite, or SUITE=FILE.
         options: of all suites.
+        against: FILE for a single suite, or SUITE=FILE: answers to compare with, of chat suites.
 
     Raises:
         ConfigError: if a name is unknown, or it is not clear to which suite a file belongs.
@@ -86,7 +112,12 @@ def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions
     unused = [name for name in files if name not in chosen]
     if unused:
         raise ConfigError(f"--data {unused[0]}=…: this suite is not evaluated; add --suite {unused[0]}")
-    return [_kind(name).make(replace(options, data=files.get(name, ""))) for name in chosen]
+    others = _files(names, against, "--against")
+    if odd := [name for name in others if name not in COMPARING]:
+        raise ConfigError(f"--against {odd[0]}=…: suite {odd[0]} compares with no answers; leave it out")
+    return [
+        _kind(name).make(replace(options, data=files.get(name, ""), against=others.get(name, ""))) for name in chosen
+    ]
 
 
 def _kind(name: str) -> SuiteKind:
@@ -97,7 +128,7 @@ def _is_suite(name: str) -> bool:
     return name in SUITES or (name.startswith(LM_EVAL) and name != LM_EVAL)
 
 
-def _files(names: Sequence[str], data: Sequence[str]) -> dict[str, str]:
+def _files(names: Sequence[str], data: Sequence[str], option: str = "--data") -> dict[str, str]:
     """Return the file of each suite."""
     found: dict[str, str] = {}
     for given in data:
@@ -108,7 +139,7 @@ def _files(names: Sequence[str], data: Sequence[str]) -> dict[str, str]:
             found[names[0]] = given
         else:
             raise ConfigError(
-                f"--data {given}: say to which suite this belongs: --data SUITE=FILE, with a suite of "
+                f"{option} {given}: say to which suite this belongs: {option} SUITE=FILE, with a suite of "
                 f"{', '.join(SUITES)}"
             )
     return found

@@ -24,6 +24,7 @@ from text2grad.files import to_json
 from text2grad.types import Message
 
 if TYPE_CHECKING:
+    from text2grad.evaluation.judging import Judge
     from text2grad.evaluation.subjects import LoadedModel
 
 Better = Literal["higher", "lower", ""]
@@ -135,6 +136,8 @@ class SuiteOptions:
         perplexity_model: causal language model that reads the answers; "" for none.
         bertscore: encoder of BERTScore; "" for none.
         bertscore_layer: layer whose states are compared; None takes the last.
+        judge: model that judges answers of chat suites; None for none.
+        against: file of answers to compare with, of chat suites; "" for none.
     """
 
     data: str = ""
@@ -149,6 +152,8 @@ class SuiteOptions:
     perplexity_model: str = ""
     bertscore: str = ""
     bertscore_layer: int | None = None
+    judge: "Judge | None" = None
+    against: str = ""
 
 
 class Source(NamedTuple):

@@ -27,23 +27,47 @@ _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to 
 
 
 class ResponseFormat(NamedTuple):
-    """The format that a server enforces on an answer: a JSON schema or a grammar.
+    """The format of an answer that is requested beside the prompt: a JSON schema, a grammar, or log-probabilities.
 
     Attributes:
-        name: "schema" or "grammar".
-        content: the schema or the grammar.
+        name: "schema", "grammar" or "logprobs".
+        content: the schema, the grammar, or the number of most likely tokens whose log-probabilities are requested.
     """
 
-    name: Literal["schema", "grammar"]
-    content: Mapping[str, Any] | str
+    name: Literal["schema", "grammar", "logprobs"]
+    content: Mapping[str, Any] | str | int
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of a request for this format: OpenAI's for schemas, vLLM's for grammars."""
+        """The parameters of a request for this format: OpenAI's, but for grammars vLLM's."""
+        if self.name == "logprobs":
+            return {"logprobs": True, "top_logprobs": self.content}
         if self.name == "grammar":
             return {"structured_outputs": {"grammar": self.content}}
         schema = {"name": "critique", "strict": True, "schema": self.content}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def request_for(
+    endpoint: Endpoint,
+    prompt: Prompt,
+    response_format: ResponseFormat | None,
+    *,
+    sample: int = 0,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Request:
+    """Return the request for a completion, whose hash is the key of the stored answer."""
+    parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
+    if response_format is not None:
+        parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
+    parameters |= more
+    return Request(endpoint.model, prompt, parameters, sample)
+
+
+def prompt_bytes(prompt: Prompt) -> int:
+    """Return an upper bound of the tokens of a prompt: no token is shorter than a byte; a template adds some."""
+    texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+    return sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
 
 
 @dataclass(slots=True)
@@ -103,12 +127,7 @@ class CachedClient:
             RequestError: if no answer came.
             DataError: if the answer cannot be stored.
         """
-        endpoint = self.endpoint
-        parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
-        if response_format:
-            parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
-        parameters |= more
-        request = Request(endpoint.model, prompt, parameters, sample)
+        request = request_for(self.endpoint, prompt, response_format, sample=sample, more=more)
         stored = self.store.get(request)
         if stored is not None:
             self.usage.reused += 1
@@ -195,11 +214,8 @@ class CachedClient:
         return parameters | (response_format.parameters if response_format else {})
 
     def _max_cost(self, request: Request) -> float:
-        """Return an upper bound of a request's cost in US dollars: no token is shorter than a byte."""
-        prompt = request.prompt
-        texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
-        size = sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
-        return self.spending.cost(size, self.endpoint.max_tokens)
+        """Return an upper bound of a request's cost in US dollars."""
+        return self.spending.cost(prompt_bytes(request.prompt), self.endpoint.max_tokens)
 
     def _count(self, answer: Answer, max_cost: float) -> None:
         prompt_tokens, completion_tokens = answer.prompt_tokens, answer.completion_tokens

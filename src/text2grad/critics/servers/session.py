@@ -20,7 +20,7 @@ Result = TypeVar("Result", bound=_MayFail)
 
 
 def run_session(
-    session: AnnotationSession[Input, Result], items: Sequence[Input]
+    session: AnnotationSession[Input, Result], items: Sequence[Input], *, phase: str = "ask the server"
 ) -> tuple[list[Result], Usage, Budget]:
     """Run a session and show its progress; the first Ctrl-C lets requests under way end, the second aborts them."""
 
@@ -36,7 +36,7 @@ def run_session(
                 loop.add_signal_handler(number, stop, number)
 
         failed = 0
-        with Progress("ask the server", len(items), unit="answer") as progress:
+        with Progress(phase, len(items), unit="answer") as progress:
 
             def on_done(result: _MayFail, _: Usage, budget: Budget) -> None:
                 nonlocal failed
