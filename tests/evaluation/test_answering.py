@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from places import STORIES
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import answering
 from text2grad.evaluation.answering import AnswerFile, Sampling, cut_at, is_complete, read_answers, sample_answers
@@ -132,6 +133,20 @@ def test_an_answer_ends_before_a_text_that_ends_it(policy: Path, tmp_path: Path)
     assert cut["finish"] == "stop"
     assert cut["tokens"] < free["tokens"]
     assert cut_at("abcabc", ["c", "b"]) == "a"
+
+
+def test_a_continuation_keeps_its_indentation(tmp_path: Path) -> None:
+    """SentencePiece drops the first space of what it decodes; a body of a function would lose its indentation."""
+    if not STORIES.exists():
+        pytest.skip("needs ../shared/models, which is not part of the project")
+    [subject] = read_subjects([str(STORIES)])
+    loaded = load(subject)
+    body = "    return 1"
+    prompt, whole = (tuple(loaded.tokenizer(text).input_ids) for text in ("def one():", "def one():" + body))
+    response = whole[len(prompt) :]
+    assert loaded.tokenizer.decode(list(response)) != body  # alone
+    assert answering._texts(loaded, [prompt], [response]) == [body]
+    assert answering._texts(loaded._replace(chat=True), [prompt], [response]) == ["   return 1"]
 
 
 def test_prompts_without_room_are_refused_or_empty(policy: Path, tmp_path: Path) -> None:

@@ -239,12 +239,33 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
             rows_at_once=len(fitting),
             ended=partial(_has_stop, model.tokenizer, stop) if stop else None,
         )
-        texts = model.tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
+        texts = _texts(model, [prompts[row] for row in fitting], responses)
         for row, ids, text in zip(fitting, responses, texts, strict=True):
             cut = cut_at(text, stop)
             ended = cut != text or (bool(ids) and ids[-1] in model.eos_ids)
             found[row] = (cut, len(ids), "stop" if ended else "length")
     return [_line(one, *found[row]) for row, one in enumerate(batch)]
+
+
+def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of responses; one that continues its prompt keeps the white space at its beginning.
+
+    Tokenizers of SentencePiece drop a space at the beginning of what they decode, which would break the indentation of
+    a program. So prompt and response are decoded together.
+    """
+
+    def decoded(rows: Sequence[Sequence[int]]) -> list[str]:
+        return model.tokenizer.batch_decode([list(ids) for ids in rows], skip_special_tokens=True)  # type: ignore[no-any-return]
+
+    alone = decoded(responses)
+    if model.chat:
+        return alone
+    before = decoded(prompts)
+    whole = decoded([[*prompt, *ids] for prompt, ids in zip(prompts, responses, strict=True)])
+    return [
+        both[len(prompt) :] if both.startswith(prompt) else text
+        for text, prompt, both in zip(alone, before, whole, strict=True)
+    ]
 
 
 def _line(one: Turn, text: str, tokens: int, finish: str) -> dict[str, Any]:
