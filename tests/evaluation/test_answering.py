@@ -11,8 +11,16 @@ import pytest
 from places import STORIES
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import answering
-from text2grad.evaluation.answering import AnswerFile, Sampling, cut_at, is_complete, read_answers, sample_answers
-from text2grad.evaluation.subjects import load, read_subjects
+from text2grad.evaluation.answering import (
+    AnswerFile,
+    Sampling,
+    check_room,
+    cut_at,
+    is_complete,
+    read_answers,
+    sample_answers,
+)
+from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answered, AnsweredSuite, Question, Scores, SuiteOptions, mean_of
 
 
@@ -48,7 +56,8 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     file = AnswerFile(out, suite, subject, sampling)
     said = file.open(force=False)
     if not is_complete(suite, sampling, said):
-        sample_answers(load(subject), file, said)
+        check_room(outline(subject), file)
+        sample_answers(load(outline(subject)), file, said)
     return file
 
 
@@ -115,7 +124,7 @@ def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Pat
 
 def test_temperature_zero_is_the_models_own_greedy_text(policy: Path, tmp_path: Path) -> None:
     [subject] = read_subjects([str(policy)])
-    loaded = load(subject)
+    loaded = load(outline(subject))
     said = asked(policy, tmp_path, Talk(QUESTIONS)).open(force=False)
     ids = loaded.tokenizer("A dog", return_tensors="pt")
     greedy = loaded.model.generate(**ids, max_new_tokens=6, do_sample=False, pad_token_id=loaded.pad_id)
@@ -140,7 +149,7 @@ def test_a_continuation_keeps_its_indentation(tmp_path: Path) -> None:
     if not STORIES.exists():
         pytest.skip("needs ../shared/models, which is not part of the project")
     [subject] = read_subjects([str(STORIES)])
-    loaded = load(subject)
+    loaded = load(outline(subject))
     body = "    return 1"
     prompt, whole = (tuple(loaded.tokenizer(text).input_ids) for text in ("def one():", "def one():" + body))
     response = whole[len(prompt) :]

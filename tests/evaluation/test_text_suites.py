@@ -15,7 +15,7 @@ from text2grad.errors import DataError, ModelError
 from text2grad.evaluation.evaluation import SuiteResult, _of_all
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
-from text2grad.evaluation.subjects import load, read_subjects
+from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answer, Answered, Scores, SuiteOptions
 from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
 from text2grad.evaluation.words import load_reader, text_nats
@@ -88,7 +88,7 @@ def test_perplexity_of_a_text_under_the_policy_is_transformers_loss(policy: Path
     (tmp_path / "book.txt").write_text("Once upon a time.\n\nA dog ran home, and slept.\n", "utf-8")
     suite = PerplexitySuite(SuiteOptions(data=str(tmp_path / "book.txt")))
     [subject] = read_subjects([str(policy)])
-    loaded = load(subject)
+    loaded = load(outline(subject))
     rows = suite.examine(loaded)
     nats = tokens = 0.0
     for text in ("Once upon a time.", "A dog ran home, and slept."):
