@@ -23,7 +23,7 @@ def test_smollm2_writes_programs(tmp_path: Path) -> None:
     for name in FILES:
         figures = found[name]["models"]["smollm2"]
         assert found[name]["questions"] == 10
-        assert figures["parses"]["value"] >= 0.7  # it writes Python, in fenced blocks
+        assert figures["parses"]["value"] >= 0.5  # it writes Python, in fenced blocks
         assert 0 <= figures["pass@1"]["value"] <= 0.6
     lines = (tmp_path / "answers/humaneval.smollm2.jsonl").read_text("utf-8").splitlines()
     assert sum("```python" in json.loads(line)["text"] for line in lines) >= 8
