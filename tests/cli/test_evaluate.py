@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         adapted = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"]))
     adapted.save_pretrained(folder / "adapter")
     tokenizer.save_pretrained(folder / "adapter")
+    shutil.copytree(folder / "one", folder / "cut")
+    weights = folder / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
     (folder / "data.jsonl").write_text("".join(json.dumps(one) + "\n" for one in RECORDS), "utf-8")
     (folder / "text.txt").write_text("A dog ran.\n\nThe cat sat down.\n", "utf-8")
     return folder
@@ -93,7 +97,7 @@ def test_a_repeated_evaluation_gives_the_same_files(models: Path, tmp_path: Path
     assert main(command(models, tmp_path / "a", *sampled)) == 0
     assert main(command(models, tmp_path / "b", *sampled)) == 0
     assert main(command(models, tmp_path / "a", *sampled)) == 0
-    for path in sorted((tmp_path / "a").rglob("*.json*")):
+    for path in sorted({*(tmp_path / "a").rglob("*.json*")} - {*(tmp_path / "a").glob("costs.json*")}):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path.name
     assert main(command(models, tmp_path / "c", *sampled[:-1], "4")) == 0
     name = "answers/summarization.one.jsonl"
@@ -158,7 +162,21 @@ def test_answers_that_do_not_arrive_are_told(
     assert "Run the same command again: it requests the missing answers only" in told
 
 
+def test_all_models_are_checked_before_the_first_answers(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_hub: None
+) -> None:
+    for second in (tmp_path / "nowhere", models / "cut"):
+        assert main(command(models, tmp_path / "out", named=("one", str(second)))) == 2
+    assert f"{models}/cut/model.safetensors is damaged or incomplete" in capsys.readouterr().err.replace("\n", "")
+    assert not list((tmp_path / "out" / "answers").glob("*.jsonl"))
+
+
 WRONG = [
+    (
+        ["s=http://localhost:9/v1", "--model-name", "m", "--api-key-env", "NO_KEY_HERE"],
+        "ConfigError: --api-key-env NO_KEY_HERE: the variable holds no key; set it, or leave the option out",
+    ),
+    (["{one}", "--prompt-format", "chat"], "ModelError: --prompt-format chat, but the tokenizer of "),
     (["{one}", "{one}"], "are both called 'one'; give them names: NAME="),
     (
         ["{one}", "--baseline", "none"],

@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
+from places import STORIES
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import answering
-from text2grad.evaluation.answering import AnswerFile, Sampling, cut_at, is_complete, read_answers, sample_answers
-from text2grad.evaluation.subjects import load, read_subjects
+from text2grad.evaluation.answering import (
+    AnswerFile,
+    Sampling,
+    check_room,
+    cut_at,
+    is_complete,
+    read_answers,
+    sample_answers,
+)
+from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answered, AnsweredSuite, Question, Scores, SuiteOptions, mean_of
 
 
@@ -47,7 +56,8 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     file = AnswerFile(out, suite, subject, sampling)
     said = file.open(force=False)
     if not is_complete(suite, sampling, said):
-        sample_answers(load(subject), file, said)
+        check_room(outline(subject), file)
+        sample_answers(load(outline(subject)), file, said)
     return file
 
 
@@ -114,7 +124,7 @@ def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Pat
 
 def test_temperature_zero_is_the_models_own_greedy_text(policy: Path, tmp_path: Path) -> None:
     [subject] = read_subjects([str(policy)])
-    loaded = load(subject)
+    loaded = load(outline(subject))
     said = asked(policy, tmp_path, Talk(QUESTIONS)).open(force=False)
     ids = loaded.tokenizer("A dog", return_tensors="pt")
     greedy = loaded.model.generate(**ids, max_new_tokens=6, do_sample=False, pad_token_id=loaded.pad_id)
@@ -132,6 +142,20 @@ def test_an_answer_ends_before_a_text_that_ends_it(policy: Path, tmp_path: Path)
     assert cut["finish"] == "stop"
     assert cut["tokens"] < free["tokens"]
     assert cut_at("abcabc", ["c", "b"]) == "a"
+
+
+def test_a_continuation_keeps_its_indentation(tmp_path: Path) -> None:
+    """SentencePiece drops the first space of what it decodes; a body of a function would lose its indentation."""
+    if not STORIES.exists():
+        pytest.skip("needs ../shared/models, which is not part of the project")
+    [subject] = read_subjects([str(STORIES)])
+    loaded = load(outline(subject))
+    body = "    return 1"
+    prompt, whole = (tuple(loaded.tokenizer(text).input_ids) for text in ("def one():", "def one():" + body))
+    response = whole[len(prompt) :]
+    assert loaded.tokenizer.decode(list(response)) != body  # alone
+    assert answering._texts(loaded, [prompt], [response]) == [body]
+    assert answering._texts(loaded._replace(chat=True), [prompt], [response]) == ["   return 1"]
 
 
 def test_prompts_without_room_are_refused_or_empty(policy: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
-from text2grad.evaluation.subjects import load, read_subjects
+from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import ExaminedSuite, SuiteOptions
 
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason='needs the extra "lm-eval"')
@@ -58,7 +58,7 @@ def written(path: Path, records: list[dict[str, Any]]) -> str:
 def by_hand(policy: Path) -> tuple[float, float]:
     """Return acc and acc_norm (by characters) from the log-probabilities of each choice after the question."""
     [subject] = read_subjects([str(policy)])
-    loaded = load(subject)
+    loaded = load(outline(subject))
     right = norm = 0
     for one in on_the_hub():
         totals = []
@@ -83,7 +83,7 @@ def test_arc_is_the_share_of_right_choices(made: Any, policy: Path, tmp_path: Pa
     assert isinstance(suite, ExaminedSuite)
     assert list(suite.measures) == ["acc", "acc_norm"]
     [subject] = read_subjects([str(policy)])
-    rows = suite.examine(load(subject))
+    rows = suite.examine(load(outline(subject)))
     suite.close()
     assert len(rows) == len(QUESTIONS)
     statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}

@@ -11,13 +11,14 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from places import SHARED
-from text2grad.errors import DataError
+from text2grad.errors import DataError, ModelError
 from text2grad.evaluation.evaluation import SuiteResult, _of_all
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
-from text2grad.evaluation.subjects import load, read_subjects
+from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answer, Answered, Scores, SuiteOptions
 from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
+from text2grad.evaluation.words import load_reader, text_nats
 
 POSTS = SHARED / "data/slf5k_slice/posts_ideal.jsonl"
 
@@ -87,7 +88,7 @@ def test_perplexity_of_a_text_under_the_policy_is_transformers_loss(policy: Path
     (tmp_path / "book.txt").write_text("Once upon a time.\n\nA dog ran home, and slept.\n", "utf-8")
     suite = PerplexitySuite(SuiteOptions(data=str(tmp_path / "book.txt")))
     [subject] = read_subjects([str(policy)])
-    loaded = load(subject)
+    loaded = load(outline(subject))
     rows = suite.examine(loaded)
     nats = tokens = 0.0
     for text in ("Once upon a time.", "A dog ran home, and slept."):
@@ -102,6 +103,22 @@ def test_perplexity_of_a_text_under_the_policy_is_transformers_loss(policy: Path
     found = estimate([counts for _, counts in rows], statistics, draws=10)
     assert found["perplexity"].value == pytest.approx(math.exp(nats / tokens), rel=1e-5)
     assert found["bits_per_byte"].value == pytest.approx(nats / math.log(2) / (17 + 26), rel=1e-5)
+
+
+def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Path) -> None:
+    data = written(tmp_path, {"prompt": "p", "reference": "a b"})
+    suite = SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(policy)))
+    suite.check()
+    assert "_reader" not in vars(suite)  # only its config was read
+    found = figures(suite, ["Once upon a time."], tmp_path)
+    nats, tokens = text_nats(load_reader(str(policy)), "Once upon a time.")
+    assert found["perplexity"] == pytest.approx(math.exp(nats / tokens))
+    suite.close()
+    assert "_reader" not in vars(suite)
+    with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*none: no such directory\. Give"):
+        SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(tmp_path / "none"))).check()
+    with pytest.raises(ModelError, match=r"^--bertscore-layer is 0 to 1 for .*, got 7$"):
+        SummarizationSuite(SuiteOptions(data=data, bertscore=str(policy), bertscore_layer=7)).check()
 
 
 def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from typing import get_args
 import pytest
 
 from text2grad.errors import ConfigError, Text2GradError
-from text2grad.sandbox import sandbox as module, worker as worker_module
+from text2grad.sandbox import Case, sandbox as module, worker as worker_module
+from text2grad.sandbox.cases import compare
 from text2grad.sandbox.inside import kernel, shared
 from text2grad.sandbox.planning import plan
 from text2grad.sandbox.sandbox import Result, Sandbox, SandboxError, run_tests
@@ -960,3 +961,19 @@ def test_other_machines_are_not_filtered() -> None:
 
 def test_messages_to_the_server_are_ascii_whatever_a_program_holds() -> None:
     assert json.dumps("\ud800é").isascii()
+
+
+def test_numbers_in_an_output_are_compared_by_value_on_request() -> None:
+    for wanted, printed, equal in (
+        ("6.0\n", "6", True),
+        ("1 2.50", "  1 2.5 ", True),
+        ("1 2", "1 2\n3", False),
+        ("0.1", "0.10000001", False),
+        ("yes", "Yes", False),
+        ("a", "b", False),
+        ("yes 1", "yes 1.0", False),  # not numbers alone
+    ):
+        for numbers in (True, False):
+            case = Case(stdout=wanted, numbers=numbers)
+            reason, _ = compare(case, "ended", printed, "", too_long=False)
+            assert reason == ("passed" if equal and numbers else "failed"), (wanted, printed, numbers)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,11 @@ def run(args: argparse.Namespace) -> int:
     )
     if any(one.served for one in subjects):
         require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a model on a server")
+        if args.api_key_env and not os.environ.get(args.api_key_env):
+            raise ConfigError(
+                f"--api-key-env {args.api_key_env}: the variable holds no key; set it, or leave the option out "
+                "for a server without keys"
+            )
     elif args.model_name:
         raise ConfigError(f"--model-name {args.model_name[0]}: no model is on a server; give http://HOST:PORT/v1")
     if args.bertscore_layer is not None and not args.bertscore:

@@ -186,14 +186,9 @@ def is_complete(suite: AnsweredSuite, sampling: Sampling, said: Said) -> bool:
 
 
 def sample_answers(model: LoadedModel, file: AnswerFile, said: Said) -> None:
-    """Sample the answers of a loaded model that are missing; they are added to `said` and to the file.
-
-    Raises:
-        DataError: if a prompt leaves no room for an answer, and the settings refuse such prompts.
-    """
+    """Sample the answers of a loaded model that are missing; they are added to `said` and to the file."""
     suite, sampling = file.suite, file.sampling
     turns = all_turns(suite, sampling.samples)
-    _check_room(model, file, turns)
     missing = sum(one.key not in said for one in turns)
     phase = f"{suite.name}: answers of {file.subject.name}"
     with Progress(phase, len(turns), done=len(turns) - missing, unit="answer") as progress:
@@ -239,12 +234,33 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
             rows_at_once=len(fitting),
             ended=partial(_has_stop, model.tokenizer, stop) if stop else None,
         )
-        texts = model.tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
+        texts = _texts(model, [prompts[row] for row in fitting], responses)
         for row, ids, text in zip(fitting, responses, texts, strict=True):
             cut = cut_at(text, stop)
             ended = cut != text or (bool(ids) and ids[-1] in model.eos_ids)
             found[row] = (cut, len(ids), "stop" if ended else "length")
     return [_line(one, *found[row]) for row, one in enumerate(batch)]
+
+
+def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of responses; one that continues its prompt keeps the white space at its beginning.
+
+    Tokenizers of SentencePiece drop a space at the beginning of what they decode, which would break the indentation of
+    a program. So prompt and response are decoded together.
+    """
+
+    def decoded(rows: Sequence[Sequence[int]]) -> list[str]:
+        return model.tokenizer.batch_decode([list(ids) for ids in rows], skip_special_tokens=True)  # type: ignore[no-any-return]
+
+    alone = decoded(responses)
+    if model.chat:
+        return alone
+    before = decoded(prompts)
+    whole = decoded([[*prompt, *ids] for prompt, ids in zip(prompts, responses, strict=True)])
+    return [
+        both[len(prompt) :] if both.startswith(prompt) else text
+        for text, prompt, both in zip(alone, before, whole, strict=True)
+    ]
 
 
 def _line(one: Turn, text: str, tokens: int, finish: str) -> dict[str, Any]:
@@ -301,8 +317,12 @@ def _prompt(one: Turn, said: Said, *, chat: bool) -> str | Sequence[Message]:
     return messages
 
 
-def _check_room(model: LoadedModel, file: AnswerFile, turns: Sequence[Turn]) -> None:
-    """Refuse prompts of first turns that leave no room for an answer, before anything is sampled."""
+def check_room(model: LoadedModel, file: AnswerFile) -> None:
+    """Check that the prompts of first turns leave room for an answer; the model's weights are not needed.
+
+    Raises:
+        DataError: if one leaves none, and the settings refuse such prompts.
+    """
     most = file.sampling.length(file.suite)
     context = context_of(model.model)
     if context <= most:
@@ -312,7 +332,7 @@ def _check_room(model: LoadedModel, file: AnswerFile, turns: Sequence[Turn]) -> 
         )
     if file.sampling.too_long != "refuse":
         return
-    first = [one for one in turns if not one.turn and not one.sample]
+    first = [Turn(question, 0, 0) for question in file.suite.questions]
     lengths = [len(ids) for ids in _encode(model, first, {})]
     long = [(one, length) for one, length in zip(first, lengths, strict=True) if length > context - most]
     if long:
@@ -347,6 +367,20 @@ class ServerSettings:
     spending: Spending = field(default_factory=Spending)
 
 
+def endpoint_of(file: AnswerFile, server: ServerSettings) -> Endpoint:
+    """Return how the server of a model is requested."""
+    return Endpoint(
+        model=file.subject.model_name,
+        base_url=file.subject.path,
+        api_key_env=server.api_key_env,
+        temperature=file.sampling.temperature,
+        max_tokens=file.sampling.length(file.suite),
+        structured="off",
+        concurrency=server.concurrency,
+        timeout_s=server.timeout_s,
+    )
+
+
 def request_answers(file: AnswerFile, out: Path, server: ServerSettings) -> Said:
     """Return all answers of a model on a server; the file is written when all are there.
 
@@ -355,17 +389,7 @@ def request_answers(file: AnswerFile, out: Path, server: ServerSettings) -> Said
         RequestError: if answers did not arrive; those that did are stored.
     """
     suite, subject, sampling = file.suite, file.subject, file.sampling
-    endpoint = Endpoint(
-        model=subject.model_name,
-        base_url=subject.path,
-        api_key_env=server.api_key_env,
-        temperature=sampling.temperature,
-        max_tokens=sampling.length(suite),
-        structured="off",
-        concurrency=server.concurrency,
-        timeout_s=server.timeout_s,
-    )
-    endpoint.check("evaluate")
+    endpoint = endpoint_of(file, server)
     items = [(question, number) for question in suite.questions for number in range(sampling.samples)]
     with Store(out / "answers.sqlite") as store:
         chat = subject.prompt_format != "plain"

@@ -23,13 +23,15 @@ from text2grad.evaluation.answering import (
     Said,
     Sampling,
     ServerSettings,
+    check_room,
+    endpoint_of,
     is_complete,
     read_answers,
     request_answers,
     sample_answers,
 )
 from text2grad.evaluation.intervals import DRAWS, Estimate, differences, estimate
-from text2grad.evaluation.subjects import LoadedModel, Subject, load
+from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
 from text2grad.evaluation.suite import Answer, Answered, AnsweredSuite, Counts, ExaminedSuite, Scores, Suite
 from text2grad.files import json_lines, lock_directory, to_json, write_atomically, write_files
 
@@ -149,8 +151,8 @@ def evaluate_models(
     lock_directory(settings.out)
     results = [SuiteResult(suite) for suite in suites]
     try:
-        for subject in subjects:
-            _answer_all(subject, results, settings)
+        for work in [_Work(subject, suites, settings) for subject in subjects]:  # all are checked before the first
+            _answer_all(work, results, settings)
         for result in results:
             if isinstance(result.suite, AnsweredSuite):
                 for subject in subjects:
@@ -174,59 +176,67 @@ def _refuse_servers(subjects: Sequence[Subject], suites: Sequence[Suite]) -> Non
         )
 
 
-class _Lazy:
-    """A model that is loaded when it is first needed."""
+class _Work:
+    """One model, loaded when it is first needed, and its answers on disk."""
 
-    def __init__(self, subject: Subject, dtype: str) -> None:
-        self.subject, self.dtype = subject, dtype
+    def __init__(self, subject: Subject, suites: Sequence[Suite], settings: EvaluationSettings) -> None:
+        """Read the answers that are there, and check model, prompts and server before anything is sampled."""
+        self.subject, self.settings = subject, settings
+        self._outline = None if subject.served else outline(subject)
         self._loaded: LoadedModel | None = None
+        self._files: dict[str, tuple[AnswerFile, Said]] = {}
+        for suite in suites:
+            if isinstance(suite, AnsweredSuite):
+                file = AnswerFile(settings.out, suite, subject, settings.sampling)
+                said = file.open(force=settings.force)
+                self._files[suite.name] = file, said
+                if is_complete(suite, settings.sampling, said):
+                    continue
+                if self._outline is None:
+                    endpoint_of(file, settings.server).check("evaluate")
+                else:
+                    check_room(self._outline, file)
 
-    def get(self) -> LoadedModel:
+    def model(self) -> LoadedModel:
+        """Return the model with its weights."""
         if self._loaded is None:
-            self._loaded = load(self.subject, dtype=self.dtype)
+            assert self._outline is not None
+            self._loaded = load(self._outline, dtype=self.settings.dtype)
         return self._loaded
 
+    def release(self) -> None:
+        """Free the memory of the weights."""
+        self._loaded = None
+        gc.collect()
 
-def _answer_all(subject: Subject, results: Sequence[SuiteResult], settings: EvaluationSettings) -> None:
+    def answers(self, suite: AnsweredSuite) -> list[Answer]:
+        """Return all answers; those that are missing are sampled or requested."""
+        file, said = self._files[suite.name]
+        if not is_complete(suite, self.settings.sampling, said):
+            if self.subject.served:
+                said = request_answers(file, self.settings.out, self.settings.server)
+            else:
+                sample_answers(self.model(), file, said)
+        chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
+        return read_answers(suite, self.settings.sampling, said, chat=chat)
+
+
+def _answer_all(work: _Work, results: Sequence[SuiteResult], settings: EvaluationSettings) -> None:
     """Let one model answer all suites; suites that read it are scored here."""
-    model = _Lazy(subject, settings.dtype)
     for result in results:
         if isinstance(result.suite, AnsweredSuite):
-            result.answers[subject.name] = _answers(result.suite, subject, model, settings)
+            result.answers[work.subject.name] = work.answers(result.suite)
         elif isinstance(result.suite, ExaminedSuite):
-            _examine(result.suite, subject, model, result, settings)
-    del model
-    gc.collect()
+            _examine(result.suite, work, result, settings)
+    work.release()
 
 
-def _answers(suite: AnsweredSuite, subject: Subject, model: _Lazy, settings: EvaluationSettings) -> list[Answer]:
-    file = AnswerFile(settings.out, suite, subject, settings.sampling)
-    said: Said = file.open(force=settings.force)
-    if not is_complete(suite, settings.sampling, said):
-        if subject.served:
-            said = request_answers(file, settings.out, settings.server)
-        else:
-            sample_answers(model.get(), file, said)
-    return read_answers(suite, settings.sampling, said, chat=_chats(subject))
-
-
-def _chats(subject: Subject) -> bool:
-    """Return whether answers reply to prompts; the tokenizer alone tells, without the weights."""
-    if subject.prompt_format == "plain" or subject.served:
-        return subject.prompt_format != "plain"
-    from text2grad.models import load_tokenizer
-
-    tokenizer = load_tokenizer(subject.path, trust_remote_code=subject.trust_remote_code)
-    return bool(getattr(tokenizer, "chat_template", None))
-
-
-def _examine(
-    suite: ExaminedSuite, subject: Subject, model: _Lazy, result: SuiteResult, settings: EvaluationSettings
-) -> None:
+def _examine(suite: ExaminedSuite, work: _Work, result: SuiteResult, settings: EvaluationSettings) -> None:
+    subject = work.subject
     kept = _KeptScores(settings.out, suite, subject, {"subject": subject.identity()})
     lines = kept.read()
     if lines is None:
-        lines = [{"id": name, **counts} for name, counts in suite.examine(model.get())]
+        lines = [{"id": name, **counts} for name, counts in suite.examine(work.model())]
         kept.write(lines)
     _take(result, subject, [str(one["id"]) for one in lines], list(lines))
 

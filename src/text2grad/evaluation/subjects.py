@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.config import digest_of, latest_checkpoint, recipe_of_run
-from text2grad.errors import ConfigError, DataError
-from text2grad.models import base_named_by, best_device, load_policy, load_tokenizer, padding_id, stop_ids
+from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.models import (
+    base_named_by,
+    best_device,
+    load_policy,
+    load_tokenizer,
+    padding_id,
+    policy_config,
+    stop_ids,
+)
 
 _NAMED = re.compile(r"(?P<name>[\w.@+-]+)=(?P<path>.+)")
 _SERVER = ("http://", "https://")
@@ -163,18 +171,34 @@ def _short(path: str) -> str:
     return (told or parts or ["model"])[-1]
 
 
-def load(subject: Subject, *, dtype: str = "auto") -> LoadedModel:
-    """Load a model, on the accelerator if there is one; an adapter is merged into its base.
+def outline(subject: Subject) -> LoadedModel:
+    """Return a model without its weights: its config stands in their place, and no id ends a response.
 
     Raises:
-        ModelError: if it cannot be loaded, or names no end of a response.
+        ModelError: if config or tokenizer cannot be loaded, or a file of weights is damaged.
         ConfigError: if the model is on a server.
     """
     if subject.served:
         raise ConfigError(f"{subject.name} is on a server; this needs the weights: name their directory")
     code = subject.trust_remote_code
     tokenizer = load_tokenizer(subject.path, trust_remote_code=code)
-    model = load_policy(subject.path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
-    eos = stop_ids(model, tokenizer, subject.eos_ids)
+    config = policy_config(subject.path, trust_remote_code=code)
     chat = bool(getattr(tokenizer, "chat_template", None)) and subject.prompt_format != "plain"
-    return LoadedModel(subject, model, tokenizer, chat, eos, padding_id(model, tokenizer, eos))
+    if subject.prompt_format == "chat" and not chat:
+        raise ModelError(
+            f"--prompt-format chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
+        )
+    return LoadedModel(subject, config, tokenizer, chat, (), 0)
+
+
+def load(found: LoadedModel, *, dtype: str = "auto") -> LoadedModel:
+    """Load the weights of an outlined model, on the accelerator if there is one; an adapter is merged into its base.
+
+    Raises:
+        ModelError: if it cannot be loaded, or names no end of a response.
+    """
+    subject = found.subject
+    model = load_policy(subject.path, dtype=dtype, trust_remote_code=subject.trust_remote_code)
+    model = model.eval().to(best_device())
+    eos = stop_ids(model, found.tokenizer, subject.eos_ids)
+    return found._replace(model=model, eos_ids=eos, pad_id=padding_id(model, found.tokenizer, eos))

@@ -9,11 +9,12 @@ distinct n             different n-grams / all n-grams (arXiv 1510.03055)
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import ModelError, require
-from text2grad.models import context_of
+from text2grad.models import best_device, context_of
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 MOST_TOKENS = 2048  # scored together: the logits of more would not fit beside a large model
@@ -122,7 +123,7 @@ def text_nats(reader: Reader, text: str) -> tuple[float, int]:
 
 
 def load_encoder(path: str, layer: int | None) -> Encoder:
-    """Load the model of BERTScore from a directory, or from Hugging Face's local cache.
+    """Load the model of BERTScore from a directory, or from Hugging Face's local cache, on the accelerator if any.
 
     Args:
         path: the model.
@@ -134,15 +135,33 @@ def load_encoder(path: str, layer: int | None) -> Encoder:
     """
     from transformers import AutoModel
 
-    model, tokenizer = _load(path, AutoModel, "BERTScore")
-    layers = model.config.num_hidden_layers
+    compared = check_encoder(path, layer)
+    return Encoder(*_load(path, AutoModel, "BERTScore"), compared)
+
+
+def check_encoder(path: str, layer: int | None) -> int:
+    """Return the layer that BERTScore compares, from the model's config alone.
+
+    Raises:
+        ModelError: if the model has no such layer, or its config cannot be loaded.
+    """
+    layers = int(_config(path, "BERTScore").num_hidden_layers)
     if layer is not None and not 0 <= layer <= layers:
         raise ModelError(f"--bertscore-layer is 0 to {layers} for {path}, got {layer}")
-    return Encoder(model, tokenizer, layers if layer is None else layer)
+    return layers if layer is None else layer
+
+
+def check_reader(path: str) -> None:
+    """Check the model of perplexity by its config alone.
+
+    Raises:
+        ModelError: if the config cannot be loaded.
+    """
+    _config(path, "perplexity")
 
 
 def load_reader(path: str) -> Reader:
-    """Load a causal language model for perplexity, from a directory or from Hugging Face's local cache.
+    """Load a causal language model for perplexity, like the model of BERTScore.
 
     Raises:
         ModelError: if the model cannot be loaded.
@@ -155,9 +174,23 @@ def load_reader(path: str) -> Reader:
 def _load(path: str, kind: Any, purpose: str) -> tuple[Any, Any]:
     from transformers import AutoTokenizer
 
-    try:
+    with _told(path, purpose):
         model = kind.from_pretrained(path, local_files_only=True, use_safetensors=True)
-        return model.eval(), AutoTokenizer.from_pretrained(path, local_files_only=True)
+        return model.eval().to(best_device()), AutoTokenizer.from_pretrained(path, local_files_only=True)
+
+
+def _config(path: str, purpose: str) -> Any:
+    from transformers import AutoConfig
+
+    with _told(path, purpose):
+        return AutoConfig.from_pretrained(path, local_files_only=True)
+
+
+@contextmanager
+def _told(path: str, purpose: str) -> Iterator[None]:
+    """Raise errors of transformers again, with the purpose of the model and the way out."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".") if Path(path).exists() else "no such directory"
         raise ModelError(

@@ -47,6 +47,8 @@ from text2grad.evaluation.words import (
     Encoder,
     Reader,
     bertscore,
+    check_encoder,
+    check_reader,
     distinct,
     load_encoder,
     load_reader,
@@ -154,8 +156,16 @@ class SummarizationSuite(AnsweredSuite):
         return {"suite": self.name, "questions": digest_of_questions(self.questions), **judges}
 
     def check(self) -> None:
-        """Load the models that judge, so that a wrong path is told before answers are sampled."""
-        _ = self._encoder, self._reader
+        """Check the models that judge by their configs; they are loaded when the policy has left the memory."""
+        if self.options.bertscore:
+            check_encoder(self.options.bertscore, self.options.bertscore_layer)
+        if self.options.perplexity_model:
+            check_reader(self.options.perplexity_model)
+
+    def close(self) -> None:
+        """Release the models that judge."""
+        for name in ("_encoder", "_reader"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def _encoder(self) -> Encoder | None:

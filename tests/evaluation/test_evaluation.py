@@ -1,0 +1,90 @@
+"""Models × suites: forms of prompts, kept scores, suites that read the model, names."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from text2grad.errors import ConfigError
+from text2grad.evaluation.answering import Sampling
+from text2grad.evaluation.evaluation import EvaluationSettings, evaluate_models
+from text2grad.evaluation.registry import make_suites
+from text2grad.evaluation.subjects import Subject, _short, read_subjects
+from text2grad.evaluation.suite import SuiteOptions, sums
+from text2grad.evaluation.suites.code import CodeSuite
+
+RECORD = {
+    "task_id": "HumanEval/x",
+    "prompt": "def one():\n",
+    "entry_point": "one",
+    "canonical_solution": "    return 1\n",
+    "test": "def check(candidate):\n    assert candidate() == 1\n",
+}
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> CodeSuite:
+    (tmp_path / "data.jsonl").write_text(json.dumps(RECORD) + "\n", "utf-8")
+    [found] = make_suites(["humaneval"], [str(tmp_path / "data.jsonl")], SuiteOptions(accept_weaker=True))
+    assert isinstance(found, CodeSuite)
+    return found
+
+
+def test_a_chat_model_replies_and_a_base_model_continues(
+    suite: CodeSuite, policy: Path, chat: Path, tmp_path: Path
+) -> None:
+    subjects = [
+        *read_subjects([f"base={policy}", f"chat={chat}"]),
+        *read_subjects([f"plain={chat}"], prompt_format="plain"),
+    ]
+    settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=4), draws=5)
+    [result] = evaluate_models(subjects, [suite], settings).results
+    continues = {name: [one.continues for one in answers] for name, answers in result.answers.items()}
+    assert continues == {"base": [True], "chat": [False], "plain": [True]}
+    assert result.answers["base"][0].text == result.answers["plain"][0].text  # the same weights, the same prompt
+    assert result.answers["chat"][0].text != result.answers["plain"][0].text
+    assert result.figures["chat"]["pass@1"].value == 0.0
+
+
+def test_scores_are_kept_until_answers_or_limits_change(
+    suite: CodeSuite, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored = []
+    own = CodeSuite._run
+    monkeypatch.setattr(CodeSuite, "_run", lambda self, jobs: scored.append(len(jobs)) or own(self, jobs))
+
+    def evaluate(options: SuiteOptions, tokens: int = 4, *, force: bool = False) -> None:
+        [again] = make_suites(["humaneval"], [str(tmp_path / "data.jsonl")], options)
+        settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=tokens), draws=5, force=force)
+        evaluate_models(read_subjects([f"m={policy}"]), [again], settings)
+
+    usual = SuiteOptions(accept_weaker=True)
+    evaluate(usual)
+    evaluate(usual)
+    assert scored == [1]
+    evaluate(SuiteOptions(accept_weaker=True, timeout_s=1.5))
+    assert scored == [1, 1]
+    with pytest.raises(ConfigError, match=r"holds answers of other settings of sampling"):
+        evaluate(usual, tokens=5)
+    evaluate(usual, tokens=5, force=True)
+    assert scored == [1, 1, 1]
+
+
+def test_names_of_models() -> None:
+    assert _short("runs/mine/checkpoints/step-000010/policy") == "mine"
+    assert _short("HuggingFaceTB/SmolLM2-135M-Instruct") == "SmolLM2-135M-Instruct"
+    [one, two] = read_subjects(
+        ["a=http://h:1/v1", "http://h:2/v1"], model_names=["org/big", "a=small"], prompt_format="chat"
+    )
+    assert one == Subject("a", "http://h:1/v1", "small", "chat")
+    assert two == Subject("big", "http://h:2/v1", "org/big", "chat")
+    with pytest.raises(ConfigError, match=r"^--model-name names x and y for all servers; say which is whose by"):
+        read_subjects(["http://h/v1"], model_names=["x", "y"])
+    with pytest.raises(ConfigError, match=r"^--model-name b=…: no server among the models has this name$"):
+        read_subjects(["a=http://h/v1"], model_names=["x", "b=y"])
+    with pytest.raises(ConfigError, match=r"^a model is an empty text"):
+        read_subjects([""])
+
+
+def test_texts_in_scores_do_not_count() -> None:
+    assert sums([{"passed": True, "why": "x"}, {"passed": False}]) == {"passed": 1.0}
