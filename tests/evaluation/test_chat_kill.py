@@ -48,7 +48,7 @@ def answered(suite: AnsweredSuite, out: Path) -> list[Answered]:
 
 def judged(data: Path, out: Path, url: str) -> dict[str, str]:
     """Return the server's name of each judge's prompt, by the key of its answer."""
-    endpoint = Endpoint("judge", url, api_key_env="", temperature=0.3)
+    endpoint = Endpoint("judge", url, api_key_env="", structured="json_schema")
     judge = Judge(endpoint, Spending())
     ratings = MTBenchSuite(SuiteOptions(data=str(MT_BENCH), judge=judge))
     pairs = AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge))
