@@ -33,6 +33,7 @@ ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
+    "trl": "text2grad.trl.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',

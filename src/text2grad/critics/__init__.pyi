@@ -1,4 +1,4 @@
-from .cached import CachedCritic as CachedCritic
+from .cached import CachedCritic as CachedCritic, CachedDraws as CachedDraws, Drawing as Drawing
 from .programs import (
     ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,

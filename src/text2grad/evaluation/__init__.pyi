@@ -8,6 +8,7 @@ from .evaluation import (
 from .intervals import (
     DRAWS as DRAWS,
     LEVEL as LEVEL,
+    Area as Area,
     Estimate as Estimate,
     Ratio as Ratio,
     estimate as estimate,

@@ -64,6 +64,32 @@ class Ratio(NamedTuple):
         return rates
 
 
+class Area(NamedTuple):
+    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half.
+
+    Attributes:
+        true: names of the counts of units where the truth holds, by rising score.
+        other: names of the counts of all other units, by the same scores.
+    """
+
+    true: tuple[str, ...]
+    other: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the counts that it reads."""
+        return self.true + self.other
+
+    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the area for each weighting; NaN where one side has no unit."""
+        true, other = np.split(weights @ counts, [len(self.true)], axis=1)  # [B, scores]
+        below = np.cumsum(other, axis=1) - other
+        pairs = true.sum(axis=1) * other.sum(axis=1)
+        won = (true * (below + other / 2)).sum(axis=1)
+        area: np.ndarray = np.divide(won, pairs, out=np.full(pairs.shape, np.nan), where=pairs != 0)
+        return area
+
+
 class Estimate(NamedTuple):
     """A rate over all responses, and the bounds of its interval."""
 

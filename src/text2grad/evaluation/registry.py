@@ -45,6 +45,12 @@ def _alpaca_eval(options: SuiteOptions) -> Suite:
     return AlpacaEvalSuite(options)
 
 
+def _grounding(options: SuiteOptions) -> Suite:
+    from text2grad.evaluation.suites.grounding import GroundingSuite
+
+    return GroundingSuite(options)
+
+
 def _code(name: str) -> Callable[[SuiteOptions], Suite]:
     def make(options: SuiteOptions) -> Suite:
         from text2grad.evaluation.suites.code import CodeSuite
@@ -66,6 +72,7 @@ SUITES: Mapping[str, SuiteKind] = {
     "mbpp": SuiteKind(_code("mbpp"), "pass@k on MBPP"),
     "mbpp+": SuiteKind(_code("mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
     "livecodebench": SuiteKind(_code("livecodebench"), "pass@k on a file of LiveCodeBench"),
+    "grounding": SuiteKind(_grounding, "unsupported names and numbers in answers from a passage"),
 }
 GROUPS: Mapping[str, Sequence[str]] = {"chat": ("alpaca_eval", "mt_bench", "mt_bench_pairs")}
 """Name → suites that it stands for, of which those with data are taken."""

@@ -36,6 +36,7 @@ def sample(
     temperature: float = 1.0,
     rows_at_once: int = 64,
     ended: Ended | None = None,
+    on_part: Callable[[list[tuple[int, ...]]], None] | None = None,
 ) -> list[tuple[int, ...]]:
     """Return one response per prompt, end-of-sequence included where it was sampled.
 
@@ -50,6 +51,7 @@ def sample(
         temperature: divides the logits; 0 takes the most likely token, without random numbers.
         rows_at_once: rows of one generate call; changes memory, and results by rounding only.
         ended: told the ids of a row after each token; True ends the row with this token.
+        on_part: told the responses of each generate call, in order.
     """
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):
@@ -58,7 +60,10 @@ def sample(
         draw = [_InverseCdfProcessor(drawn, temperature)] if temperature else []
         prompts = [tuple(ids) for ids in chunk]
         groups = prompts if len(set(prompts)) < len(prompts) else ()
-        responses += _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, draw, groups, ended)
+        part = _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, draw, groups, ended)
+        responses += part
+        if on_part is not None:
+            on_part(part)
     return responses
 
 

@@ -24,7 +24,12 @@ class LLMCritic:
 
     An answer without a critique becomes a critique of status `unparsable`; without an answer the status is `timed_out`.
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
+
+    Attributes:
+        overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`).
     """
+
+    overlap = 4
 
     def __init__(
         self,

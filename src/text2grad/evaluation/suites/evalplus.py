@@ -8,7 +8,7 @@ Outputs are compared as EvalPlus 0.3 does it (evalplus/eval/__init__.py): equali
 expected output is a float or a list of floats (then 1e-6, also for the inputs after it), types and lengths must be
 equal and numbers close by `atol` and a relative 1e-7. Its exceptions are kept: sets of some lists, "not None" for
 matches of regular expressions, four problems of MBPP with several right answers, and the root of a polynomial in
-HumanEval/32. JSON has neither tuples nor sets: EvalPlus's list of the problems of MBPP whose inputs have them is applied.
+HumanEval/32. JSON has neither tuples nor sets: EvalPlus's list of the problems of MBPP that have them is applied.
 """
 
 import json

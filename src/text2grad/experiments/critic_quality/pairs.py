@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
-from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, vote
 from text2grad.reward_models import critique_target
 from text2grad.types import Critique
 
@@ -15,7 +15,8 @@ from text2grad.types import Critique
 class Pair(NamedTuple):
     """A response with the critiques of a critic (predicted) and of an annotator (true).
 
-    `where` is file and line of the annotation. The spans of both critiques count characters of the response.
+    `where` is file and line of the annotation. The spans of the critiques count characters of the response. `samples`
+    are the critiques whose vote is the predicted one, for a critic with votes.
     """
 
     where: str
@@ -23,6 +24,7 @@ class Pair(NamedTuple):
     response: str
     predicted: Critique
     true: Critique
+    samples: tuple[Critique, ...] = ()
 
 
 def read_truth(path: Path, *, limit: int | None = None) -> list[CritiqueRecord]:
@@ -128,6 +130,24 @@ def _responses(path: Path) -> dict[str, str]:
                 "prompt is judged once"
             )
     return found
+
+
+def paired_votes(
+    truth: Sequence[CritiqueRecord], samples: Iterable[Sequence[Critique]], *, threshold: float
+) -> list[Pair]:
+    """Pair annotations with the vote of sampled critiques in the same order."""
+    pairs = zip(truth, samples, strict=True)
+    return [
+        Pair(
+            one.where,
+            one.prompt,
+            one.response,
+            vote(drawn, one.response, threshold=threshold),
+            one.critique,
+            tuple(drawn),
+        )
+        for one, drawn in pairs
+    ]
 
 
 def _next(waiting: deque[CritiqueRecord]) -> CritiqueRecord:
