@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from text2grad.files import to_json, write_atomically
@@ -21,6 +22,7 @@ COSTS_FILE = "costs.json"
 CHECKPOINT_MARK = "text2grad.json"
 """In a complete checkpoint of a supervised training: its costs until then, among other things."""
 _BETWEEN_WRITES_S = 20.0
+_COUNTING = Lock()
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
 
 
@@ -32,9 +34,10 @@ class TokenCount:
     generated: int = 0
 
     def add(self, prompt: int, generated: int) -> None:
-        """Count more tokens."""
-        self.prompt += prompt
-        self.generated += generated
+        """Count more tokens; several threads may do so at once."""
+        with _COUNTING:
+            self.prompt += prompt
+            self.generated += generated
 
     def copy(self) -> "TokenCount":
         """Return the count so far."""

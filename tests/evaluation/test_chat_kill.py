@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -80,17 +81,20 @@ def test_an_evaluation_that_is_killed_twenty_times_pays_for_each_judgement_once(
         settings = f'model = "judge"\nbase_url = "{server.url}"\napi_key_env = ""\nconcurrency = {CONCURRENCY}\n'
         recipe.write_text(f'[annotate]\n{settings}structured = "json_schema"\n')
         snapshots: list[tuple[dict[str, int], set[str]]] = []
-        for moment in sorted(rng.sample(range(5, asked - 5), KILLS)):
+        ends = []
+        for moment in sorted(rng.sample(range(5, asked * 9 // 10), KILLS)):
             process = start(server, data, recipe, out)
             while server.requests() < moment and process.poll() is None:
                 time.sleep(0.01)
-            os.killpg(process.pid, signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
+            ends.append(process.wait())
             stored: set[str] = set()
             if (out / "judgements" / "answers.sqlite").exists():
                 with Store(out / "judgements" / "answers.sqlite") as store:
                     stored = {row[0] for row in store._reader.execute("SELECT key FROM answers")}
             snapshots.append((server.state()["counts"], stored))
+        assert ends.count(-signal.SIGKILL) >= KILLS - 1  # the last one may have ended by itself on a slow machine
         assert start(server, data, recipe, out).wait() == 0
         counts = server.state()["counts"]
         names = judged(data, out, server.url)

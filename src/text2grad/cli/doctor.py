@@ -35,6 +35,7 @@ ABOUT = {
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
     "trl": "text2grad.trl.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
+    "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',
     "prose": "ProseCritic, a critic of style",

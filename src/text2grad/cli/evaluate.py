@@ -44,6 +44,7 @@ def add_parser(commands: Any) -> None:
 
     about = "measure models on benchmarks: texts, code, knowledge, grounding, chat"
     suites = "\n".join(f"  {name:16}{kind.about}" for name, kind in SUITES.items())
+    suites += "\n  lm-eval:TASK    any task of lm-eval"
     parser = add_command(commands, "evaluate", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="PATH, hub name or http://…/v1; or NAME=…")
@@ -62,6 +63,8 @@ def add_parser(commands: Any) -> None:
     texts("--perplexity-model", default="", metavar="PATH", help="causal language model that reads the answers")
     texts("--bertscore", default="", metavar="PATH", help="encoder for BERTScore, such as roberta-large")
     texts("--bertscore-layer", type=at_least(0), metavar="N", help="layer whose states are compared (default: last)")
+    shots = "examples before each question of arc and lm-eval:TASK (default: the task's own)"
+    parser.add_argument_group("knowledge").add_argument("--shots", type=at_least(0), metavar="N", help=shots)
     chat = parser.add_argument_group("chat (a judge on a server)").add_argument
     chat("--judge", type=Path, metavar="FILE", help="TOML file whose [annotate] names the judge's server and model")
     chat("--max-cost", metavar="DOLLARS", help="budget of all judgements in the directory; a dearer run is refused")
@@ -134,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
         split=args.split,
         limit=args.limit,
         samples=args.samples,
+        rows_at_once=args.rows_at_once,
+        shots=args.shots,
         timeout_s=args.program_timeout,
         memory_mb=args.program_memory,
         accept_weaker=args.accept_weaker,

@@ -224,9 +224,8 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
         if votes
         else predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
     )
-    counted = tokens_of(critic)
+    found, counted = [], tokens_of(critic)
     with metered(args.out, "evaluate-reward") as meter, Progress("run the critic", len(truth), unit="response") as bar:
-        found = []
         for answer in answers:
             found.append(answer)
             bar.advance()

@@ -27,6 +27,12 @@ def _perplexity(options: SuiteOptions) -> Suite:
     return PerplexitySuite(options)
 
 
+def _grounding(options: SuiteOptions) -> Suite:
+    from text2grad.evaluation.suites.grounding import GroundingSuite
+
+    return GroundingSuite(options)
+
+
 def _mt_bench(options: SuiteOptions) -> Suite:
     from text2grad.evaluation.suites.mt_bench import MTBenchSuite
 
@@ -45,17 +51,20 @@ def _alpaca_eval(options: SuiteOptions) -> Suite:
     return AlpacaEvalSuite(options)
 
 
-def _grounding(options: SuiteOptions) -> Suite:
-    from text2grad.evaluation.suites.grounding import GroundingSuite
-
-    return GroundingSuite(options)
-
-
 def _code(name: str) -> Callable[[SuiteOptions], Suite]:
     def make(options: SuiteOptions) -> Suite:
         from text2grad.evaluation.suites.code import CodeSuite
 
         return CodeSuite(name, options)
+
+    return make
+
+
+def _lm_eval(name: str) -> Callable[[SuiteOptions], Suite]:
+    def make(options: SuiteOptions) -> Suite:
+        from text2grad.evaluation.suites.knowledge import LMEvalSuite
+
+        return LMEvalSuite(name, options)
 
     return make
 
@@ -73,11 +82,12 @@ SUITES: Mapping[str, SuiteKind] = {
     "mbpp+": SuiteKind(_code("mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
     "livecodebench": SuiteKind(_code("livecodebench"), "pass@k on a file of LiveCodeBench"),
     "grounding": SuiteKind(_grounding, "unsupported names and numbers in answers from a passage"),
+    "arc": SuiteKind(_lm_eval("arc"), "ARC-Challenge by lm-eval"),
 }
 GROUPS: Mapping[str, Sequence[str]] = {"chat": ("alpaca_eval", "mt_bench", "mt_bench_pairs")}
 """Name → suites that it stands for, of which those with data are taken."""
 
-ALL = "all"
+ALL, LM_EVAL = "all", "lm-eval:"
 COMPARING = ("alpaca_eval", "mt_bench_pairs")
 """Suites that compare with the answers of another model (`--against`)."""
 
@@ -111,8 +121,11 @@ def make_suites(
 
 
 def _kind(name: str) -> SuiteKind:
-    check_known("--suite", name, [*SUITES, *GROUPS, ALL])
-    return SUITES[name]
+    return SuiteKind(_lm_eval(name), "") if name.startswith(LM_EVAL) else SUITES[name]
+
+
+def _is_suite(name: str) -> bool:
+    return name in SUITES or (name.startswith(LM_EVAL) and name != LM_EVAL)
 
 
 def _files(names: Sequence[str], data: Sequence[str], option: str = "--data") -> dict[str, str]:
@@ -120,9 +133,9 @@ def _files(names: Sequence[str], data: Sequence[str], option: str = "--data") ->
     found: dict[str, str] = {}
     for given in data:
         name, sign, path = given.partition("=")
-        if sign and name in SUITES:
+        if sign and _is_suite(name):
             found[name] = path
-        elif len(names) == 1 and names[0] in SUITES and not found:
+        elif len(names) == 1 and _is_suite(names[0]) and not found:
             found[names[0]] = given
         else:
             raise ConfigError(
@@ -136,10 +149,10 @@ def _chosen(names: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Return the names of the suites, each once."""
     chosen: dict[str, None] = {}
     for name in names:
-        if name in SUITES:
+        if _is_suite(name):
             chosen[name] = None
             continue
-        check_known("--suite", name, [*SUITES, *GROUPS, ALL])
+        check_known("--suite", name, [*SUITES, f"{LM_EVAL}TASK", *GROUPS, ALL])
         members = [one for one in GROUPS.get(name, SUITES) if one in files]
         if not members:
             raise ConfigError(

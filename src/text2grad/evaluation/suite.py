@@ -128,6 +128,8 @@ class SuiteOptions:
         split: of a data set; "" takes the suite's own.
         limit: only the first questions; None takes all.
         samples: answers to each question.
+        rows_at_once: rows of a batch of the model.
+        shots: examples before each question of lm-eval; None takes the task's own.
         timeout_s: time limit of a program with its tests, in seconds; None takes the format's own.
         memory_mb: limit of a program's address space in MiB.
         accept_weaker: run programs without protection of files if no stronger isolation works.
@@ -142,6 +144,8 @@ class SuiteOptions:
     split: str = ""
     limit: int | None = None
     samples: int = 1
+    rows_at_once: int = 16
+    shots: int | None = None
     timeout_s: float | None = None
     memory_mb: int = 4096
     accept_weaker: bool = False

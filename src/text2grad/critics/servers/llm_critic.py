@@ -26,10 +26,9 @@ class LLMCritic:
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
 
     Attributes:
-        overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`).
+        overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`); 0 with a
+            budget, which counts what one call spends.
     """
-
-    overlap = 4
 
     def __init__(
         self,
@@ -64,6 +63,7 @@ class LLMCritic:
         self.endpoint.check()
         self.annotator = Annotator(Template(template, reasoning), reask, match)
         self.path, self.tokens = Path(store), TokenCount()
+        self.overlap = 4 if self.spending.max_cost is None else 0
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.

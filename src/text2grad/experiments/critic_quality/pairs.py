@@ -84,6 +84,24 @@ def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> li
     return [Pair(one.where, one.prompt, one.response, critique, one.critique) for one, critique in pairs]
 
 
+def paired_votes(
+    truth: Sequence[CritiqueRecord], samples: Iterable[Sequence[Critique]], *, threshold: float
+) -> list[Pair]:
+    """Pair annotations with the vote of sampled critiques in the same order."""
+    pairs = zip(truth, samples, strict=True)
+    return [
+        Pair(
+            one.where,
+            one.prompt,
+            one.response,
+            vote(drawn, one.response, threshold=threshold),
+            one.critique,
+            tuple(drawn),
+        )
+        for one, drawn in pairs
+    ]
+
+
 def read_comparisons(
     first: Path, second: Path, *, what: Literal["critiques", "responses"] | None = None, limit: int | None = None
 ) -> list[Comparison]:
@@ -130,24 +148,6 @@ def _responses(path: Path) -> dict[str, str]:
                 "prompt is judged once"
             )
     return found
-
-
-def paired_votes(
-    truth: Sequence[CritiqueRecord], samples: Iterable[Sequence[Critique]], *, threshold: float
-) -> list[Pair]:
-    """Pair annotations with the vote of sampled critiques in the same order."""
-    pairs = zip(truth, samples, strict=True)
-    return [
-        Pair(
-            one.where,
-            one.prompt,
-            one.response,
-            vote(drawn, one.response, threshold=threshold),
-            one.critique,
-            tuple(drawn),
-        )
-        for one, drawn in pairs
-    ]
 
 
 def _next(waiting: deque[CritiqueRecord]) -> CritiqueRecord:

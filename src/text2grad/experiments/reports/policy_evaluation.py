@@ -28,7 +28,7 @@ def print_evaluation(console: Console, found: PolicyEvaluation) -> None:
 def evaluation_picture(found: PolicyEvaluation) -> bytes:
     """Return the figures with their intervals as a PNG file, one panel for each."""
     drawn = _panels(found)
-    return panels_png(drawn, columns=min(_COLUMNS, len(drawn)))
+    return panels_png(drawn, columns=min(_COLUMNS, len(drawn)), size=_size(found))
 
 
 def policy_page(found: PolicyEvaluation) -> str:
@@ -48,8 +48,8 @@ def policy_page(found: PolicyEvaluation) -> str:
         intro=intro,
         summary=list(_summary(found)),
         groups=groups,
-        images=[("Figures with 95 % intervals over questions", pictures(_panels(found)))],
-        tables=list(_tables(found)),
+        images=[("Figures with 95 % intervals over questions", pictures(_panels(found), size=_size(found)))],
+        tables=list(_tables(found, meanings=True)),
     )
 
 
@@ -67,11 +67,16 @@ def _shown(one: SuiteResult) -> list[str]:
     return [name for name, measure in one.suite.measures.items() if measure.shown]
 
 
-def _tables(found: PolicyEvaluation) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-    """Yield title, columns and rows of each table: figures, then differences from the baseline."""
+def _tables(
+    found: PolicyEvaluation, *, meanings: bool = False
+) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+    """Yield title, columns and rows of each table: figures, with their meanings, then differences from the baseline."""
     for one in found.results:
-        head = f"{one.suite.name}: {count(len(one.questions), 'question')}"
-        yield head, ["figure", *one.figures], _rows(one, one.figures)
+        head, rows = f"{one.suite.name}: {count(len(one.questions), 'question')}", _rows(one, one.figures)
+        if meanings:
+            told = [one.suite.measures[name].about for name in _shown(one)]
+            rows = [[*row, about] for row, about in zip(rows, told, strict=True)]
+        yield head, ["figure", *one.figures, *(["meaning"] if meanings else [])], rows
         if one.differences:
             title = f"{one.suite.name}: difference from {found.settings.baseline}, paired by question"
             yield title, ["figure", *one.differences], _rows(one, one.differences, signed=True)
@@ -114,6 +119,11 @@ def _panels(found: PolicyEvaluation) -> list[Draw]:
     return panels
 
 
+def _size(found: PolicyEvaluation) -> tuple[float, float]:
+    """Return width and height of a panel in inches, by the number of models."""
+    return 4.4, 0.9 + 0.5 * len(found.subjects)
+
+
 def _draw(axis: Any, *, points: Sequence[tuple[str, Estimate]], title: str) -> None:
     """Draw one figure of all models, from above to below."""
     for place, (_, one) in enumerate(points):
@@ -125,7 +135,9 @@ def _draw(axis: Any, *, points: Sequence[tuple[str, Estimate]], title: str) -> N
             fontsize=8.5, color=colour,
         )  # fmt: skip
     axis.set_yticks(range(len(points)), [name for name, _ in points], fontsize=9)
-    axis.set_ylim(len(points) - 0.4, -0.6)
+    axis.set_ylim(len(points) - 0.4, -0.7)
+    if all(0.0 <= bound <= 1.0 for _, one in points for bound in one):
+        axis.set_xlim(-0.03, 1.03)
     style(axis, title, grid="x")
     axis.tick_params(colors=INK, labelsize=9)
 
