@@ -145,10 +145,20 @@ def checkpoint_cost(directory: Path) -> Cost | None:
 
 def peak_memory() -> int:
     """Return the most memory at once in bytes: of tensors on the accelerator if one is used, else of the process."""
+    return accelerator_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+
+
+def reset_accelerator_peak() -> None:
+    """Measure the peak memory of tensors on the accelerator from here on; nothing without one."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def accelerator_peak() -> int:
+    """Return the most memory of tensors on the accelerator since the last reset in bytes; 0 without one."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.max_memory_allocated()) if torch is not None and torch.cuda.is_initialized() else 0
 
 
 def tokens_of(critic: object) -> TokenCount:
