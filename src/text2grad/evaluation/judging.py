@@ -22,9 +22,12 @@ from text2grad.critics.servers import (
     run_session,
 )
 from text2grad.errors import ConfigError, DataError, RequestError
+from text2grad.evaluation.suite import Answer, Answered, Question as SuiteQuestion
 from text2grad.progress import note
 
 STORE = "answers.sqlite"
+USUAL_CHARS = 1_200
+"""Length of an answer in the forecast before answers are sampled."""
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -44,6 +47,11 @@ class Judge:
         """Return the judge with the sampling of a suite; a server without temperatures (None) keeps that."""
         own = None if self.endpoint.temperature is None else temperature
         return Judge(replace(self.endpoint, temperature=own, max_tokens=max_tokens), self.spending)
+
+    def foretell(self, suite: str, prompts: Sequence[Prompt]) -> None:
+        """Tell the expense of judging one model before its answers are sampled; judgements on disk are not counted."""
+        expense = expected_expense(self.endpoint, self.spending, None, [Question(prompt) for prompt in prompts])
+        note(f"{suite}: for each model {expense}")
 
     def ask(
         self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
@@ -79,6 +87,15 @@ class Judge:
                 f"the first: {failures[0].detail}). Run the same command again: it requests the missing ones only",
             )
         return replies
+
+
+def usual_answers(questions: Sequence[SuiteQuestion]) -> list[Answered]:
+    """Return questions with answers of a usual length, for the forecast."""
+    found = []
+    for one in questions:
+        texts = tuple(f"{turn} {'x' * USUAL_CHARS}" for turn in range(one.turns))
+        found.append(Answered(one, Answer(one.id, 0, texts, (0,) * one.turns, ("stop",) * one.turns)))
+    return found
 
 
 def judge_of(suite: str, judge: Judge | None) -> Judge:
