@@ -61,12 +61,19 @@ def test_readme_has_at_most_150_lines() -> None:
 def test_a_changed_figure_changes_the_block(tmp_path: Path) -> None:
     for path in RESULTS.glob("*.json"):
         shutil.copy(path, tmp_path)
+    shutil.copytree(RESULTS / "runs", tmp_path / "runs")
     path = tmp_path / "step.json"
     path.write_text(path.read_text("utf-8").replace("40.241005", "20.241005"), "utf-8")
     text = (ROOT / "README.md").read_text("utf-8")
     made = filled(text, tmp_path)
     assert made != text
     assert made == text.replace("| 7.1 s | 40 s |", "| 7.1 s | 20 s |")
+
+
+def test_a_headline_without_records_says_so(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    made = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
+    assert made == "<!-- results: headline -->\nNo comparison at a task's usual length is recorded.\n<!-- end -->"
 
 
 def test_notes_have_a_source_and_a_date() -> None:
