@@ -9,7 +9,8 @@ import pytest
 
 from text2grad import costs
 from text2grad.cli.__main__ import main
-from text2grad.costs import Cost, TokenCount, checkpoint_cost, metered, read_cost, tokens_of
+from text2grad.costs import Cost, TokenCount, checkpoint_cost, keep_checkpoint_cost, metered, read_cost, tokens_of
+from text2grad.experiments.results.costs import read_costs
 
 
 def test_a_phase_that_is_continued_adds_and_another_phase_begins_anew(
@@ -92,6 +93,9 @@ def test_a_table_of_all_phases_with_minutes_per_step_and_the_share_of_the_critic
         place.mkdir(parents=True)
         (place / "text2grad.json").write_text(json.dumps(mark))
     (tmp_path / "all" / "sft" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert checkpoint_cost(tmp_path) is None
+    keep_checkpoint_cost(tmp_path, tmp_path)
+    assert not (tmp_path / "costs.json").exists()
     assert checkpoint_cost(tmp_path / "all" / "sft") == Cost("sft", 120.0, 77, 0, 2**31, 1)
     with metered(tmp_path / "nowhere", "annotate"):
         pass
@@ -114,6 +118,8 @@ def test_a_table_of_all_phases_with_minutes_per_step_and_the_share_of_the_critic
     assert [str(spans), "2", "1.0000", "50.0%"] in said
     assert [str(other), "1", "0.5000", "-50.0%", "–"] in said
     found = json.loads((tmp_path / "to" / "cost_tables.json").read_text())
+    keep_checkpoint_cost(tmp_path / "all" / "sft", tmp_path / "all" / "sft")
+    assert [one.cost for one in read_costs([tmp_path / "all" / "sft"])] == [Cost("sft", 120.0, 77, 0, 2**31, 1)]
     assert {one["phase"] for one in found} == {"train", "rival", "sft", "annotate"}
     assert "| · critic | 1.00 |" in (tmp_path / "to" / "cost_tables.md").read_text()
     assert main(["results", "costs", str(spans), "--to", str(tmp_path / "to")]) == 2

@@ -1,8 +1,8 @@
 """Seconds, tokens and peak memory of a phase, in one shape for all phases (table 13 of the paper).
 
-Phases without a log of their own (annotate, evaluate-reward, evaluate) keep costs.json in their directory: an object
-with the keys of `Cost`, to which a run that is continued adds. Training logs the same per step or checkpoint;
-`text2grad results costs` reads both.
+Each phase keeps costs.json in its directory: an object with the keys of `Cost`, to which a run that is continued adds.
+Supervised training counts in its checkpoints, and writes the file at its end. Reinforcement learning logs the same for
+each part of each step instead; `text2grad results costs` reads both.
 """
 
 import json
@@ -141,6 +141,13 @@ def checkpoint_cost(directory: Path) -> Cost | None:
     mark = marks[-1]
     phase = mark.get("section", "training").replace("_", " ")
     return Cost(phase, mark["seconds"], mark.get("tokens", 0), 0, mark.get("peak_memory_bytes", 0), runs=1)
+
+
+def keep_checkpoint_cost(training: Path, directory: Path) -> None:
+    """Write the costs of a finished supervised training to costs.json of a directory: checkpoints may be removed."""
+    cost = checkpoint_cost(training)
+    if cost is not None:
+        write_atomically(directory / COSTS_FILE, to_json(asdict(cost)) + b"\n")
 
 
 def peak_memory() -> int:

@@ -22,12 +22,9 @@ from text2grad.critics.servers import (
     run_session,
 )
 from text2grad.errors import ConfigError, DataError, RequestError
-from text2grad.evaluation.suite import Answer, Answered, Question as SuiteQuestion
 from text2grad.progress import note
 
 STORE = "answers.sqlite"
-USUAL_CHARS = 1_200
-"""Length of an answer in the forecast before answers are sampled."""
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -87,15 +84,6 @@ class Judge:
                 f"the first: {failures[0].detail}). Run the same command again: it requests the missing ones only",
             )
         return replies
-
-
-def usual_answers(questions: Sequence[SuiteQuestion]) -> list[Answered]:
-    """Return questions with answers of a usual length, for the forecast."""
-    found = []
-    for one in questions:
-        texts = tuple(f"{turn} {'x' * USUAL_CHARS}" for turn in range(one.turns))
-        found.append(Answered(one, Answer(one.id, 0, texts, (0,) * one.turns, ("stop",) * one.turns)))
-    return found
 
 
 def judge_of(suite: str, judge: Judge | None) -> Judge:

@@ -21,7 +21,7 @@ from typing import Any
 from text2grad.critics.servers import Prompt, Reply, ResponseFormat
 from text2grad.errors import DataError, require
 from text2grad.evaluation.intervals import Ratio
-from text2grad.evaluation.judging import fill, judge_of, usual_answers
+from text2grad.evaluation.judging import fill, judge_of
 from text2grad.evaluation.suite import (
     Answered,
     AnsweredSuite,
@@ -30,6 +30,7 @@ from text2grad.evaluation.suite import (
     Scores,
     SuiteOptions,
     digest_of_questions,
+    usual_answers,
 )
 from text2grad.evaluation.suites.length_control import GamedRows, length_controlled
 from text2grad.feedback import bad_record, json_object, read_entries

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from text2grad.critics.servers import Prompt
 from text2grad.errors import DataError
 from text2grad.evaluation.intervals import Ratio
-from text2grad.evaluation.judging import fill, judge_of, usual_answers
+from text2grad.evaluation.judging import fill, judge_of
 from text2grad.evaluation.suite import (
     Answered,
     AnsweredSuite,
@@ -28,6 +28,7 @@ from text2grad.evaluation.suite import (
     SuiteOptions,
     check_ids,
     digest_of_questions,
+    usual_answers,
 )
 from text2grad.feedback import bad_record, json_object, read_entries
 

@@ -1,7 +1,7 @@
 """Directories of runs → the cost of each phase, and minutes per step with the share of the critic (table 13).
 
 A directory stands for all runs below it. Costs come from costs.json, from metrics.jsonl of `train` and `rival` (seconds
-of each part of a step), from the checkpoints of `sft` and `reward`, and from phases.json of the quickstart.
+of each part of a step), from the checkpoints of unfinished `sft` and `reward`, and from phases.json of the quickstart.
 """
 
 import json
@@ -81,11 +81,9 @@ def _places(directory: Path) -> list[Path]:
 
 def _costs_of(place: Path) -> Iterator[PhaseCost]:
     """Yield the costs of the phases whose directory this is."""
-    if (cost := read_cost(place)) is not None:
-        yield PhaseCost(str(place), cost)
     if (training := _steps(place)) is not None:
         yield training
-    elif (cost := checkpoint_cost(place)) is not None:
+    if (cost := read_cost(place) or checkpoint_cost(place)) is not None:
         yield PhaseCost(str(place), cost)
     if (place / "phases.json").exists():
         phases = _json((place / "phases.json").read_text("utf-8"), place / "phases.json")
