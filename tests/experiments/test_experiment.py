@@ -17,6 +17,7 @@ from text2grad.experiments.experiment import RUN_SECONDS, Experiment
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.jobs import run_jobs
 from text2grad.experiments.records import read_records
+from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import read_runs
 from text2grad.experiments.results.selection import groups, missing_of_plan
 
@@ -104,6 +105,25 @@ def test_a_plan_is_run_whole_and_once(tmp_path: Path) -> None:
     assert again.amount(again.studies[0]).seconds == 0.0
     assert not list((tmp_path / "runs").rglob("trial-*"))  # what is recorded is removed
     assert not list((tmp_path / "runs").rglob("run.json"))
+
+
+def test_the_search_and_its_confirmation_have_settings_of_their_own(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", 'trials = 3\nconfirm_seeds = [101]\ntune_settings = ["run.steps=2"]', 1)
+    finish(experiment(tmp_path, study))
+    steps = {
+        purpose: {
+            one["settings"].get("run.steps", 3)
+            for one in read_records(tmp_path / "records")
+            if one["purpose"] == purpose
+        }
+        for purpose in ("tuning", "evaluation")
+    }
+    assert steps == {"tuning": {2}, "evaluation": {3}}
+    assert experiment(tmp_path, study).jobs() == {}
+    pages = result_pages(read_runs(tmp_path / "records"), draw=False)
+    assert "Trials had 2 steps, evaluations the recipe's." in pages["comparison.md"].decode()
+    with pytest.raises(ConfigError, match='has no key "stps"'):
+        experiment(tmp_path, study.replace("run.steps=2", "run.stps=2"))
 
 
 def test_an_evaluation_has_the_best_settings_of_the_search(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ class Experiment:
         key = (study.name, study.task, study.critic, method)
         if key not in self.tunings:
             length, faults = study.tuned_at
-            shared = _shared(study, length, faults, study.tune_seed, study.tune_eval_seed)
+            shared = _shared_by_trials(study, study.tune_seed)
             models = self._models(study, length, faults, study.tune_seed)
             of_method = self._of_method(study, method, models)
             tuning = Tuning(
@@ -279,7 +279,7 @@ class Experiment:
     def _confirmation_settings(self, study: Study, method: str, rank: int, seed: int) -> list[str]:
         length, faults = study.tuned_at
         models = self._models(study, length, faults, seed)
-        shared = _shared(study, length, faults, seed, study.tune_eval_seed)
+        shared = _shared_by_trials(study, seed)
         trial = self.tuning(study, method).ranked()[rank]
         return [*shared, *self._of_method(study, method, models), *as_overrides(trial.settings)]
 
@@ -491,6 +491,13 @@ class Experiment:
 def _shared(study: Study, length: int, faults: float, seed: int, eval_seed: int) -> list[str]:
     """Return the settings that all methods of a run share, each as "section.key=value"."""
     return [*study.at(length=length, faults=faults), f"run.seed={seed}", f"data.eval_seed={eval_seed}"]
+
+
+def _shared_by_trials(study: Study, seed: int) -> list[str]:
+    """Return the settings that all trials share, and all runs that confirm them."""
+    length, faults = study.tuned_at
+    seeds = [f"run.seed={seed}", f"data.eval_seed={study.tune_eval_seed}"]
+    return [*study.at_tuning(length=length, faults=faults), *seeds]
 
 
 def _value(record: Record) -> float | None:

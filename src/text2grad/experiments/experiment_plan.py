@@ -89,6 +89,8 @@ class Study(_Strict):
     """Seed of the tuning's models and runs, and of the search."""
     tune_eval_seed: Seed = 1
     """data.eval_seed of the tuning."""
+    tune_settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Settings of the tuning's runs over those of all runs, such as fewer steps: run.steps=8."""
     settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Settings of all runs, each as "section.key=value"."""
 
@@ -146,6 +148,10 @@ class Study(_Strict):
         longer = [f"{self.length_setting}={length}"] if length else []
         longer += self.with_length.get(str(length), ())
         return [*self.settings, *longer, *([f"data.faults={faults}"] if faults != 1.0 else [])]
+
+    def at_tuning(self, *, length: int, faults: float) -> list[str]:
+        """Return the settings of the tuning's runs, each as "section.key=value"."""
+        return [*self.at(length=length, faults=faults), *self.tune_settings]
 
 
 class Plan(_Strict):
@@ -221,6 +227,8 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
             )
             _refuse_no_items(made)
             check_response_limit(made)
+    length, faults = study.tuned_at
+    _refuse_no_items(load_recipe(path.parent / study.recipe, study.at_tuning(length=length, faults=faults)))
 
 
 def _refuse_no_items(recipe: Recipe) -> None:

@@ -344,11 +344,24 @@ def _tuning_tables(group: Group) -> str:
         "that are not named are the recipe's.",
         table(columns, rows),
     ]
+    if shorter := _steps_of_trials(group):
+        parts.append(shorter)
     if untuned:
         parts.append(f"Not tuned by themselves: {'; '.join(untuned)}.")
     all_trials = table(["method", "trial", f"{metric} on tuning items", "searched settings"], trials)
     parts.append(folded(f"All {len(trials)} trials", all_trials))
     return "\n\n".join(parts)
+
+
+def _steps_of_trials(group: Group) -> str:
+    """Return how many steps trials had, if fewer than the evaluations; else ""."""
+    asked = "run.steps"
+    trials = {one.settings.get(asked) for of_method in group.tuning.trials.values() for one in of_method}
+    runs = {run.settings.get(asked) for of_method in group.runs.values() for run in of_method.values()}
+    if trials == runs or len(trials) > 1 or len(runs) > 1:
+        return ""
+    few, all_steps = (next(iter(one)) or "the recipe's" for one in (trials, runs))
+    return f"Trials had {few} steps, evaluations {all_steps}."
 
 
 def _outcome(trial: Trial) -> str:
