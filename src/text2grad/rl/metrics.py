@@ -4,6 +4,9 @@ reward/per_response      mean Σ_t r_t before the KL term
 delta/positive_share     share of tokens with δ > 0;  likewise negative_share, labelled_share
 kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
 critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
+seconds/PART             wall time of a part of the step;  tokens/prompt, tokens/generated: of the rollouts;
+                         tokens/critic_prompt, tokens/critic_generated: of a critic that counts them
+memory/peak_bytes        most memory of the process, or of tensors on an accelerator, which also has memory/PART
 length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
