@@ -2,7 +2,7 @@
 
 May import: `errors`, `types`, `files`, `progress`, `sandbox`, `config`, `feedback`, `align`, `models`, `critics`,
 `reward_models`, `rl`,
-`tasks`, `experiments`.
+`tasks`, `experiments`, `studio`.
 """
 
 import lazy_loader

@@ -19,6 +19,7 @@ MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
     "annotate": ("openai", "aiohttp", "tenacity"),
     "tune": ("optuna",),
+    "studio": ("starlette", "uvicorn", "regex"),
 }
 """Modules of an extra that its commands load."""
 
@@ -26,6 +27,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "annotate": ("annotate",),
     "win-rate": ("annotate",),
     **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
+    "studio": ("studio",),
     **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
 }
 """Extras without which a command cannot begin, where they differ from [train]; others are named where they are used."""
@@ -35,6 +37,7 @@ ABOUT = {
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU and the agreement of raters",
     "tune": "search of settings, and experiments by a plan",
+    "studio": "text2grad studio; teaching also needs [train]",
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',
     "prose": "ProseCritic, a critic of style",

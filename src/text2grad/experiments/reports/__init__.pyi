@@ -5,6 +5,6 @@ from .align_report import (
     write_reports as write_reports,
 )
 from .annotation_tables import Prices as Prices, as_text as as_text
-from .html import Table as Table
+from .html import Table as Table, rollouts_page as rollouts_page
 from .run_report import read_run as read_run, write_report as write_report
 from .terminal import plain as plain, print_critique as print_critique, print_figures as print_figures
