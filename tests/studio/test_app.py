@@ -1,6 +1,8 @@
 """The server: who may ask, what it answers, and that texts and paths of a request reach nothing else."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,22 @@ def test_teaching_without_a_policy_or_marks_says_the_way_out(tmp_path: Path) -> 
     assert "mark a word" in client.post("/api/teach", json={}).json()["error"]
     marked(client)
     assert "--model PATH" in client.post("/api/teach", json={}).json()["error"]
+
+
+def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    recipe = {"recipe": {"model": {"path": "models/base"}, "rollout": {"temperature": 0.5}}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(recipe))
+    (tmp_path / "run" / "checkpoints" / "step-000002" / "policy").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "step-000010" / "policy").mkdir(parents=True)
+    code = (
+        "import sys, pathlib, text2grad.studio.app, text2grad.studio.server as server\n"
+        f"found = server.policy_of(server.open_sources([pathlib.Path({str(tmp_path / 'run')!r})]), None)\n"
+        "print(found['path'][-25:], found['sampling']['temperature'])\n"
+        "print([m for m in ('torch', 'transformers', 'matplotlib', 'numpy') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["points/step-000010/policy 0.5", "[]"]
 
 
 def test_a_run_that_grows_is_seen(tmp_path: Path) -> None:

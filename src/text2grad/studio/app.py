@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -118,6 +119,7 @@ def _reading(session: Session, get: Callable[..., Route]) -> list[Route]:
         get("runs/{run:int}/prompt/{number:int}", lambda r: session.same_prompt(run(r), r.path_params["number"])),
         get("runs/{run:int}/curves", lambda r: session.curves(run(r))),
         get("marks", lambda r: session.marked(rater(r))),
+        get("agreement", lambda r: session.agreement()),
         get("marks/{item}", lambda r: session.item(rater(r), r.path_params["item"])),
         get("versions/{number:int}", lambda r: session.versions.version(r.path_params["number"])),
     ]
@@ -246,7 +248,8 @@ class Guard:
             and request.url.path == "/"
             and secrets.compare_digest(given.encode(), self.token.encode())
         ):
-            answer = RedirectResponse("/", 303)
+            rater = request.query_params.get("rater")
+            answer = RedirectResponse(f"/?rater={quote(rater)}" if rater else "/", 303)
             answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
             return answer
         known = request.cookies.get(self.cookie, "")

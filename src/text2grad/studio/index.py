@@ -59,10 +59,15 @@ ORDERS = {
     "reward-high": "reward DESC, id",
     "advantage": "peak DESC, id",
     "kl": "kl DESC, id",
+    "uncertain": "(unmatched > 0) + (status NOT IN ('ok', '')) + (positive > 0 AND negative > 0) DESC, peak DESC, id",
     "longest": "tokens DESC, id",
     "shortest": "tokens, id",
 }
-"""Name of an order → SQL. "advantage" is the largest |A_t| of a response."""
+"""Name of an order → SQL.
+
+"advantage" is the largest |A_t| of a response. "uncertain" begins where a person's word says most: critiques whose
+quotes were not found, that were repaired, or that praise and blame; then the largest |A_t|.
+"""
 
 LABELS = {
     "positive": "positive > 0",
@@ -86,6 +91,7 @@ class Filter:
         regex: matches somewhere in the response.
         prompt: number of a prompt.
         items: the responses with these digests (for "marked by me").
+        without: no responses with these digests (for "not done by me").
         order: a key of `ORDERS`.
     """
 
@@ -99,6 +105,7 @@ class Filter:
     regex: str = ""
     prompt: int | None = None
     items: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
     order: str = "newest"
 
 
@@ -443,6 +450,8 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
         add(*_text_condition(wanted.text))
     if wanted.items is not None:
         add("item IN (SELECT value FROM json_each(?))", json.dumps(wanted.items))
+    if wanted.without:
+        add("item NOT IN (SELECT value FROM json_each(?))", json.dumps(wanted.without))
     return (f"WHERE {' AND '.join(parts)}" if parts else ""), values
 
 

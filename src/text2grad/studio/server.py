@@ -1,5 +1,6 @@
 """Start the studio: check what can be checked, listen on the loopback address, and serve until Ctrl-C."""
 
+import json
 import os
 import secrets
 import socket
@@ -8,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import recipe_of_run
+from text2grad.config import make_recipe
 from text2grad.errors import ConfigError, DataError, Text2GradError, require
+from text2grad.progress import note
 from text2grad.studio.session import Session
 from text2grad.studio.sources import Source, open_sources
 from text2grad.studio.versions import Versions
@@ -79,12 +81,14 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
     path = model
     for run in runs[:1]:
         try:
-            recipe = recipe_of_run(run.path)
-        except Text2GradError:
+            found = json.loads((run.path / "run.json").read_bytes())  # `recipe_of_run` would load torch
+            recipe = make_recipe(found["recipe"], where=str(run.path / "run.json"), warn=False)
+        except (ValueError, LookupError, TypeError, Text2GradError) as error:
+            note(f"{run.path}/run.json cannot be read ({error}); lessons need --model PATH", warning=True)
             continue
         sampling = {name: getattr(recipe.rollout, name) for name in DEFAULT_SAMPLING}
-        found = sorted((run.path / "checkpoints").glob("step-*/policy"), key=_step_of)
-        path = path or (str(found[-1]) if found else recipe.model.path or None)
+        policies = sorted((run.path / "checkpoints").glob("step-*/policy"), key=_step_of)
+        path = path or (str(policies[-1]) if policies else recipe.model.path or None)
     return None if path is None else {"path": path, "sampling": sampling}
 
 
@@ -123,6 +127,7 @@ def _listening(port: int) -> socket.socket:
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind(("127.0.0.1", port))
+        opened.listen(128)  # now: a browser that is quicker than the server waits
     except OSError as error:
         opened.close()
         raise ConfigError(f"cannot listen on port {port}: {error.strerror}; choose another with --port N") from error

@@ -14,6 +14,7 @@ from typing import Any
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation
 from text2grad.progress import note
+from text2grad.studio.agreement import agreement, finished
 from text2grad.studio.index import Filter, RunIndex, item_of
 from text2grad.studio.marks import Marked, MarkStore
 from text2grad.studio.sources import Source
@@ -81,8 +82,8 @@ class Session:
         Args:
             run: number of the source.
             wanted: conditions and order.
-            marked: "mine", "done" or "open" for the responses that the rater marked, finished, or has not touched;
-                "queue" for responses of which a person's word is worth most; "" for all.
+            marked: "mine" or "done" for the responses that the rater marked or finished, "open" for those that the
+                rater has neither finished nor skipped; "" for all.
             rater: the person.
             start: first place in the order.
             count: places, at most `PAGE_ROWS`.
@@ -91,6 +92,8 @@ class Session:
         if marked in ("mine", "done"):
             items = [one.item for one in mine.values() if (one.state == "done" if marked == "done" else not one.empty)]
             wanted = replace(wanted, items=tuple(sorted(items)))
+        elif marked == "open":
+            wanted = replace(wanted, without=tuple(sorted(one.item for one in mine.values() if one.state)))
         found = index.find(wanted)
         ids = found.ids
         rows = index.rows(ids[start : start + min(count, PAGE_ROWS)])
@@ -167,16 +170,21 @@ class Session:
         return {
             "items": [
                 {**one.as_json(), "prompt": one.opened["prompt"], "response": one.opened["response"]}
-                | {"run": one.opened["run"], "place": one.opened["place"]}
+                | {"run": one.opened["run"], "place": one.opened["place"], "ids": one.opened["ids"]}
                 for one in found
                 if one.events and one.opened
             ]
         }
 
-    def annotations(self, rater: str, *, done: bool = False) -> list[Annotation]:
-        """Return the marks of a rater as annotations; `done` leaves out unfinished ones."""
+    def agreement(self) -> dict[str, Any]:
+        """Return how far the raters agree on responses that two of them finished."""
+        raters = self.marks.raters()
+        return {"pairs": agreement({rater: finished(self.marks.events(rater)) for rater in raters})}
+
+    def annotations(self, rater: str) -> list[Annotation]:
+        """Return the marks of a rater as annotations; skipped responses are left out."""
         found = self.marks.marked(rater).values()
-        return [one.annotation() for one in found if not one.empty and (one.state == "done" or not done)]
+        return [one.annotation() for one in found if one.state == "done" or not (one.empty or one.state)]
 
     def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
         """Return marked responses with their token ids, for a lesson.

@@ -2,17 +2,22 @@
 
 import { line, shown, visible } from "./tokens.js";
 import { get } from "./api.js";
-import { Marks } from "./marks.js";
+import { Marks, newId } from "./marks.js";
 import { NAMES, ResponseView } from "./response.js";
 
 const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
 
-/** A button; `key` is shown beside its name. */
-export const button = (text, act, { key = "", name = "", label = "" } = {}) => {
+/** A button; `key` is shown beside its name, `about` is for screen readers, behind the name. */
+export const button = (text, act, { key = "", name = "", about = "" } = {}) => {
   const element = line("button", text, name);
   element.type = "button";
-  if (key) element.append(line("kbd", key));
-  if (label) element.setAttribute("aria-label", label);
+  if (about) element.append(line("span", about, "sr"));
+  if (key) {
+    const sign = line("kbd", key);
+    sign.setAttribute("aria-hidden", "true");
+    element.append(sign);
+    element.setAttribute("aria-keyshortcuts", key === "⌫" ? "Backspace" : key);
+  }
   element.addEventListener("click", act);
   return element;
 };
@@ -237,7 +242,7 @@ export class Detail {
       row.append(
         button(one.label === "positive" ? "→ poor" : "→ good", () => this.marks.act({ op: "span", ...one,
           label: one.label === "positive" ? "negative" : "positive" }), { name: "quiet" }),
-        button("×", () => this.marks.act({ op: "unspan", id: one.id }), { name: "quiet", label: `Remove the mark on ${quote}` }),
+        button("×", () => this.marks.act({ op: "unspan", id: one.id }), { name: "quiet", about: `remove the mark on ${quote}` }),
       );
     }
     item.append(head, row);
@@ -296,6 +301,7 @@ export class Detail {
     for (const words of (critique.feedback || "").split("\n")) quote.append(line("p", words));
     parts.push(quote);
     const list = line("ol", "", "spans suggestions");
+    let keyed = false;
     for (const one of this.view.suggestions()) {
       const verdict = this.marks.suggestions[one.id] || "";
       const item = line("li", "", one.label === "positive" ? "is-good" : "is-poor");
@@ -305,17 +311,24 @@ export class Detail {
       item.append(head);
       if (verdict) head.append(line("small", ` ${verdict}`));
       else if (!this.context.readOnly()) {
-        const row = line("div", "", "row");
+        const row = line("span", "", "verdicts");
+        const [accept, reject] = keyed ? ["", ""] : ["a", "x"];
+        keyed = true;
         row.append(
-          button("Accept", () => this.marks.add(one.start, one.end, one.label, one.id), { key: "a", name: "quiet" }),
-          button("Mend", () => this.mend(one), { name: "quiet" }),
-          button("Reject", () => this.marks.act({ op: "suggestion", id: one.id, value: "rejected" }), { key: "x", name: "quiet" }),
+          button("Accept", () => this.accept([one]), { key: accept, name: "quiet", about: words }),
+          button("Mend", () => this.mend(one), { name: "quiet", about: words }),
+          button("Reject", () => this.marks.act({ op: "suggestion", id: one.id, value: "rejected" }),
+            { key: reject, name: "quiet", about: words }),
         );
         item.append(row);
       }
       list.append(item);
     }
     if (list.children.length) parts.push(list);
+    const open = this.view.openSuggestions();
+    if (open.length > 1 && !this.context.readOnly()) {
+      parts.push(button(`Accept all ${open.length}`, () => this.accept(open), { key: "A", name: "quiet" }));
+    }
     const missing = critique.unmatched || [];
     if (missing.length) {
       const gone = line("ul", "", "missing");
@@ -338,10 +351,19 @@ export class Detail {
     this.announce.textContent = "Select the right words, then choose Mend again";
   }
 
+  /** Take over suggestions as marks, in one act. */
+  accept(suggestions) {
+    if (!suggestions.length || this.context.readOnly()) return;
+    this.marks.act(...suggestions.flatMap(({ id, start, end, label }) => [
+      { op: "span", id: newId(), start, end, label, note: "", from: id },
+      { op: "suggestion", id, value: "accepted" },
+    ]));
+  }
+
   judgeNext(accept) {
     const [one] = this.view.openSuggestions();
     if (!one || this.context.readOnly()) return;
-    if (accept) this.marks.add(one.start, one.end, one.label, one.id);
+    if (accept) this.accept([one]);
     else this.marks.act({ op: "suggestion", id: one.id, value: "rejected" });
   }
 
@@ -390,7 +412,7 @@ export class Detail {
       p: () => startMark("positive"), "+": () => startMark("positive"),
       Backspace: () => this.remove(), Delete: () => this.remove(),
       u: () => this.marks.undo(), r: () => this.marks.redo(),
-      a: () => this.judgeNext(true), x: () => this.judgeNext(false),
+      a: () => this.judgeNext(true), A: () => this.accept(this.view.openSuggestions()), x: () => this.judgeNext(false),
       d: () => this.finish("done"), s: () => this.finish("skipped"),
       c: () => this.fields.get("critique").focus(),
       e: () => this.noteOfLast(),

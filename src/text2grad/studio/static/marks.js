@@ -5,11 +5,15 @@ import { post } from "./api.js";
 const PENDING = "text2grad-pending-";
 const RETRY_MS = 2000;
 
+/** A name for a span that no other tab can choose. */
+export const newId = () => crypto.randomUUID().replaceAll("-", "").slice(0, 16);
+
 /** Operations on their way to the server; they wait in the browser's storage until they are saved. */
 export class Outbox {
   constructor(onState) {
     this.onState = onState;
     this.tab = null;
+    this.opened = new Set();
     this.queue = [];
     this.sending = false;
     this.key = PENDING + crypto.randomUUID();
@@ -83,7 +87,6 @@ export class Marks {
     this.suggestions = {};
     this.undone = [];
     this.done = [];
-    this.opened = saved.history.length > 0;
     for (const event of saved.history) this.done.push([this.take(event)]);
     this.others = saved.others;
   }
@@ -126,8 +129,9 @@ export class Marks {
   make(events) {
     const inverse = events.map(event => this.take(event)).reverse();
     const { item, prompt, response, ids = null, source = "", place = null } = this.record;
-    const first = this.opened ? [] : [{ op: "open", prompt, response, ids, run: source, place }];
-    this.opened = true;
+    const known = this.outbox.opened.has(item + this.rater); // each tab's file holds the text itself
+    const first = known ? [] : [{ op: "open", prompt, response, ids, run: source, place }];
+    this.outbox.opened.add(item + this.rater);
     this.outbox.add(this.rater, [...first, ...events.map(event => ({ ...event, item }))]);
     return inverse;
   }
@@ -149,7 +153,7 @@ export class Marks {
   }
 
   add(start, end, label, from = "", note = "") {
-    const id = crypto.randomUUID().replaceAll("-", "").slice(0, 16);
+    const id = newId();
     const accepted = from ? [{ op: "suggestion", id: from, value: "accepted" }] : [];
     this.act({ op: "span", id, start, end, label, note, from }, ...accepted);
     return id;

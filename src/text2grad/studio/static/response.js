@@ -8,6 +8,7 @@ import { colourOf, fillTip, placeTip, strongest, visible, wide } from "./tokens.
 export const NAMES = {
   delta: "δ", reward: "reward", kl: "KL", value: "value", advantage: "advantage", change: "Δ log p", logp: "log p",
 };
+const DOUBLE_MS = 400;
 const HINTS = "asdfghjklqwertyuiopzxcvbnm";
 
 const segmenter = kind => new Intl.Segmenter(undefined, { granularity: kind });
@@ -191,12 +192,11 @@ export class ResponseView {
     const { root } = this;
     let from = null;
     let moved = false;
-    let clicks = 0;
+    let last = { at: 0, place: -1 }; // of clicks; the browser's own count is lost when the text is drawn anew
     root.addEventListener("pointerdown", event => {
       if (event.button !== 0 || this.readOnly) return;
       from = this.characterAt(event.clientX, event.clientY);
       moved = false;
-      clicks = event.detail;
     });
     root.addEventListener("pointermove", event => {
       if (from === null) return this.hover(event);
@@ -219,14 +219,12 @@ export class ResponseView {
         this.select(start, end);
         return;
       }
-      const [start, end] = this.snapped(place, place);
+      const again = event.timeStamp - last.at < DOUBLE_MS && nearest(this.words, place) === nearest(this.words, last.place);
+      last = { at: again ? 0 : event.timeStamp, place };
+      const [start, end] = this.snapped(place, place, { sentence: again });
       this.cursor = this.anchor = nearest(this.words, start);
       this.select(start, end);
       this.holdToken(event.target);
-    });
-    root.addEventListener("dblclick", event => {
-      const place = this.characterAt(event.clientX, event.clientY);
-      if (place !== null && !this.readOnly) this.select(...this.snapped(place, place, { sentence: true }));
     });
     root.addEventListener("pointercancel", () => { from = null; });
     root.addEventListener("pointerleave", () => { if (from === null) this.hideTip(); });

@@ -20,7 +20,7 @@ const KEYS = [
 ];
 
 const $ = id => document.getElementById(id);
-const state = { run: 0, runs: [], rater: "", readOnly: false, view: "read", generation: -1, total: 0 };
+const state = { run: 0, runs: [], rater: new URLSearchParams(location.search).get("rater") || "", readOnly: false, view: "read", generation: -1, total: 0 };
 
 const saved = $("saved");
 const outbox = new Outbox((waiting, problem) => {
@@ -52,9 +52,22 @@ const teach = new Teach($("detail"), {
 
 const filters = () => Object.fromEntries(new FormData($("filters")));
 
+/** A page of the rater's marks of all runs, the last first; the search words filter them. */
+const myMarks = async (start, count) => {
+  const words = filters().text.toLowerCase();
+  const found = (await get("marks", { rater: state.rater })).items
+    .filter(one => `${one.prompt}\n${one.response}\n${one.critique}`.toLowerCase().includes(words));
+  const rows = found.map(one => ({
+    ...one, step: one.place ? one.place[0] : null, reward: null, positive: 0, negative: 0, status: "",
+    marks: one.spans.length, words: Boolean(one.critique), kept: one,
+  }));
+  return { total: rows.length, rows: rows.slice(start, start + count) };
+};
+
 const list = new VirtualList($("list"), {
   fetchPage: async (start, count) => {
-    const found = await get(`runs/${state.run}/rollouts`, { ...filters(), ...(state.view === "mine" ? { marked: "mine" } : {}), rater: state.rater, start, count })
+    const found = await (state.view === "mine" ? myMarks(start, count)
+      : get(`runs/${state.run}/rollouts`, { ...filters(), rater: state.rater, start, count }))
       .catch(error => { $("count").textContent = error.message; $("count").classList.add("problem"); return null; });
     if (!found) return null;
     state.total = found.total;
@@ -82,8 +95,11 @@ const placeOf = record => record.place ? `${record.place[0] ?? "-"}.${record.pla
 
 const show = async record => {
   $("tip").hidden = true;
-  state.view = state.view === "teach" ? "read" : state.view;
-  pressView();
+  if (state.view === "teach") {
+    state.view = "read";
+    pressView();
+    list.refresh({ keep: true });
+  }
   await detail.open(record);
   document.body.classList.add("shows-detail");
   const place = placeOf(record);
@@ -94,6 +110,17 @@ let turn = 0;
 const openRow = async row => {
   turn += 1;
   const mine = turn;
+  if (row.kept) {
+    const { prompt, response, run, place, item, ids } = row.kept;
+    const number = state.runs.findIndex(one => one.name === run);
+    let record = null;
+    if (number >= 0 && place) {
+      record = await get(`runs/${number}/places/${place[0] ?? "-"}.${place[1]}`).catch(() => null);
+      if (record && record.item !== item) record = null; // the run was made anew: the marks keep their own text
+    }
+    if (mine === turn) await show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
+    return;
+  }
   const record = await get(`runs/${state.run}/rollouts/${row.id}`).catch(error => { $("count").textContent = error.message; });
   if (record && mine === turn) await show(record);
 };
@@ -117,7 +144,45 @@ const setView = async view => {
   document.body.classList.remove("shows-detail");
   detail.empty();
   detail.record = null;
+  if (view === "mine") await showSummary();
   await list.refresh();
+};
+
+/** My marks: how many, how far raters agree, and files to take away. */
+const showSummary = async () => {
+  const { pairs } = await get("agreement");
+  const links = line("p", "", "row");
+  for (const [form, words] of [["annotations.jsonl", "Download as annotations (JSONL)"], ["marks.html", "Download as one page (HTML)"]]) {
+    const link = line("a", words);
+    link.href = `/api/export/${form}?rater=${encodeURIComponent(state.rater)}`;
+    links.append(link);
+  }
+  const parts = [line("h2", `Marks of ${state.rater}`),
+    line("p", "text2grad align, text2grad reward and text2grad export read the annotations; the page needs no server.", "how"), links];
+  if (pairs.length) {
+    const table = document.createElement("table");
+    const head = line("tr");
+    for (const name of ["raters", "both finished", "words", "same label", "F1 of marked words", "Krippendorff's α"]) {
+      const cell = line("th", name);
+      cell.scope = "col";
+      head.append(cell);
+    }
+    table.append(head);
+    for (const one of pairs) {
+      const row = line("tr");
+      row.append(line("td", one.raters.join(", ")), line("td", one.both), line("td", one.words));
+      for (const value of [one.same, one.f1, one.alpha]) row.append(line("td", shown(value)));
+      table.append(row);
+    }
+    const frame = line("div", "", "table");
+    frame.append(table);
+    parts.push(line("h3", "Agreement on responses that two raters finished, neither seeing the other's marks"), frame);
+  } else {
+    parts.push(line("p", "Agreement appears here when two raters have finished the same response.", "how"));
+  }
+  const box = line("div", "", "summary");
+  box.append(...parts);
+  $("detail").replaceChildren(box);
 };
 
 const countActive = () => {
@@ -215,13 +280,7 @@ const showHelp = () => {
   rater.addEventListener("change", () => { state.rater = rater.value.trim() || state.rater; refresh(); });
   const label = line("label", "Rater ");
   label.append(rater);
-  const links = line("p", "", "row");
-  for (const [form, words] of [["annotations.jsonl", "Download marks (JSONL)"], ["marks.html", "Download marks (one page)"]]) {
-    const link = line("a", words);
-    link.href = `/api/export/${form}?rater=${encodeURIComponent(state.rater)}`;
-    links.append(link);
-  }
-  box.replaceChildren(title, keys, label, links, button("Close", () => box.close()));
+  box.replaceChildren(title, keys, label, button("Close", () => box.close()));
   box.showModal();
 };
 

@@ -112,7 +112,7 @@ export class Teach {
     table.append(head);
     for (const one of [...this.teaching.versions].reverse()) {
       const row = line("tr");
-      const link = button(`version ${one.version}`, () => this.showChanges(one.version), { name: "quiet", label: `Show the tokens of version ${one.version}` });
+      const link = button(`version ${one.version}`, () => this.showChanges(one.version), { name: "quiet", about: "show its tokens" });
       const first = line("td");
       first.append(link);
       row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", `${one.responses} · ${one.spans} spans`), line("td", one.rounds));
