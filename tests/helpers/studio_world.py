@@ -58,7 +58,9 @@ def append(directory: Path, records: list[dict[str, Any]], name: str = "00000") 
 
 def session(store: Path, *paths: Path, read_only: bool = False, policy: dict[str, Any] | None = None) -> Session:
     """Return a session whose indices are up to date."""
-    made = Session(open_sources(paths), store, rater="ann", read_only=read_only, versions=Versions(store, policy))
+    made = Session(
+        open_sources(paths, store), store, rater="ann", read_only=read_only, versions=Versions(store, policy)
+    )
     for index in made.indices:
         index.update()
     return made

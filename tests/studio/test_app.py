@@ -102,7 +102,7 @@ def test_a_page_of_responses_and_a_record(tmp_path: Path) -> None:
         ("/api/runs/0/rollouts?order=id;DROP", "there is no order"),
         ("/api/runs/0/rollouts?reward_from=nan", "reward_from is a number"),
         ("/api/marks?rater=../x", "no name of a rater"),
-        ("/api/export/passwd", "exported as annotations.jsonl"),
+        ("/api/export/passwd", "exports are annotations.jsonl"),
         ("/api/runs/0/places/1.99", "no response 99 of step 1"),
     ],
 )
@@ -135,6 +135,10 @@ def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     page = client.get("/api/export/marks.html")
     assert 'data-v="-1">cat</span>' in page.text
     assert "attachment" in page.headers["content-disposition"]
+    one = client.get("/api/export/response.html", params={"run": 0, "number": 12}).text
+    assert "run, step 2, response 4" in one
+    assert "Marked by ann" in one
+    assert 'data-v="-1 - - - -">cat</span>' in one
     rows = client.get("/api/runs/0/rollouts", params={"marked": "mine"}).json()
     assert rows["total"] == 3  # the same texts in each of three steps
     assert {row["marks"] for row in rows["rows"]} == {1}
@@ -186,7 +190,8 @@ def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints" / "step-000010" / "policy").mkdir(parents=True)
     code = (
         "import sys, pathlib, text2grad.studio.app, text2grad.studio.server as server\n"
-        f"found = server.policy_of(server.open_sources([pathlib.Path({str(tmp_path / 'run')!r})]), None)\n"
+        f"sources = server.open_sources([pathlib.Path({str(tmp_path / 'run')!r})], pathlib.Path())\n"
+        "found = server.policy_of(sources, None)\n"
         "print(found['path'][-25:], found['sampling']['temperature'])\n"
         "print([m for m in ('torch', 'transformers', 'matplotlib', 'numpy') if m in sys.modules])"
     )

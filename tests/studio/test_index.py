@@ -12,7 +12,7 @@ from text2grad.studio.sources import open_sources
 
 
 def index_of(tmp_path: Path, run: Path) -> RunIndex:
-    made = RunIndex(open_sources([run])[0], tmp_path / "index.sqlite")
+    made = RunIndex(open_sources([run], tmp_path / "store")[0], tmp_path / "index.sqlite")
     assert made.update()
     return made
 
@@ -146,11 +146,40 @@ def test_files_of_other_projects_are_read(tmp_path: Path) -> None:
     assert index.state()["columns"] == []
 
 
+def test_completions_that_trl_logs_are_read_and_followed(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "out" / "completions").mkdir(parents=True)
+
+    def log(step: int) -> None:
+        columns = {
+            "step": [step, step],
+            "prompt": [[{"role": "user", "content": "Hello?"}]] * 2,
+            "completion": [[{"role": "assistant", "content": "Hi."}], [{"role": "assistant", "content": "No."}]],
+            "polite": [1.0, 0.25],
+            "short": [0.5, 0.5],
+            "advantage": [0.7, -0.8],
+        }
+        pq.write_table(pa.table(columns), tmp_path / "out" / "completions" / f"completions_{step:05d}.parquet")
+
+    log(5)
+    index = index_of(tmp_path, tmp_path / "out")
+    log(10)
+    index.update()
+    rows = index.rows(index.find(Filter(order="reward-high", step_from=10)).ids)
+    assert [(row["step"], row["response"], row["reward"], row["peak"]) for row in rows] == [
+        (10, "Hi.", 1.5, 0.7),
+        (10, "No.", 0.75, 0.8),
+    ]
+    record = index.record(rows[0]["id"])
+    assert (record["prompt"], record["rewards"]) == ("Hello?", {"polite": 1.0, "short": 0.5})
+    assert index.state()["rollouts"] == 4
+
+
 def test_what_holds_no_rollouts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
-        open_sources([tmp_path / "no"])
+        open_sources([tmp_path / "no"], tmp_path)
     with pytest.raises(DataError, match="holds no rollouts/"):
-        open_sources([tmp_path])
+        open_sources([tmp_path], tmp_path)
     (tmp_path / "a.csv").touch()
     with pytest.raises(DataError, match=r"is no \.jsonl file"):
-        open_sources([tmp_path / "a.csv"])
+        open_sources([tmp_path / "a.csv"], tmp_path)

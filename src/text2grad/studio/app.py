@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.files import json_lines, to_json
-from text2grad.studio.exports import page_of_marks, preferred_name
+from text2grad.studio.exports import page_of_marks, page_of_response, preferred_name
 from text2grad.studio.session import Session, filter_from
 
 Scope = MutableMapping[str, Any]
@@ -173,8 +173,11 @@ def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
             data, kind = json_lines(map(annotation_to_json, session.annotations(rater))), "application/jsonl"
         elif form == "marks.html":
             data, kind = page_of_marks(session, rater).encode(), "text/html"
+        elif form == "response.html":
+            run, number = (int(request.query_params.get(name, -1)) for name in ("run", "number"))
+            data, kind = page_of_response(session, rater, run, number).encode(), "text/html"
         else:
-            raise DataError(f"marks are exported as annotations.jsonl or marks.html, not as {form!r}")
+            raise DataError(f"exports are annotations.jsonl, marks.html and response.html, not {form!r}")
         name = preferred_name(rater, form)
         return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})
 

@@ -33,6 +33,20 @@ def page_of_marks(session: "Session", rater: str) -> str:
     return rollouts_page("Marked responses", records, intro=intro, summary=summary)
 
 
+def page_of_response(session: "Session", rater: str, run: int, number: int) -> str:
+    """Return a page of one response with all its numbers, and beside it the rater's marks on it."""
+    record = session.rollout(run, number)
+    step, row = record["place"]
+    where = f"{record['source']}, {'' if step is None else f'step {step}, '}response {row + 1}"
+    shown = {key: value for key, value in record.items() if key != "step"}
+    marked = session.marks.marked(rater).get(record["item"])
+    if marked is not None and not marked.empty:
+        critique = critique_to_json(marked.critique_of())
+        marks = {"response": record["response"], "critique": critique, "by": f"Marked by {rater}", "unit": "part"}
+        shown |= {"by": "The run", "beside": [marks | _parts(record["response"], list(marked.spans.values()))]}
+    return rollouts_page("A response", [shown], intro=where)
+
+
 def _parts(response: str, spans: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the response cut where a mark begins or ends, with 1, −1 or 0 for each part."""
     cuts = sorted({0, len(response), *(place for one in spans for place in (one["start"], one["end"]))})

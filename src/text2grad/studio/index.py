@@ -254,8 +254,11 @@ class RunIndex:
         critique = record.get("critique", {})
         feedback = _stored(str(critique.get("feedback", "")))
         labels = [span.get("label") for span in critique.get("spans", ()) if isinstance(span, dict)]
-        reward = sum(record["reward"]) if "reward" in record else record.get("reward_sum")
-        peak = max(map(abs, record["advantage"]), default=0.0) if "advantage" in record else None
+        reward = sum(record["reward"]) if "reward" in record else record.get("reward_of_response")
+        advantages = record.get(
+            "advantage", [record["advantage_of_response"]] if "advantage_of_response" in record else ()
+        )
+        peak = max(map(abs, advantages), default=None)
         values = (
             *(file, at, size, step, row, self._prompt(prompt), len(record.get("offsets", ())), reward),
             *(sum(record["kl"]) if "kl" in record else None, peak),

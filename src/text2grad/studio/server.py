@@ -49,7 +49,7 @@ def serve(
 
     from text2grad.studio.app import make_app
 
-    sources = open_sources(paths)
+    sources = open_sources(paths, store)
     token = _token(store)
     listening = _listening(port)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -2,14 +2,18 @@
 
 A run of `text2grad train` is its `rollouts/*.jsonl`. A file holds responses with or without critiques: the annotations
 of `text2grad annotate` and `text2grad import`, predictions of `text2grad evaluate-reward`, or any JSONL with "prompt"
-and "response" (or "completion", as TRL names it).
+and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with `log_completions=True` holds
+`completions/*.parquet`; each file becomes JSONL in the studio's directory when it is first seen.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.errors import DataError
+from text2grad.errors import DataError, require
+from text2grad.files import json_lines, write_files
 from text2grad.types import Example
 
 PER_TOKEN = ("delta", "reward", "value", "advantage", "kl", "logp", "logp_after", "change")
@@ -23,19 +27,32 @@ class Source(NamedTuple):
         name: shown on the page, unique in a session.
         path: as given, resolved.
         is_run: True for the directory of a run.
+        converted: where JSONL of Parquet files goes; None for a source without them.
     """
 
     name: str
     path: Path
     is_run: bool
+    converted: Path | None = None
 
     def files(self) -> list[Path]:
-        """Return the files of records that exist now, in order."""
+        """Return the files of records that exist now, in order.
+
+        Raises:
+            DataError: if a Parquet file cannot be read.
+            ConfigError: if pyarrow is missing.
+        """
+        if self.converted is not None:
+            return [_as_jsonl(path, self.converted) for path in sorted((self.path / "completions").glob("*.parquet"))]
         return sorted((self.path / "rollouts").glob("*.jsonl")) if self.is_run else [self.path]
 
 
-def open_sources(paths: Sequence[Path]) -> list[Source]:
+def open_sources(paths: Sequence[Path], store: Path) -> list[Source]:
     """Return the sources of a session, each with a name of its own.
+
+    Args:
+        paths: directories and files.
+        store: directory of the studio.
 
     Raises:
         DataError: if a path holds no rollouts.
@@ -46,7 +63,9 @@ def open_sources(paths: Sequence[Path]) -> list[Source]:
         is_run = whole.is_dir()
         if not whole.exists():
             raise DataError(f"{path} does not exist. Name the directory of a run (run.out), or a JSONL file")
-        if is_run and not (whole / "rollouts").is_dir():
+        converted = store / "converted" / sha256(str(whole).encode()).hexdigest()[:12]
+        from_trl = is_run and any((whole / "completions").glob("*.parquet"))
+        if is_run and not from_trl and not (whole / "rollouts").is_dir():
             raise DataError(
                 f"{path} holds no rollouts/: it is no directory of a run. Name the directory in run.out of `text2grad "
                 "train`, or a JSONL file of responses"
@@ -59,7 +78,7 @@ def open_sources(paths: Sequence[Path]) -> list[Source]:
         while any(one.name == name for one in found):
             number += 1
             name = f"{whole.name if is_run else whole.stem} ({number})"
-        found.append(Source(name, whole, is_run))
+        found.append(Source(name, whole, is_run and not from_trl, converted if from_trl else None))
     return found
 
 
@@ -70,15 +89,16 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: if it has no response.
     """
     one = dict(record)
-    if "response" not in one and isinstance(one.get("completion"), str):  # TRL
-        one["response"] = one.pop("completion")
+    if "response" not in one and isinstance(one.get("completion"), str | list):  # TRL
+        one["response"] = _prompt(one.pop("completion"))
     if not isinstance(one.get("response"), str):
         raise ValueError('no text under "response" or "completion"')
     one["prompt"] = _prompt(one.get("prompt"))
     if not isinstance(one.get("critique"), dict):
         one.pop("critique", None)
-    if isinstance(one.get("reward"), int | float):  # one number for the whole response
-        one["reward_sum"] = float(one.pop("reward"))
+    for name in ("reward", "advantage"):
+        if isinstance(one.get(name), int | float):  # one number for the whole response
+            one[f"{name}_of_response"] = float(one.pop(name))
     tokens = len(one["offsets"]) if isinstance(one.get("offsets"), list) else 0
     for name in PER_TOKEN:
         values = one.get(name)
@@ -87,6 +107,35 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
     if "logp" in one and "logp_after" in one:
         one["change"] = [round(b - a, 5) for a, b in zip(one["logp"], one["logp_after"], strict=True)]
     return one
+
+
+def _as_jsonl(path: Path, directory: Path) -> Path:
+    """Return the JSONL file of a Parquet file of TRL, written when it is first seen.
+
+    Columns of numbers beside "step" and "advantage" are the values of reward functions; their sum is the reward.
+    """
+    target = directory / f"{path.stem}.jsonl"
+    if target.exists():
+        return target
+    require("pyarrow", extra="train", purpose="completions that TRL logged")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"cannot read {path}: {error}; it is read again while TRL writes it") from error
+    records = []
+    for row in rows:
+        rewards = {name: row.pop(name) for name in list(row) if _is_reward(name, row[name])}
+        record = {name: row[name] for name in ("step", "prompt", "completion", "advantage") if name in row}
+        records.append({**record, "reward": sum(rewards.values()), "rewards": rewards} if rewards else record)
+    write_files(directory, {target.name: json_lines(records)})
+    return target
+
+
+def _is_reward(name: str, value: Any) -> bool:
+    return name not in ("step", "advantage") and type(value) in (int, float) and math.isfinite(value)
 
 
 def _prompt(given: Any) -> str:

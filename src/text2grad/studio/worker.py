@@ -99,6 +99,7 @@ def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
 
 def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Give a lesson and publish the version that it makes."""
+    from text2grad.models import POLICY_ADAPTER
     from text2grad.studio.teaching import Correction, lesson_from, teach
     from text2grad.types import Span
 
@@ -136,6 +137,7 @@ def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, 
             "changes": [one._asdict() for one in taught.changes],
         }
         with published(directory / f"{number:04d}") as path:
+            policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
             policy.save_pretrained(str(path))
             (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}

@@ -67,6 +67,13 @@ export class Detail {
       button("Next", () => this.context.move(1), { key: "j" }),
       button("Same prompt", () => this.samePrompt(), { key: "o" }),
     );
+    if (record.id) {
+      const share = line("a", "Share");
+      share.href = `/api/export/response.html?run=${this.context.run()}&number=${record.id}&rater=${encodeURIComponent(this.context.rater())}`;
+      share.title = "Download this response with its numbers and your marks as one page";
+      share.className = "share";
+      moves.append(share);
+    }
     head.append(moves);
 
     const prompt = line("details", "", "prompt");
@@ -133,7 +140,9 @@ export class Detail {
     for (const name of ["reward", "kl"]) {
       if (record[name]) add(`Σ ${NAMES[name]} ${shown(record[name].reduce((a, b) => a + b, 0))}`);
     }
-    if (record.reward_sum !== undefined) add(`reward ${shown(record.reward_sum)}`);
+    if (record.reward_of_response !== undefined) add(`reward ${shown(record.reward_of_response)}`);
+    for (const [name, value] of Object.entries(record.rewards || {})) add(`${name} ${shown(value)}`);
+    if (record.advantage_of_response !== undefined) add(`advantage ${shown(record.advantage_of_response)}`);
     if (record.truncated) add("cut by the length limit");
     return facts;
   }

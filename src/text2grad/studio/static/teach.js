@@ -21,6 +21,22 @@ const input = (value, attributes = {}) => {
 
 const moved = value => value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${shown(value)}`;
 
+/** Neighbouring tokens with the same δ as one span, with the mean change of their log p. */
+const spansOf = ({ offsets, delta, before, after }) => {
+  const found = [];
+  offsets.forEach(([start, end], n) => {
+    if (!delta[n]) return;
+    const last = found[found.length - 1];
+    const by = after[n] - before[n];
+    if (last && last.token === n - 1 && last.sign === Math.sign(delta[n])) {
+      Object.assign(last, { end, token: n, changes: [...last.changes, by] });
+    } else {
+      found.push({ start, end, token: n, sign: Math.sign(delta[n]), changes: [by] });
+    }
+  });
+  return found.map(({ start, end, changes }) => ({ start, end, by: changes.reduce((a, b) => a + b, 0) / changes.length }));
+};
+
 export class Teach {
   constructor(root, context) {
     this.root = root;
@@ -149,9 +165,8 @@ export class Teach {
         if (one.delta[n]) token.className += one.delta[n] > 0 ? " good" : " poor";
         text.append(token);
       });
-      const words = one.offsets.map(([start, end], n) => [chars.slice(start, end).join(""), one.delta[n], one.after[n] - one.before[n]])
-        .filter(([, delta]) => delta).map(([word, , by]) => `“${word}” ${moved(by)}`);
-      parts.push(text, line("p", `marked: ${words.join(", ")}`, "facts"));
+      const words = spansOf(one).map(({ start, end, by }) => `“${chars.slice(start, end).join("").trim()}” ${moved(by)}`);
+      parts.push(text, line("p", `mean change of the marked words, nats per token: ${words.join(", ")}`, "facts"));
     }
     this.changes.replaceChildren(...parts);
   }
