@@ -77,6 +77,12 @@ class Client:
         return json.loads(self.open(f"{self.base}/api/{path}").read())
 
 
+def cpu_seconds(process: int) -> float:
+    """Return the processor time that a process has used, which other work on the machine hardly changes."""
+    tasks = Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(path.read_text("ascii").split()[0]) for path in tasks) / 1e9
+
+
 def seconds(work: Callable[[], Any]) -> float:
     """Return how long some work takes."""
     start = time.perf_counter()
@@ -105,7 +111,9 @@ def measure(client: Client, process: int, rollouts: int, repeats: int) -> dict[s
         label, order = rng.choice(("negative", "both", "none")), rng.choice(("reward-low", "advantage", "newest", "kl"))
         return f"&step_from={low}&label={label}&order={order}&reward_from={rng.uniform(-9, 9):.3f}"
 
+    before = cpu_seconds(process)
     filters = [seconds(lambda: client.get(rows + a_filter())) for _ in range(repeats)]
+    filter_cpu = (cpu_seconds(process) - before) / repeats
     searches = [rng.choice(example), " ".join(example[4:6]), example[9][:3], "not a word", "zzzqqq", example[2] + " "]
     search = {
         text: seconds(lambda text=text: client.get(f"{rows}&text={text.replace(' ', '%20')}")) for text in searches
@@ -116,7 +124,7 @@ def measure(client: Client, process: int, rollouts: int, repeats: int) -> dict[s
         "first_view_ms": round(1000 * first, 1),
         "scroll": summary(scroll),
         "open_response": summary(opened),
-        "filters": summary(filters),
+        "filters": {**summary(filters), "server_cpu_mean_ms": round(1000 * filter_cpu, 1)},
         "search_ms": {text: round(1000 * found, 1) for text, found in search.items()},
         "memory_mb": {name: round(value, 1) for name, value in memory.items()},
     }
@@ -128,12 +136,14 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--directory", type=Path, default=Path("runs/benchmark-studio"))
+    parser.add_argument("--keep-index", action="store_true", help="use the index of an earlier measurement")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     run, store = args.directory / str(args.rollouts), args.directory / f"store-{args.rollouts}"
     if not run.exists():
         write_run(run, args.rollouts)
-    shutil.rmtree(store, ignore_errors=True)
+    if not args.keep_index:
+        shutil.rmtree(store, ignore_errors=True)
     command = [sys.executable, "-m", "text2grad.cli", "studio", str(run), "--out", str(store), "--port", "0"]
     with subprocess.Popen([*command, "--no-browser"], stdout=subprocess.PIPE, text=True) as process:
         try:

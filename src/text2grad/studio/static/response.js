@@ -142,6 +142,7 @@ export class ResponseView {
   /** Choose a range; null drops the selection. */
   select(start, end) {
     this.selection = start === null ? null : { start, end };
+    if (start === null) this.hideTip();
     this.draw();
     this.onSelect(start, end);
   }
