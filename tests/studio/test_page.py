@@ -86,6 +86,37 @@ def test_reading_shows_every_number_of_a_token_and_names_what_is_missing(browser
         expect(page.locator(".where")).to_contain_text("step 1 · response 3")
 
 
+def test_a_run_is_followed_and_the_open_response_stays_chosen(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2)
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
+        append(run, [record(2, row, response="A new text.") for row in range(3)])
+        expect(page.locator("#count")).to_have_text("11 responses", timeout=20_000)
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "3")
+        page.keyboard.press("k")
+        expect(page.locator("#response")).to_have_text("A new text.")
+        page.locator(".curve svg").first.focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("Enter")
+        expect(page.locator("#count")).to_have_text("4 responses")  # of step 1
+
+
+def test_without_a_run_a_text_of_ones_own_is_marked(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path / "store", options=("--rater", "ann")) as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(server.address)
+        page.fill("#own-response", "I went to the zoo.")
+        page.click("text=Mark it")
+        segment(page, "zoo").click()
+        page.keyboard.press("p")
+        saved(page)
+        page.click("[data-view=mine]")
+        expect(page.locator(".item .preview")).to_have_text("I went to the zoo.")
+        context.close()
+    assert spans(tmp_path / "store", "ann") == [("zoo", "positive")]
+
+
 def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, server: Served) -> None:
     with page_of(browser, server, "mouse") as page:
         drag(page, segment(page, "cat"), segment(page, "sat"), release=False)

@@ -105,7 +105,10 @@ def _reading(session: Session, get: Callable[..., Route]) -> list[Route]:
         start, count = int(query.get("start", 0)), int(query.get("count", 50))
         marked = query.get("marked", "")
         wanted = filter_from(query)
-        return session.find(run(request), wanted, marked=marked, rater=rater(request), start=start, count=count)
+        near = int(query.get("near", -1))
+        return session.find(
+            run(request), wanted, marked=marked, rater=rater(request), start=start, count=count, near=near
+        )
 
     def at_place(request: Request) -> Any:
         step, row = request.path_params["place"].split(".")

@@ -12,6 +12,7 @@ from typing import Any
 from text2grad.config import make_recipe
 from text2grad.errors import ConfigError, DataError, Text2GradError, require
 from text2grad.progress import note
+from text2grad.studio.marks import RATER
 from text2grad.studio.session import Session
 from text2grad.studio.sources import Source, open_sources
 from text2grad.studio.versions import Versions
@@ -41,7 +42,7 @@ def serve(
         on_ready: called with the address and the session when the page can be opened.
 
     Raises:
-        ConfigError: if Starlette or uvicorn is missing, or the port is taken.
+        ConfigError: if Starlette or uvicorn is missing, the port is taken, or the rater has no usable name.
         DataError: if a path holds no rollouts.
     """
     require("starlette", "uvicorn", "regex", extra="studio", purpose="text2grad studio")
@@ -49,6 +50,8 @@ def serve(
 
     from text2grad.studio.app import make_app
 
+    if not RATER.fullmatch(rater):
+        raise ConfigError(f"--rater {rater!r}: a name has letters, digits, spaces and .@_-, at most 40 characters")
     sources = open_sources(paths, store)
     token = _token(store)
     listening = _listening(port)

@@ -15,6 +15,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import Annotation
 from text2grad.progress import note
 from text2grad.studio.agreement import agreement, finished
+from text2grad.studio.evaluations import Evaluations
 from text2grad.studio.index import Filter, RunIndex, item_of
 from text2grad.studio.marks import Marked, MarkStore
 from text2grad.studio.sources import Source
@@ -44,6 +45,7 @@ class Session:
         self.marks, self.versions = MarkStore(store), versions
         self.indices = [RunIndex(one, store / "index" / f"{_name_of(one)}.sqlite") for one in sources]
         self._ended = threading.Event()
+        self._evaluations = Evaluations()
 
     def follow(self) -> None:
         """Index the sources, and go on while they grow; returns after `end`."""
@@ -76,7 +78,9 @@ class Session:
             "teaching": self.versions.state(),
         }
 
-    def find(self, run: int, wanted: Filter, *, marked: str, rater: str, start: int, count: int) -> dict[str, Any]:
+    def find(
+        self, run: int, wanted: Filter, *, marked: str, rater: str, start: int, count: int, near: int = -1
+    ) -> dict[str, Any]:
         """Return one page of the responses that meet the conditions.
 
         Args:
@@ -87,6 +91,7 @@ class Session:
             rater: the person.
             start: first place in the order.
             count: places, at most `PAGE_ROWS`.
+            near: number of a response whose place in the order is wanted, too: "at", −1 if it is not there.
         """
         index, mine = self._index(run), self.marks.marked(rater)
         if marked in ("mine", "done"):
@@ -102,7 +107,9 @@ class Session:
             row["marks"] = len(one.spans) if one else 0
             row["state"] = one.state if one else ""
             row["words"] = bool(one and one.critique.strip())
-        return {"total": len(ids), "start": start, "rows": rows, "unread": found.unread, "generation": index.generation}
+        at = ids.index(near) if near in ids else -1
+        state = {"unread": found.unread, "generation": index.generation, "at": at}
+        return {"total": len(ids), "start": start, "rows": rows, **state}
 
     def rollout(self, run: int, number: int) -> dict[str, Any]:
         """Return the record of a response."""
@@ -131,8 +138,9 @@ class Session:
         return {"prompt": text, "groups": groups}
 
     def curves(self, run: int) -> dict[str, Any]:
-        """Return the means of each step."""
-        return {"steps": self._index(run).curves()}
+        """Return the means of each step, and the run's evaluations on held-out prompts."""
+        index = self._index(run)
+        return {"steps": index.curves(), "evaluations": self._evaluations.read(index.source.path)}
 
     def save(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Save operations on marks.

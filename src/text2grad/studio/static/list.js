@@ -40,8 +40,7 @@ export class VirtualList {
   }
 
   /** Forget the rows; keep the place and show them anew. */
-  async refresh({ keep = false } = {}) {
-    const { at } = this;
+  async refresh({ keep = false, place = () => this.at } = {}) {
     if (keep) {
       this.pages.clear();
       this.asked.clear();
@@ -50,8 +49,11 @@ export class VirtualList {
       this.reset();
       this.root.scrollTop = 0;
     }
-    this.at = keep ? at : -1;
+    if (!keep) this.at = -1;
     await this.need(Math.floor(this.root.scrollTop / ROW / PAGE));
+    const at = keep ? place() : -1; // rows that came before the open one push it down, and the view follows
+    if (keep && this.at >= 0 && at >= 0 && at !== this.at) this.root.scrollTop += (at - this.at) * ROW;
+    this.at = at;
     this.draw();
   }
 

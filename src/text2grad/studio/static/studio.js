@@ -67,10 +67,11 @@ const myMarks = async (start, count) => {
 const list = new VirtualList($("list"), {
   fetchPage: async (start, count) => {
     const found = await (state.view === "mine" ? myMarks(start, count)
-      : get(`runs/${state.run}/rollouts`, { ...filters(), rater: state.rater, start, count }))
+      : get(`runs/${state.run}/rollouts`, { ...filters(), rater: state.rater, start, count, near: detail.record ? detail.record.id : "" }))
       .catch(error => { $("count").textContent = error.message; $("count").classList.add("problem"); return null; });
     if (!found) return null;
     state.total = found.total;
+    if (found.at >= 0) state.at = found.at;
     $("count").classList.remove("problem");
     const unread = found.unread ? `; the expression was too slow for ${found.unread.toLocaleString("en")} of them` : "";
     $("count").textContent = `${found.total.toLocaleString("en")} response${found.total === 1 ? "" : "s"}${unread}`;
@@ -222,7 +223,8 @@ const watch = async () => {
     const run = state.runs[state.run];
     if (run && run.generation !== state.generation) {
       state.generation = run.generation;
-      await list.refresh({ keep: list.total > 0 });
+      state.at = list.at;
+      await list.refresh({ keep: list.total > 0, place: () => state.at });
       await showCurves();
       const [done, all] = run.bytes;
       if (done < all) $("alarms").textContent = `indexing: ${Math.floor((100 * done) / all)} %`;
@@ -324,7 +326,11 @@ takeOverview(await get("studio"));
 if (state.readOnly) { saved.textContent = "read-only"; $("own").hidden = true; }
 if (state.runs.length) {
   await followAddress();
-} else {
+} else { // one's own texts only
+  document.body.classList.add("no-runs");
+  state.view = "mine";
+  pressView();
+  await list.refresh();
   ownText();
 }
 watch();
