@@ -121,6 +121,7 @@ class MarkStore:
         self.directory = directory / "marks"
         self._lock = threading.Lock()
         self._read: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
+        self._marked: dict[str, tuple[int, dict[str, Marked]]] = {}
         self._last = 0
 
     def new_tab(self) -> str:
@@ -174,9 +175,13 @@ class MarkStore:
 
     def marked(self, rater: str) -> dict[str, Marked]:
         """Return the marks of a rater by response."""
-        found: dict[str, Marked] = {}
-        for event in self.events(rater):
-            found.setdefault(event["item"], Marked(event["item"])).take(event)
+        events = self.events(rater)
+        count, found = self._marked.get(rater, (-1, {}))
+        if count != len(events):
+            found = {}
+            for event in events:
+                found.setdefault(event["item"], Marked(event["item"])).take(event)
+            self._marked[rater] = (len(events), found)
         return found
 
     def _folder(self, rater: str) -> Path:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Versions:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._work: dict[str, Any] = {"state": "idle"}
-        self._said: list[str] = []
+        self._listener: threading.Thread | None = None
 
     def state(self) -> dict[str, Any]:
         """Return the versions and the work under way."""
@@ -95,9 +96,10 @@ class Versions:
             process, self._process = self._process, None
             if self._work["state"] == "working":
                 self._work = {**self._work, "state": "stopped"}
-        if process is not None:
+            listener = self._listener
+        if process is not None and listener is not None:
             process.kill()
-            process.wait()
+            listener.join()
 
     def _started(self) -> "subprocess.Popen[bytes]":
         if self._process is None or self._process.poll() is not None:
@@ -107,12 +109,14 @@ class Versions:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-            threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+            self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
+            self._listener.start()
         return self._process
 
     def _listen(self, process: "subprocess.Popen[bytes]") -> None:
         """Take the process's messages until it ends."""
         assert process.stdout is not None
+        assert process.stdin is not None
         said: list[str] = []
         for line in process.stdout:
             try:
@@ -127,6 +131,9 @@ class Versions:
                 if process is self._process and message.get("number") == self._work.get("number"):
                     self._work = {**self._work, **message}
         code = process.wait()
+        process.stdout.close()
+        with suppress(BrokenPipeError):  # a request that nobody read
+            process.stdin.close()
         with self._lock:
             if process is self._process and self._work["state"] == "working":
                 last = "\n".join(said[-8:])
