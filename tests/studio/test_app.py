@@ -10,7 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from studio_world import append, record, session, write_run
+from text2grad.errors import ConfigError
 from text2grad.studio.app import make_app
+from text2grad.studio.index import Filter
+from text2grad.studio.server import serve
 
 PORT, TOKEN = 8321, "t" * 43
 
@@ -153,6 +156,51 @@ def test_raters_see_each_other_only_when_they_are_done(tmp_path: Path) -> None:
     marked(client, "ann")
     [other] = client.get(f"/api/marks/{item}", params={"rater": "ann"}).json()["others"]
     assert other["rater"] == "ben"
+
+
+def test_two_runs_are_read_side_by_side_on_the_same_prompts(tmp_path: Path) -> None:
+    one, two = write_run(tmp_path / "one", steps=1), write_run(tmp_path / "two", steps=2)
+    made = session(tmp_path / "store", one, two)
+    number = made.find(0, Filter(text="Prompt 2"), marked="", rater="ann", start=0, count=1)["rows"][0]["id"]
+    found = made.same_prompt(0, number)
+    assert found["prompt"] == "Prompt 2."
+    assert [(group["run"], [row["step"] for row in group["rows"]]) for group in found["groups"]] == [
+        (0, [0]),
+        (1, [0, 1]),
+    ]
+
+
+def test_the_queue_leaves_out_what_the_rater_has_finished(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    before = client.get("/api/runs/0/rollouts", params={"order": "uncertain", "marked": "open"}).json()
+    assert [row["row"] for row in before["rows"]][:3] == [2, 2, 2]  # whose quotes were not found
+    marked(client)  # prompt 3 of each of three steps
+    after = client.get("/api/runs/0/rollouts", params={"order": "uncertain", "marked": "open"}).json()
+    assert (before["total"], after["total"]) == (12, 9)
+    assert {row["row"] for row in after["rows"]} == {0, 1, 2}
+    near = client.get("/api/runs/0/rollouts", params={"near": before["rows"][0]["id"]}).json()
+    assert near["rows"][near["at"]]["id"] == before["rows"][0]["id"]
+
+
+def test_a_second_studio_on_the_same_store_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    code = (
+        "import sys, fcntl, os, pathlib\n"
+        "from text2grad.studio.server import serve\n"
+        f"store = pathlib.Path({str(tmp_path / 'store')!r})\n"
+        "store.mkdir(); lock = os.open(store / '.lock', os.O_RDWR | os.O_CREAT); fcntl.flock(lock, fcntl.LOCK_EX)\n"
+        f"serve([pathlib.Path({str(tmp_path / 'run')!r})], store, rater='ann', on_ready=print)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "another run is writing to" in found.stderr
+    assert found.returncode == 1
+
+
+@pytest.mark.parametrize("rater", ["../x", "", "-ann", "a" * 41])
+def test_a_rater_without_a_usable_name_is_refused_at_the_start(tmp_path: Path, rater: str) -> None:
+    with pytest.raises(ConfigError, match="--rater"):
+        serve([], tmp_path / "store", rater=rater, on_ready=print)
+    assert not (tmp_path / "store").exists()
 
 
 def test_read_only_saves_nothing(tmp_path: Path) -> None:

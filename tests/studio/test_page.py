@@ -177,6 +177,30 @@ def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, serv
     assert (marked.critique, marked.state) == ("Half right.", "done")
 
 
+def test_a_span_takes_at_most_six_keys_with_the_step_to_the_next_response(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "fast") as page:
+        keys, places = 0, []
+        for first, last in ((1, 1), (4, 5), (2, 2), (0, 5)):
+            places.append(page.locator(".where").inner_text())
+            page.keyboard.press("n")
+            hints = page.locator("#response .hint").all_text_contents()
+            pressed = [*hints[first], *(hints[last] if last != first else ["Enter"]), "d"]
+            for key in pressed:
+                page.keyboard.press(key)
+            assert 1 + len(pressed) <= 6
+            keys += 1 + len(pressed)
+            expect(page.locator(".where")).not_to_have_text(places[-1])
+        saved(page)
+        assert len(set(places)) == 4
+        assert keys == 22
+    assert sorted(words for words, _ in spans(server.store, "fast")) == [
+        "The cat sat on the mat",
+        "cat",
+        "sat",
+        "the mat",
+    ]
+
+
 def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Served) -> None:
     phone = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
     with page_of(browser, server, "touch", **phone) as page:
@@ -226,6 +250,22 @@ def test_nothing_is_lost_when_the_server_is_killed(browser: Any, server: Served)
         page.wait_for_selector("#response .good", state="detached")
         saved(page)
     assert spans(server.store, "crash") == [("cat", "negative")]
+
+
+def test_what_a_closed_page_could_not_save_is_saved_by_the_next(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "closed") as page:
+        server.kill()
+        segment(page, "sat").click()
+        page.keyboard.press("n")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        context = page.context
+        page.close()
+        server.start()
+        other = context.new_page()
+        other.goto(server.address)
+        saved(other)
+        other.close()
+    assert spans(server.store, "closed") == [("sat", "negative")]
 
 
 def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Served) -> None:

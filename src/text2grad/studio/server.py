@@ -11,6 +11,7 @@ from typing import Any
 
 from text2grad.config import make_recipe
 from text2grad.errors import ConfigError, DataError, Text2GradError, require
+from text2grad.files import lock_directory
 from text2grad.progress import note
 from text2grad.studio.marks import RATER
 from text2grad.studio.session import Session
@@ -42,7 +43,8 @@ def serve(
         on_ready: called with the address and the session when the page can be opened.
 
     Raises:
-        ConfigError: if Starlette or uvicorn is missing, the port is taken, or the rater has no usable name.
+        ConfigError: if Starlette or uvicorn is missing, the port is taken, the rater has no usable name, or another
+            studio uses the store.
         DataError: if a path holds no rollouts.
     """
     require("starlette", "uvicorn", "regex", extra="studio", purpose="text2grad studio")
@@ -53,6 +55,7 @@ def serve(
     if not RATER.fullmatch(rater):
         raise ConfigError(f"--rater {rater!r}: a name has letters, digits, spaces and .@_-, at most 40 characters")
     sources = open_sources(paths, store)
+    lock_directory(store)  # two servers would index the same bytes twice
     token = _token(store)
     listening = _listening(port)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
