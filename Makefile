@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup smollm2 test check slow quickstart results results-short benchmarks clean
+.PHONY: setup smollm2 test check slow verl-test quickstart results results-short benchmarks clean
 
 setup: .venv/ready
 
@@ -34,6 +34,17 @@ test: check                  ## what CI runs; says what is missing: isolations o
 slow: setup                  ## checks that take minutes each
 	$(ONE_THREAD) $(BIN)/pytest -q -m slow
 
+verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
+	$(ONE_THREAD) .venv-verl/bin/python -m pytest -q tests/verl
+
+.venv-verl/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-verl
+	.venv-verl/bin/pip install --quiet --constraint constraints.txt --editable '.[train]' pytest pytest-timeout
+	.venv-verl/bin/pip install --quiet --constraint constraints.txt ray hydra-core codetiming torchdata msgspec pyzmq \
+		orjson cachetools jsonschema pylatexenc 'tensordict==0.10.0'
+	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' TransferQueue
+	touch $@
+
 results-short: setup         ## every part of the evidence, tiny, in minutes
 	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results-short.toml --at-once 2
 	$(BIN)/text2grad results --runs runs/results-short/records --out runs/results-short/pages \
@@ -53,4 +64,4 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/shared_prompts.py --json docs/results/shared_prompts.json
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-verl .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "text2grad"
-GROUND = ("errors", "types", "files", "progress")
+GROUND = ("errors", "types", "files", "progress", "costs")
 """Modules at the top of src/text2grad; the picture shows them as one box."""
 
 ROW = 3  # boxes side by side that a phone shows in a readable size
@@ -171,7 +171,7 @@ def draw(packages: Sequence[Package]) -> str:
     width = max(_row_width(row) for row in order) + 2 * MARGIN
     centre = _centres(order, width)
     notes = {package.name: re.split(r"[;.:]", package.sentence.replace("`", ""))[0] for package in packages}
-    notes[GROUND[0]] = "exceptions, nouns, whole files, bars"
+    notes[GROUND[0]] = "exceptions, nouns, files, bars, costs"
     height = 2 * MARGIN + len(rows) * HEIGHT + (len(rows) - 1) * RISE
     parts = [_arrow(path, paths, centre) for path in paths]
     parts += [_box(name, notes[name], centre[node], node[1]) for node in centre if (name := node[0]) in graph]
@@ -198,7 +198,7 @@ def _centres(order: Sequence[Sequence[str]], total: int) -> dict[Node, float]:
 
 
 def _width(name: str) -> int:
-    return BEND if name.startswith("|") else BOX + 64 * (name == GROUND[0])
+    return BEND if name.startswith("|") else BOX + 148 * (name == GROUND[0])
 
 
 def _row_width(row: Sequence[str]) -> int:

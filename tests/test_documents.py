@@ -269,9 +269,12 @@ def data_sets(folder: Path) -> None:
 
 
 def cut_copy(source: Path, target: Path) -> None:
-    """Copy the first records of a JSON list or of a JSONL file."""
+    """Copy the first records of a JSON list or of a JSONL file; a directory is copied whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.suffix == ".json":
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=shutil.copyfile, dirs_exist_ok=True)
+        target.chmod(0o755)
+    elif source.suffix == ".json":
         target.write_text(json.dumps(json.loads(source.read_bytes())[:SHARED_RECORDS]), "utf-8")
     else:
         with source.open(encoding="utf-8") as lines:

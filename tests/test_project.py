@@ -69,9 +69,18 @@ def across_packages() -> Iterator[tuple[str, str, object]]:
 
 def test_the_top_holds_packages_and_the_ground_alone() -> None:
     files = {path.name for path in SOURCE.iterdir() if path.is_file()}
-    assert files == {"__init__.py", "__init__.pyi", "errors.py", "types.py", "files.py", "progress.py", "py.typed"}
+    assert files == {
+        "__init__.py",
+        "__init__.pyi",
+        "errors.py",
+        "types.py",
+        "files.py",
+        "progress.py",
+        "costs.py",
+        "py.typed",
+    }
     packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
-    assert packages | {"errors", "types", "files", "progress"} == set(TABLE)
+    assert packages | {"errors", "types", "files", "progress", "costs"} == set(TABLE)
 
 
 def test_the_table_has_no_circle() -> None:
@@ -137,6 +146,7 @@ def test_every_folder_of_tests_is_a_package() -> None:
     assert {path.name for path in tests.glob("test_*.py")} <= {
         "test_documents.py",
         "test_project.py",
+        "test_costs.py",
         "test_progress.py",
         "test_old_files.py",
     }

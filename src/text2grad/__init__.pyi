@@ -43,6 +43,7 @@ from .sandbox import (
     Usage as Usage,
     run_tests as run_tests,
 )
+from .trl import SpanGRPOTrainer as SpanGRPOTrainer
 from .types import Critique as Critique, Example as Example, Rollout as Rollout, Span as Span
 
 __version__: str

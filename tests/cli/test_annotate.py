@@ -19,7 +19,8 @@ from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.records import read_annotations
-from text2grad.types import Example, Span
+from text2grad.rl.judging import judging
+from text2grad.types import Example, Rollout, Span
 
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
 
@@ -221,6 +222,27 @@ def test_a_critic_on_a_server_works_where_an_event_loop_runs(server: Running, tm
         return critic([Example("[[ok]] in a loop")], ["So glad today."])[0].spans
 
     assert asyncio.run(in_a_notebook()) == SPANS
+
+
+def test_a_critic_on_a_server_judges_parts_of_a_step_in_several_threads(server: Running, tmp_path: Path) -> None:
+    critic = LLMCritic("m", base_url=server.url, api_key_env="", store=tmp_path / "critic.sqlite")
+    rollouts = [
+        Rollout(Example(f"How are you? [[ok]] {number}"), (1,), (2,), "So glad today.", False) for number in range(12)
+    ]
+    texts = [one.response for one in rollouts]
+    with judging(critic, match="exact", parts=critic.overlap) as parts:
+        assert parts is not None
+        for start in range(0, 12, 2):
+            parts.add(rollouts[start : start + 2])
+        found = parts.critiques()
+    assert critic.overlap == 4
+    assert [one.status for one in found] == ["ok"] * 12
+    read, written = critic.tokens.prompt, critic.tokens.generated
+    assert found == critic([one.example for one in rollouts], texts)  # from the store
+    assert (critic.tokens.prompt, critic.tokens.generated) == (read, written)
+    assert read > 0
+    budget = {"max_cost": 1.0, "input_price": 1.0}
+    assert LLMCritic("m", base_url=server.url, api_key_env="", **budget).overlap == 0  # counted per call
 
 
 def test_a_critic_whose_key_is_turned_away_is_an_error(server: Running, tmp_path: Path) -> None:

@@ -246,6 +246,13 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     assert main([*args, "--out", "voted", *voting]) == 0
     whose = json.loads((here / "voted" / "critic.json").read_bytes())
     assert (whose["votes"], whose["agreement"]) == (3, 0.4)
+    samples = (here / "voted" / "samples.jsonl").read_bytes()
+    assert [len(json.loads(line)["critique"]) for line in samples.splitlines() if line] == [3] * 6
+    first = json.loads((here / "voted" / "evaluation.json").read_bytes())
+    assert 0 <= first["metrics"]["auroc/negative"]["value"] <= 1
+    assert main([*args, "--out", "voted", *voting]) == 0  # from the samples on disk
+    assert (here / "voted" / "samples.jsonl").read_bytes() == samples
+    assert json.loads((here / "voted" / "evaluation.json").read_bytes()) == first
     assert '"votes": 3' in refused(capsys, *args, "--out", "voted")
     assert "votes = 3, vote_threshold = 2.0: take at least one vote, and a threshold in (0, 1]" in refused(
         capsys, *args, "--out", "never", "--votes", "3", "--vote-threshold", "2"

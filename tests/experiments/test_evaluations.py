@@ -13,8 +13,9 @@ import pytest
 from small_run import WORDS, ColourCritic, finish, tokenizer_and_model
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import CriticError, MetricError
+from text2grad.evaluation.words import distinct
 from text2grad.experiments import evaluations as module
-from text2grad.experiments.evaluations import SHOWN, distinct_pairs, main_metric
+from text2grad.experiments.evaluations import SHOWN, main_metric
 from text2grad.experiments.recipe_run import run_recipe
 from text2grad.types import Critique, Example
 
@@ -125,7 +126,7 @@ def test_the_numbers_follow_from_the_responses(run: Path) -> None:
         assert metrics["mean_tokens"] == pytest.approx(tokens / 20)
         assert metrics["truncated_share"] == pytest.approx(fmean(row["truncated"] for row in rows))
         assert metrics["kl_per_token"] == pytest.approx(sum(row["kl"] for row in rows) / tokens)
-        assert metrics["distinct_2"] == distinct_pairs(row["response"] for row in rows)
+        assert metrics["distinct_2"] == distinct((row["response"] for row in rows), 2)
         assert metrics["failure_rate"] == 0.0
     assert abs(read(run)[0]["metrics"]["kl_per_token"]) < 1e-6
     assert abs(read(run)[-1]["metrics"]["kl_per_token"]) > 1e-4
@@ -166,10 +167,10 @@ def test_records_have_all_numbers_per_token(run: Path) -> None:
 
 
 def test_distinct_pairs_by_hand() -> None:
-    assert distinct_pairs(["a b a b", "a b"]) == 2 / 4
-    assert distinct_pairs(["One, two. One two"]) == 2 / 3  # one two, two One, One two
-    assert distinct_pairs(["一二三", "二三"]) == 2 / 3  # characters are words: 一二, 二三; 二三
-    assert distinct_pairs(["word", ""]) == 0.0
+    assert distinct(["a b a b", "a b"], 2) == 2 / 4
+    assert distinct(["One, two. One two"], 2) == 2 / 3  # one two, two One, One two
+    assert distinct(["一二三", "二三"], 2) == 2 / 3  # characters are words: 一二, 二三; 二三
+    assert distinct(["word", ""], 2) == 0.0
 
 
 class Counting(ColourCritic):

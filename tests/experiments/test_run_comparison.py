@@ -13,7 +13,7 @@ from places import DATA
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import DataError
-from text2grad.experiments.critic_quality.intervals import mean_interval
+from text2grad.evaluation.intervals import mean_interval
 from text2grad.experiments.run_comparison import (
     as_json,
     compare_runs,

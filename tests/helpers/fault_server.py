@@ -44,6 +44,13 @@ what the last request was. What is judged stands between tags, or else is the la
     longer      a verdict for the longer of two texts
     undecided   a verdict for neither
     echo        a critique that repeats the request's Authorization header
+
+Prompts of public judges are known by their own marks, and answered by what the texts say:
+
+    [[rating]]  of MT-Bench: the number n of "RATE n" in the answer to judge, 5 without one, no rating for "RATE none"
+    [[A]]       of MT-Bench: the longer answer, or the one that stands first if an answer has "PLACE"
+    m or M.     of AlpacaEval: the longer output, or the one that stands first; with log-probabilities 3 : 1 if they are
+                requested and the server has them (`--no-schemas` refuses them)
 """
 
 import argparse
@@ -82,6 +89,9 @@ MALFORMED = {
 SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
 RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
 HUGE = 10_000_000
+_BEST_OUTPUT = "## Best Model Identifier"
+LOGPROBS = (-0.3, -0.3 - 1.0986122886681098, -9.0)
+"""Log-probabilities of the better output, of the other one (a third of the first), and of another word."""
 SECRET = "sk-never-to-be-seen"  # the key of whoever asks
 _FINISHED = {"length": "length", "listing": "length", "filtered": "content_filter"}
 
@@ -123,6 +133,7 @@ class Asked(NamedTuple):
     text: str
     key: str
     plain: bool
+    logprobs: bool = False
 
 
 class FaultServer:
@@ -160,7 +171,7 @@ class FaultServer:
         text = request.get("prompt") or "\n".join(message["content"] for message in request["messages"])
         self.counts[hashlib.sha256(text.encode()).hexdigest()] += 1
         count = self.counts[hashlib.sha256(text.encode()).hexdigest()]
-        if not self.schemas and {"response_format", "structured_outputs"} & request.keys():
+        if not self.schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
             _send(writer, 400, {"error": {"message": "response_format is not known here"}})
             return True
         self.active += 1
@@ -171,7 +182,7 @@ class FaultServer:
                 _send(writer, 429, {"error": {"message": "too many at once"}})
                 return True
             await asyncio.sleep(self.delay_s)
-            asked = Asked(text, key[1] if key else "", plain="prompt" in request)
+            asked = Asked(text, key[1] if key else "", "prompt" in request, bool(request.get("logprobs")))
             return await self._act(_scripted(text, count), asked, writer)
         finally:
             self.active -= 1
@@ -238,6 +249,8 @@ def _answers(step: str) -> bool:
         "401",
         "doubled",
         "echo",
+        "rating",
+        "A",
         "firstplace",
         "longer",
         "undecided",
@@ -246,7 +259,7 @@ def _answers(step: str) -> bool:
 
 def _completion(what: str, asked: Asked) -> dict[str, Any]:
     """Return a completion that answers, or half answers."""
-    text, key, plain = asked
+    text, key, plain = asked.text, asked.key, asked.plain
     found = RESPONSE.findall(text)
     words = (found[-1] if found else text.strip("\n").rpartition("\n")[2]).split()
     critique = {
@@ -259,6 +272,10 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
     if what == "echo":
         critique["textual_feedback"] += f" You sent {key}."
     content: str | None = json.dumps(critique)
+    if what in ("rating", "A"):
+        content = _judged(what, text)
+    if _BEST_OUTPUT in text:
+        content = _best_output(text)
     if what == "doubled":
         content = json.dumps(critique)[:-1] + f', "good_spans": [{json.dumps(words[-1])}]}}'
     if what == "ok" and "<second>\n" in text:
@@ -278,7 +295,11 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
     if what == "listing":  # cut within the last quote
         content = json.dumps(critique).removesuffix('"]}')
     message = {"role": "assistant", "content": content, "refusal": "I will not." if what == "refused" else None}
-    said = {"text": content} if plain else {"message": message}
+    said: dict[str, Any] = {"text": content} if plain else {"message": message}
+    if asked.logprobs:
+        tokens = [content, "m" if content == "M" else "M", "The"]
+        top = [{"token": one, "logprob": value} for one, value in zip(tokens, LOGPROBS, strict=True)]
+        said["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -296,6 +317,32 @@ def _verdict(what: str, text: str) -> str:
     )
     better = {"firstplace": "first", "undecided": "tie"}.get(what, "first" if first > second else "second")
     return json.dumps({"reasoning": "Looked at both.", "better": better})
+
+
+def _judged(what: str, text: str) -> str:
+    """Return the judgement of MT-Bench on the last turn that the prompt shows."""
+    if what == "rating":
+        answers = re.findall(
+            r"(?:Start of Assistant's Answer\]|### Assistant A:)\n(.*?)(?:\n\[The End|\n\n(?:###|<\|))", text, re.DOTALL
+        )
+        said = re.findall(r"RATE ([\w.]*\w)", answers[-1] if answers else "")
+        number = said[-1] if said else "5"
+        return "It is good." if number == "none" else f"It is good. Rating: [[{number}]]"
+    first, second = (
+        re.findall(
+            rf"(?:Start of Assistant {side}'s Answer\]|### Assistant {side}:)\n(.*?)\n(?:\[The End|\n)", text, re.DOTALL
+        )[-1]
+        for side in "AB"
+    )
+    if "PLACE" in first + second:
+        return "The first. [[A]]"
+    return f"Looked at both. [[{'C' if len(first) == len(second) else 'A' if len(first) > len(second) else 'B'}]]"
+
+
+def _best_output(text: str) -> str:
+    """Return the identifier of the better of two outputs in AlpacaEval's prompt."""
+    first, second = re.findall(r'"output": """(.*?)"""', text, re.DOTALL)
+    return "m" if "PLACE" in first + second or len(first) > len(second) else "M"
 
 
 def _send(writer: asyncio.StreamWriter, status: int, reply: Any, header: bytes = b"") -> None:

@@ -78,7 +78,7 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 def untimed(path: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("seconds/")} for line in lines]
+    return [{k: v for k, v in line.items() if not k.startswith(("seconds/", "memory/", "tokens/"))} for line in lines]
 
 
 def assert_same_run(one: Path, other: Path) -> None:

@@ -21,12 +21,14 @@ from text2grad.cli import (
     annotate,
     compare,
     doctor,
+    evaluate,
     evaluate_reward,
     experiment,
     export,
     fetch_model,
     generate,
     import_,
+    judge,
     plan,
     prepare,
     quickstart,
@@ -41,7 +43,6 @@ from text2grad.cli import (
     study,
     train,
     tune,
-    win_rate,
 )
 from text2grad.cli.log import configure_log, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, RenamedSetting, Text2GradError, is_out_of_memory
@@ -62,8 +63,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
-    critics = (reward, reward_baseline, evaluate_reward, win_rate, study, studio)
-    evidence = (compare, analyse, tune, experiment, results)
+    critics = (reward, reward_baseline, evaluate_reward, judge, study, studio)
+    evidence = (evaluate, compare, analyse, tune, experiment, results)
     for module in (
         quickstart,
         sft,

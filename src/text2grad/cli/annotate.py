@@ -1,12 +1,10 @@
 """`text2grad annotate RECIPE.toml`: a language model on a server writes critiques; each answer is paid for once."""
 
 import argparse
-import asyncio
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -19,22 +17,14 @@ from text2grad.cli.options import (
     refuse_full_directory,
     shorthands,
 )
+from text2grad.costs import metered
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
-from text2grad.progress import Progress
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.critics.servers import AnnotationResult, AnnotationSession, Budget, Item, Pace, Usage
+    from text2grad.critics.servers import AnnotationResult, Budget, Item, Usage
 
-
-class _MayFail(Protocol):
-    @property
-    def failure(self) -> object: ...
-
-
-Input = TypeVar("Input")
-Result = TypeVar("Result", bound=_MayFail)
 
 SOME_REMAIN = 3
 """Exit status if a response has no critique, or if a request that `reask` demands has failed."""
@@ -93,7 +83,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
     from text2grad.config import load_recipe
-    from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template
+    from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template, run_session
     from text2grad.experiments import annotated_examples, endpoint_values, items_of
 
     limits = {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests}
@@ -115,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
         if not args.force:
             _refuse_other_annotations(out, recipe, items)
         session = AnnotationSession(endpoint, store, annotator.annotate, spending)
-        results, usage, budget = run_session(session, items)
+        with metered(out, "annotate") as meter:
+            results, usage, budget = run_session(session, items)
+            meter.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
     _print_summary(console, out, items, results, _figures(recipe, results, usage, budget), str(args.recipe))
     return SOME_REMAIN if any(result.failure for result in results) else 0
@@ -180,35 +172,6 @@ def check_limit(limit: int | None) -> None:
     """Refuse a `--limit` below 1."""
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {limit}")
-
-
-def run_session(
-    session: "AnnotationSession[Input, Result]", items: Sequence[Input]
-) -> tuple[list[Result], "Usage", "Budget"]:
-    """Run a session and show its progress; the first Ctrl-C lets requests under way end, the second aborts them."""
-
-    async def work() -> tuple[list[Result], "Usage", "Budget"]:
-        loop = asyncio.get_running_loop()
-
-        def on_start(pace: "Pace") -> None:
-            def stop(number: signal.Signals) -> None:
-                pace.stop(f"stopped by {number.name}")
-                loop.remove_signal_handler(number)
-
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop, number)
-
-        failed = 0
-        with Progress("ask the server", len(items), unit="answer") as progress:
-
-            def on_done(result: _MayFail, _: "Usage", budget: "Budget") -> None:
-                nonlocal failed
-                failed += result.failure is not None
-                progress.advance(cost=budget.cost, failed=f"{failed:,}")
-
-            return await session.run(items, on_done, on_start)
-
-    return asyncio.run(work())
 
 
 def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequence["AnnotationResult"]) -> None:

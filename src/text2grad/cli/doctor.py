@@ -24,8 +24,7 @@ MODULES = {
 """Modules of an extra that its commands load."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
-    "annotate": ("annotate",),
-    "win-rate": ("annotate",),
+    **dict.fromkeys(("annotate", "judge", "win-rate"), ("annotate",)),
     **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
     "studio": ("studio",),
     **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
@@ -35,9 +34,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
 ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
-    "eval": "ROUGE, BLEU and the agreement of raters",
+    "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
+    "trl": "text2grad.trl.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
+    "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',
     "prose": "ProseCritic, a critic of style",

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from text2grad.cli.options import (
     print_end,
     refuse_full_directory,
 )
+from text2grad.costs import metered, tokens_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.progress import Progress
 
@@ -50,6 +51,7 @@ written to DIR:
   evaluation.png      the main rates as bars with intervals
   evaluation.html     picture, tables, and responses with coloured spans: prediction beside truth
   answers.jsonl       the critic's critiques as they were received; critic.json identifies the critic
+  samples.jsonl       instead of it with votes: every sampled critique
 
 docs/evaluate.md defines each number."""
 
@@ -178,7 +180,8 @@ def _refuse_other_annotations(args: argparse.Namespace) -> None:
 
 def _measures(args: argparse.Namespace) -> "Measures":
     """Return the measurements besides spans; their models are loaded before the critic runs."""
-    from text2grad.experiments.critic_quality import Measures, check_words, load_encoder, load_reader
+    from text2grad.evaluation import load_encoder, load_reader
+    from text2grad.experiments.critic_quality import Measures, check_words
 
     if not args.no_words:
         check_words()
@@ -189,7 +192,7 @@ def _measures(args: argparse.Namespace) -> "Measures":
 
 def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"], "Units", str, bool | None]:
     """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
-    from text2grad.experiments.critic_quality import check_identity, fingerprint, paired, predictions, read_predictions
+    from text2grad.experiments.critic_quality import check_identity, fingerprint, read_predictions
     from text2grad.feedback import load_critic
 
     if args.predictions is not None:
@@ -207,13 +210,29 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
             "files": fingerprint(Path(args.model)),
         }
     check_identity(args.out, identity)
-    answers = []
-    with Progress("run the critic", len(truth), unit="critique") as progress:
-        for answer in predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match):
-            answers.append(answer)
-            progress.advance()
     constrained = None if args.model is None else critic.constrain
-    return paired(truth, answers), units, args.model or args.critic, constrained
+    return _judged(args, critic, truth), units, args.model or args.critic, constrained
+
+
+def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list["Pair"]:
+    """Run the critic; a model with votes keeps all its sampled critiques."""
+    from text2grad.experiments.critic_quality import paired, paired_votes, predictions, sampled_predictions
+
+    votes = args.model is not None and critic.votes > 1
+    answers: Iterator[Any] = (
+        sampled_predictions(critic, truth, args.out, batch_size=args.batch_size)
+        if votes
+        else predictions(critic, truth, args.out, batch_size=args.batch_size, match=args.match)
+    )
+    found, counted = [], tokens_of(critic)
+    with metered(args.out, "evaluate-reward") as meter, Progress("run the critic", len(truth), unit="response") as bar:
+        for answer in answers:
+            found.append(answer)
+            bar.advance()
+            now = tokens_of(critic)
+            meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
+            counted = now
+    return paired_votes(truth, found, threshold=critic.vote_threshold) if votes else paired(truth, found)
 
 
 def _model(args: argparse.Namespace) -> Any:

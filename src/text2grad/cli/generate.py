@@ -48,9 +48,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
-    from text2grad.config import recipe_of_run
+    from text2grad.config import latest_checkpoint, recipe_of_run
     from text2grad.experiments import critic_of_run, judge_answers, measure_answers, sample_answers
-    from text2grad.rl import latest_checkpoint
     from text2grad.tasks import ProgramCritic
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")

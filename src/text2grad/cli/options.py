@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from text2grad.costs import COSTS_FILE
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def refuse_full_directory(directory: Path, mark: str, *, force: bool) -> None:
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory} is a file; choose another --out, a directory")
     others = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    if others and mark not in others and set(others) != {".lock"} and not force:
+    if others and mark not in others and not set(others) <= {".lock", COSTS_FILE} and not force:
         raise ConfigError(
             f"{directory} holds other files ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}); choose "
             "another --out, or add --force to write into it"

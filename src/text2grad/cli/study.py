@@ -13,12 +13,15 @@ DESCRIPTION = """\
 People rate critiques (100 critiques, three raters in the paper): is the critique correct, and are its spans correct?
 
   export   N critiques drawn at random -> sheet.csv for a spreadsheet, sheet.html to read, study.json
+           with --against: N pairs of responses (or critiques) of two files, sides hidden: 1, 2 or tie
   import   filled sheets -> percent correct, agreement, Fleiss' kappa, Krippendorff's alpha"""
 
 EPILOG = """\
 examples:
   text2grad study export runs/evaluation/predictions.jsonl --items 100 --out runs/study
   text2grad study import ann.csv ben.csv cleo.csv --out runs/study/agreement.json
+  text2grad study export ours.jsonl --against theirs.jsonl --items 50 --out runs/pairs
+  text2grad judge ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
 
 Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer. A text that
 a spreadsheet would read as a formula has an apostrophe before it. docs/evaluate.md defines the numbers."""
@@ -34,6 +37,8 @@ def add_parser(commands: Any) -> None:
     export.add_argument(
         "--items", type=int, default=100, metavar="N", help="number of critiques (default: %(default)s)"
     )
+    other = "a second file about the same prompts: raters choose the better text of each pair"
+    export.add_argument("--against", metavar="FILE", type=Path, help=other)
     export.add_argument("--seed", type=at_least(0), default=0, help="of the draw")
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the sheet")
     export.set_defaults(run=run_export)
@@ -52,21 +57,35 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if there is nothing to rate, or the directory already holds a sheet.
     """
-    from text2grad.experiments.critic_quality import draw, sheet_csv, sheet_html
     from text2grad.experiments.reports import plain
-    from text2grad.feedback import read_critique_records
-    from text2grad.files import to_json, write_files
+    from text2grad.files import write_files
 
     if args.items < 1:
         raise ConfigError(f"--items is at least 1, got {args.items}")
-    judged = list(read_critique_records(args.critiques))
-    items = draw(judged, args.items, seed=args.seed)
-    if not items:
-        raise DataError(f"{args.critiques} has no readable critique to rate. Give a file with critiques")
+    drawn, then, files = (_critiques if args.against is None else _pairs)(args)
     if (args.out / "sheet.csv").exists():
         raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
     if not (args.out / "study.json").exists():  # a sheet of text2grad is drawn again
         refuse_overwriting([args.out / "sheet.html"], force=args.force)
+    write_files(args.out, files)
+    console = Console()
+    console.print(plain(drawn), soft_wrap=True)
+    print_end(
+        console, f"{args.out}/{', '.join(files)}", note=f"each rater fills a copy of {args.out}/sheet.csv; {then}"
+    )
+    return 0
+
+
+def _critiques(args: argparse.Namespace) -> tuple[str, str, dict[str, bytes]]:
+    """Return a line about the critiques that were drawn, the next command, and the files."""
+    from text2grad.experiments.critic_quality import draw, sheet_csv, sheet_html
+    from text2grad.feedback import read_critique_records
+    from text2grad.files import to_json
+
+    judged = list(read_critique_records(args.critiques))
+    items = draw(judged, args.items, seed=args.seed)
+    if not items:
+        raise DataError(f"{args.critiques} has no readable critique to rate. Give a file with critiques")
     study = {"critiques": str(args.critiques), "seed": args.seed, "of": len(judged)}
     named = {"items": {item.id: item.judged.number for item in items}}
     files = {
@@ -74,12 +93,27 @@ def run_export(args: argparse.Namespace) -> int:
         "sheet.html": sheet_html(items, args.critiques.name).encode(),
         "sheet.csv": sheet_csv(items),
     }
-    write_files(args.out, files)
-    console = Console()
-    console.print(plain(f"{len(items):,} of {len(judged):,} critiques"), soft_wrap=True)
-    then = f"each rater fills a copy of {args.out}/sheet.csv; text2grad study import COPY1 COPY2 reads them"
-    print_end(console, f"{args.out}/{', '.join(files)}", note=then)
-    return 0
+    then = "text2grad study import COPY1 COPY2 reads them"
+    return f"{len(items):,} of {len(judged):,} critiques", then, files
+
+
+def _pairs(args: argparse.Namespace) -> tuple[str, str, dict[str, bytes]]:
+    """The same for pairs of texts; study.json does not tell the sides."""
+    from text2grad.experiments.critic_quality import draw_pairs, pairs_csv, pairs_html, read_comparisons
+    from text2grad.files import to_json
+
+    pairs = read_comparisons(args.critiques, args.against)
+    items = draw_pairs(pairs, args.items, seed=args.seed)
+    if not items:
+        raise DataError(f"{args.critiques} and {args.against} have no pair of different texts to rate")
+    study = {"first": str(args.critiques), "second": str(args.against), "of": len(pairs)}
+    files = {
+        "study.json": to_json({**study, "items": [item.id for item in items]}, indent=2) + b"\n",
+        "sheet.html": pairs_html(items).encode(),
+        "sheet.csv": pairs_csv(items),
+    }
+    then = f"text2grad judge {args.critiques} {args.against} --human COPY1 --human COPY2 --out DIR reads them"
+    return f"{len(items):,} of {len(pairs):,} pairs", then, files
 
 
 def run_import(args: argparse.Namespace) -> int:

@@ -37,8 +37,20 @@ class CriticConfig(Section):
     """Critiques sampled per response, which vote on each character; leave out for the saved setting (1)."""
     vote_threshold: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Share of votes that marks a character; leave out for the best on the held-out annotations, else 0.5."""
+    overlap: Annotated[int, Field(ge=0)] | None = None
+    """Parts of a step judged at a time while others are sampled; leave out for the critic's own number (0: after)."""
     max_failure_rate: Fraction = 0.25
     """Stop the run when a larger share of the last critiques (100 or one batch) could not be read."""
+
+    @model_validator(mode="after")
+    def _judges_elsewhere(self) -> "CriticConfig":
+        if self.overlap and self.model and not self.use and self.kind != "server":
+            raise ValueError(
+                f"overlap = {self.overlap}: a reward model of kind {self.kind!r} judges in this process, on the "
+                "policy's devices, and cannot do so while the policy samples; leave it out, or serve the model "
+                "(kind = 'server')"
+            )
+        return self
 
 
 class RewardConfig(Section):

@@ -159,6 +159,17 @@ def recipe_of_run(directory: Path) -> Recipe:
     return make_recipe(read_run_file(directory)["recipe"], where=str(path), warn=False)
 
 
+def all_checkpoints(directory: Path) -> list[Path]:
+    """Return the whole checkpoints in a run's `checkpoints`, the newest last."""
+    return sorted(path for path in directory.glob("step-*") if (path / "state.json").exists())
+
+
+def latest_checkpoint(directory: Path) -> Path | None:
+    """Return the newest whole checkpoint in a run's `checkpoints`, or None."""
+    found = all_checkpoints(directory)
+    return found[-1] if found else None
+
+
 def check_world_size(processes: int) -> None:
     """Refuse a launcher whose processes do not see each other: each would train on its own in the same directory.
 

@@ -1,6 +1,6 @@
 """Critics that need no training: programs, unit tests, language models on servers.
 
-May import: `errors`, `types`, `files`, `progress`, `feedback`, `sandbox`.
+May import: `errors`, `types`, `files`, `progress`, `costs`, `feedback`, `sandbox`.
 """
 
 import lazy_loader

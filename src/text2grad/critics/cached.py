@@ -1,11 +1,11 @@
-"""A critic whose critiques are cached in a file, so that no response is judged twice."""
+"""Critics whose critiques are cached in a file, so that no response is judged twice."""
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from text2grad.feedback import Critic, Match, ask, critique_from_json, critique_to_json
 from text2grad.files import to_json
@@ -44,21 +44,55 @@ class CachedCritic:
             rows = list(new.values())
             found = ask(self.critic, [examples[r] for r in rows], [responses[r] for r in rows], match=self.match)
             answers = dict(zip(new, found, strict=True))
-            self._write({key: one for key, one in answers.items() if one.status != "timed_out"})  # those are retried
+            kept = {key: one for key, one in answers.items() if one.status != "timed_out"}  # the others are retried
+            self.known |= _append(self.path, {key: critique_to_json(one) for key, one in kept.items()})
         return [
             answers[key] if key in answers else critique_from_json(self.known[key], response, where=str(self.path))
             for key, response in zip(keys, responses, strict=True)
         ]
 
-    def _write(self, answers: dict[str, Critique]) -> None:
-        records = {key: critique_to_json(critique) for key, critique in answers.items()}
-        lines = [to_json({"key": key, "critique": record}) for key, record in records.items()]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            file.write(b"".join(b"\n" + line for line in lines))  # the newline ends a line that a crash cut off
-            file.flush()
-            os.fsync(file.fileno())
-        self.known |= records
+
+class Drawing(Protocol):
+    """A critic that samples several critiques of a response, such as a reward model with votes."""
+
+    def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
+        """Return the sampled critiques of each response."""
+
+
+class CachedDraws:
+    """Samples critiques of new pairs of prompt and response only; all are on disk before they are returned."""
+
+    def __init__(self, critic: Drawing, path: Path) -> None:
+        """Read the cache, a JSONL file that need not exist; a line cut off by a crash is ignored."""
+        self.critic, self.path, self.known = critic, path, _read(path)
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
+        """Return the sampled critiques of each response.
+
+        Raises:
+            DataError: if a cached critique is damaged.
+        """
+        keys = [_key(example, response) for example, response in zip(examples, responses, strict=True)]
+        rows = list({key: row for row, key in enumerate(keys) if key not in self.known}.values())
+        if rows:
+            found = self.critic.draw([examples[r] for r in rows], [responses[r] for r in rows])
+            new = {keys[r]: [critique_to_json(one) for one in drawn] for r, drawn in zip(rows, found, strict=True)}
+            self.known |= _append(self.path, new)
+        return [
+            [critique_from_json(one, response, where=str(self.path)) for one in self.known[key]]
+            for key, response in zip(keys, responses, strict=True)
+        ]
+
+
+def _append(path: Path, records: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write records by key at the end of a cache; return them."""
+    lines = [to_json({"key": key, "critique": record}) for key, record in records.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(b"".join(b"\n" + line for line in lines))  # the newline ends a line that a crash cut off
+        file.flush()
+        os.fsync(file.fileno())
+    return records
 
 
 def _key(example: Example, response: str) -> str:

@@ -1,8 +1,7 @@
 """Whole runs: the three phases, methods and their comparison, quality of critics, reports.
 
-May import: `errors`, `types`, `files`, `progress`, `config`, `feedback`, `align`, `models`, `critics`,
-`reward_models`, `rl`,
-`tasks`.
+May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`, `critics`,
+`reward_models`, `rl`, `tasks`, `evaluation`.
 """
 
 import lazy_loader

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe
-from text2grad.experiments.evaluate_policy import best_device, sample_by_recipe
+from text2grad.experiments.evaluate_policy import sample_by_recipe
 from text2grad.experiments.metric import load_metric, measure
 from text2grad.feedback import Critic, ask
-from text2grad.models import collate, load_tokenizer
+from text2grad.models import best_device, collate, load_tokenizer
 from text2grad.reward_models import LOCAL
 from text2grad.rl import token_rewards
 from text2grad.types import Critique, Example, Rollout

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 from text2grad.config import Recipe
 from text2grad.models import (
+    best_device,
     fitting_prompts,
     load_policy,
     load_tokenizer,
@@ -91,8 +90,3 @@ def sample_by_recipe(
     pad, rows = padding_id(policy, tokenizer, eos), settings.rows_at_once
     sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
     return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, **more)
-
-
-def best_device() -> torch.device:
-    """Return the accelerator if there is one, else the CPU."""
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

@@ -14,11 +14,9 @@ evaluation that was interrupted asks for the others only.
 """
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
 from math import exp
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +28,7 @@ from text2grad.align import response_deltas
 from text2grad.config import Recipe
 from text2grad.critics import CachedCritic
 from text2grad.errors import MetricError, Text2GradError
+from text2grad.evaluation import distinct
 from text2grad.experiments.metric import WAY_OUT, Metric, measure
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
@@ -44,8 +43,6 @@ from text2grad.types import Critique, Rollout
 DIRECTORY = "evaluations"
 SHOWN = 12  # responses whose records are kept whole
 EVALUATION_SEED = 20_250_522  # keeps its random numbers apart from the numbers of training steps
-_ONE_WORD = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # kana and Chinese characters: no spaces between words
-_WORD = re.compile(rf"[{_ONE_WORD}]|[^\W{_ONE_WORD}]+")
 
 Row = dict[str, Any]
 
@@ -263,7 +260,7 @@ class Evaluations:
         metrics = {
             **means,
             **(_critic_figures(rows, tokens) if self.judge_all else {}),
-            "distinct_2": means.get("distinct_2", distinct_pairs(row["response"] for row in rows)),
+            "distinct_2": means.get("distinct_2", distinct((row["response"] for row in rows), 2)),
             "kl_per_token": sum(row["kl"] for row in rows) / tokens,
             "reference_perplexity": exp(-sum(row["logp_ref"] for row in rows) / tokens),
             "mean_tokens": fmean(row["tokens"] for row in rows),
@@ -295,19 +292,6 @@ def in_short(evaluation: Mapping[str, Any]) -> str:
     names = dict.fromkeys((evaluation["metric"], "reward", "kl_per_token"))
     shown = ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.3f}" for name in names if name in metrics)
     return f"held-out at step {evaluation['step']}: {shown}"
-
-
-def distinct_pairs(texts: Iterable[str]) -> float:
-    """Return distinct 2-grams: different pairs of neighbouring words / all pairs; no pair spans two texts.
-
-    Words are compared as spelled, without punctuation. The share falls as the number or the length of the texts grows.
-
-    Example:
-        >>> distinct_pairs(["a b a b", "a b"])  # a b, b a, a b; a b
-        0.5
-    """
-    pairs = [pair for text in texts for pair in pairwise(_WORD.findall(text))]
-    return len(set(pairs)) / max(len(pairs), 1)
 
 
 def _judged(critique: Critique, delta: Sequence[float], reward: float) -> Row:

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from text2grad.config import Recipe, recipe_of_run
 from text2grad.errors import DataError
-from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate, mean_interval
+from text2grad.evaluation import Estimate, Ratio, estimate, mean_interval
 from text2grad.experiments.reports.html import count, rollouts_page
 from text2grad.experiments.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
 from text2grad.experiments.reports.run_report import Run, by_prompt, read_run

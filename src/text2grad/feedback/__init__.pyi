@@ -31,7 +31,14 @@ from .preferences import (
     read_preferences as read_preferences,
     split_by_prompt as split_by_prompt,
 )
-from .record_files import WAY_OUT as WAY_OUT
+from .record_files import (
+    WAY_OUT as WAY_OUT,
+    Entry as Entry,
+    bad_record as bad_record,
+    json_object as json_object,
+    keys_of as keys_of,
+    read_entries as read_entries,
+)
 from .records import (
     Annotation as Annotation,
     CritiqueRecord as CritiqueRecord,

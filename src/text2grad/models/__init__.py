@@ -1,6 +1,6 @@
 """Load, adapt, prompt, sample, score and fine-tune a language model.
 
-May import: `errors`, `types`, `files`, `progress`, `config`.
+May import: `errors`, `types`, `files`, `progress`, `costs`, `config`.
 """
 
 import lazy_loader

@@ -56,6 +56,7 @@ from .pretrained import (
     ADAPTER_CONFIG as ADAPTER_CONFIG,
     ADAPTER_WEIGHTS as ADAPTER_WEIGHTS,
     base_named_by as base_named_by,
+    best_device as best_device,
     context_of as context_of,
     empty_model as empty_model,
     load_model as load_model,

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from transformers import TrainerCallback
 
 from text2grad.config import Interruption
+from text2grad.costs import CHECKPOINT_MARK as MARK, peak_memory
 from text2grad.errors import CheckpointError, ConfigError, Interrupted, ModelError, TrainingError
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
@@ -32,7 +33,8 @@ from text2grad.models.pretrained import load_policy, refuse_second_adapter
 from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
-METRICS_FILE, MARK = "metrics.jsonl", "text2grad.json"
+METRICS_FILE = "metrics.jsonl"
+COSTS = ("seconds", "tokens", "peak_memory_bytes")
 PLAIN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU")  # every process holds whole weights
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
 
@@ -63,6 +65,8 @@ class SavedTraining(NamedTuple):
     best_step: int  # 0 before the first checkpoint
     epochs: float = 0.0  # passes over the rows
     seconds: float = 0.0  # of training and measurements, over all processes that the run had one after another
+    tokens: int = 0  # read in training, likewise
+    peak_memory_bytes: int = 0  # likewise
 
     def finished(self, evaluation: Evaluation) -> bool:
         """True where no step is left, or `patience` measurements in a row were no better."""
@@ -194,7 +198,7 @@ def train_saved(
     if last is not None and last.finished(evaluation):
         return
     resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
-    journal = _Journal(evaluation, settings.learning_rate, last.seconds if last else 0.0)
+    journal = _Journal(evaluation, settings.learning_rate, last)
     trainer = make_trainer(last is None)
     trainer.add_callback(journal)
     trainer.evaluate = partial(_evaluate, trainer, evaluation)
@@ -226,7 +230,8 @@ def last_saved(directory: Path) -> SavedTraining | None:
         return None
     state = json.loads((checkpoints[-1] / "trainer_state.json").read_bytes())
     steps = (state["global_step"], state["max_steps"], state["best_global_step"] or 0)
-    return SavedTraining(*steps, epochs=state["epoch"], seconds=mark.get("seconds", 0.0))
+    costs = {name: mark[name] for name in COSTS if name in mark}  # none in runs of version 0.1
+    return SavedTraining(*steps, epochs=state["epoch"], **costs)
 
 
 def measured_at(directory: Path, step: int) -> dict[str, float]:
@@ -363,9 +368,11 @@ def _evaluate(trainer: Any, evaluation: Evaluation, *_: Any, **__: Any) -> dict[
 class _Journal(TrainerCallback):
     """Requests measurements, writes metrics.jsonl and completes checkpoints."""
 
-    def __init__(self, evaluation: Evaluation, learning_rate: float, seconds: float) -> None:
+    def __init__(self, evaluation: Evaluation, learning_rate: float, last: SavedTraining | None) -> None:
         self.evaluation, self.learning_rate = evaluation, learning_rate
-        self.begun = time.monotonic() - seconds
+        self.begun = time.monotonic() - (last.seconds if last else 0.0)
+        self.tokens = self.tokens_before = last.tokens if last else 0
+        self.peak_before = last.peak_memory_bytes if last else 0
         self.interruption = Interruption()
         self.interrupted: Interrupted | None = None
         self.display = ExitStack()  # of the progress, whose total is known once the training begins
@@ -388,6 +395,7 @@ class _Journal(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         logs = more["logs"]
+        self.tokens = self.tokens_before + int(logs.get("num_tokens", self.tokens - self.tokens_before))
         if "loss" not in logs:
             return
         if not math.isfinite(logs["loss"]):
@@ -409,8 +417,11 @@ class _Journal(TrainerCallback):
         PartialState().wait_for_everyone()
         if state.is_world_process_zero:
             flush(path)
-            mark = {"metrics_bytes": (directory / METRICS_FILE).stat().st_size}
-            write_atomically(path / MARK, to_json({**mark, "seconds": time.monotonic() - self.begun}))
+            mark: dict[str, Any] = {"metrics_bytes": (directory / METRICS_FILE).stat().st_size}
+            peak = max(self.peak_before, peak_memory())
+            costs = (time.monotonic() - self.begun, self.tokens, peak)
+            mark |= {"section": self.evaluation.section, **dict(zip(COSTS, costs, strict=True))}
+            write_atomically(path / MARK, to_json(mark))
         saved = SavedTraining(state.global_step, state.max_steps, state.best_global_step or 0)
         control.should_training_stop |= saved.finished(self.evaluation)
 

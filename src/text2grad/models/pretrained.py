@@ -89,6 +89,13 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
         raise _unloadable(what, path, error) from error
 
 
+def best_device() -> Any:
+    """Return torch's device of the accelerator if there is one, else of the CPU."""
+    import torch
+
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
     """Load a model's tokenizer.
 

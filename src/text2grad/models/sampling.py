@@ -10,7 +10,7 @@ resumed run equal to one that was never stopped, and a response independent of h
 Shapes: B rows, V vocabulary, T new tokens.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,8 @@ from text2grad.models.batch import left_padded
 from text2grad.models.randomness import sample_inverse_cdf
 from text2grad.models.shared_prefix import prefill
 from text2grad.types import Example, Rollout
+
+Ended = Callable[[list[int]], bool]
 
 
 @torch.no_grad()
@@ -33,6 +35,8 @@ def sample(
     pad_id: int,
     temperature: float = 1.0,
     rows_at_once: int = 64,
+    ended: Ended | None = None,
+    on_part: Callable[[list[tuple[int, ...]]], None] | None = None,
 ) -> list[tuple[int, ...]]:
     """Return one response per prompt, end-of-sequence included where it was sampled.
 
@@ -44,17 +48,22 @@ def sample(
         uniforms: [B, T]; T is the most tokens a response may have.
         eos_ids: ids that end a response.
         pad_id: fills the left of short prompts.
-        temperature: divides the logits; above 0.
-        rows_at_once: rows of one generate call; changes memory, not results.
+        temperature: divides the logits; 0 takes the most likely token, without random numbers.
+        rows_at_once: rows of one generate call; changes memory, and results by rounding only.
+        ended: told the ids of a row after each token; True ends the row with this token.
+        on_part: told the responses of each generate call, in order.
     """
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):
         chunk = prompt_ids[start : start + rows_at_once]
         drawn = uniforms[start : start + rows_at_once].to(model.device)
-        draw = _InverseCdfProcessor(drawn, temperature)
+        draw = [_InverseCdfProcessor(drawn, temperature)] if temperature else []
         prompts = [tuple(ids) for ids in chunk]
         groups = prompts if len(set(prompts)) < len(prompts) else ()
-        responses += _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, [draw], groups)
+        part = _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, draw, groups, ended)
+        responses += part
+        if on_part is not None:
+            on_part(part)
     return responses
 
 
@@ -85,13 +94,15 @@ def _generate(
     pad_id: int,
     processors: Sequence[Any],
     groups: Sequence[Hashable] = (),
+    ended: Ended | None = None,
 ) -> list[tuple[int, ...]]:
     """Decode one batch with transformers' `generate` and optional logits processors."""
-    from transformers import LogitsProcessorList
+    from transformers import LogitsProcessorList, StoppingCriteriaList
 
     with _plain_generation(model, eos_ids, pad_id):
         shared = prefill(model, prompts, groups, pad_id) if groups else None
         ids, attention_mask, cache = shared or (*left_padded(prompts, pad_id, model.device), None)
+        ends = _Ends(len(prompts), ids.shape[1], ended) if ended else None
         output = model.generate(
             input_ids=ids,
             attention_mask=attention_mask,
@@ -99,8 +110,11 @@ def _generate(
             max_new_tokens=max_new_tokens,
             do_sample=False,
             logits_processor=LogitsProcessorList(list(processors)),
+            stopping_criteria=StoppingCriteriaList([ends] if ends else []),
         )
-    return [_until_stop(row, eos_ids) for row in output[:, ids.shape[1] :].tolist()]
+    rows = output[:, ids.shape[1] :].tolist()
+    lengths = ends.lengths if ends else [None] * len(rows)
+    return [_until_stop(row[:length], eos_ids) for row, length in zip(rows, lengths, strict=True)]
 
 
 def make_rollouts(
@@ -116,6 +130,20 @@ def make_rollouts(
         Rollout(example, tuple(prompt), tuple(ids), text, truncated=not ids or ids[-1] not in eos_ids)
         for example, prompt, ids, text in zip(examples, prompt_ids, responses, texts, strict=True)
     ]
+
+
+class _Ends:
+    """Stopping criterion that ends each row by its own ids, and remembers the length at which it ended."""
+
+    def __init__(self, rows: int, start: int, ended: Ended) -> None:
+        self.start, self.ended = start, ended
+        self.lengths: list[int | None] = [None] * rows
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+        for row, length in enumerate(self.lengths):
+            if length is None and self.ended(input_ids[row, self.start :].tolist()):
+                self.lengths[row] = input_ids.shape[1] - self.start
+        return torch.tensor([length is not None for length in self.lengths], device=input_ids.device)
 
 
 class _InverseCdfProcessor:

@@ -1,6 +1,6 @@
 """Learned critics: generative, scalar and process reward models; training, decoding, loading, serving.
 
-May import: `errors`, `types`, `files`, `progress`, `config`, `feedback`, `align`, `models`, `critics`.
+May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`, `critics`.
 """
 
 import lazy_loader

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, get_args
 
+from text2grad.costs import TokenCount
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
@@ -212,7 +213,7 @@ class GenerativeRewardModel(CritiqueDecoder):
             ConfigError, ModelError: as `CritiqueDecoder`; ModelError also if the model has no end-of-sequence token.
         """
         super().__init__(tokenizer, model.config.get_text_config().vocab_size, stop_ids(model, tokenizer), **settings)
-        self.model, self.rows_at_once = model.eval(), rows_at_once
+        self.model, self.rows_at_once, self.tokens = model.eval(), rows_at_once, TokenCount()
         self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
@@ -257,7 +258,7 @@ class GenerativeRewardModel(CritiqueDecoder):
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
     def _generate(self, requests: Sequence[_Request], room: int, *processors: Any) -> list[tuple[int, ...]]:
-        return decode_greedily(
+        written = decode_greedily(
             self.model,
             [request.ids for request in requests],
             max_new_tokens=room,
@@ -266,6 +267,8 @@ class GenerativeRewardModel(CritiqueDecoder):
             processors=processors,
             groups=[request.group for request in requests],
         )
+        self.tokens.add(sum(len(request.ids) for request in requests), sum(map(len, written)))
+        return written
 
     def _room(self, prompt: list[int]) -> int:
         """Return the most tokens that a critique can have after this prompt."""

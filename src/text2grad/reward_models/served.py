@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from text2grad.costs import TokenCount
 from text2grad.critics.servers import (
     AnnotationResult,
     AnnotationSession,
@@ -40,7 +41,12 @@ class ServerRewardModel:
 
     An answer without a critique becomes a critique of status `unparsable`; without an answer the status is `timed_out`.
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
+
+    Attributes:
+        overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`).
     """
+
+    overlap = 4
 
     def __init__(
         self,
@@ -80,7 +86,7 @@ class ServerRewardModel:
         (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
         self.endpoint.check("server")
         self.path, self.prompt_format, self.write_feedback = Path(store), prompt_format, write_feedback
-        self.constrain, self.limits = constrain, limits
+        self.constrain, self.limits, self.tokens = constrain, limits, TokenCount()
         self.match: Match = "exact" if constrain else match
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -91,7 +97,7 @@ class ServerRewardModel:
         """
         with Store(self.path) as store:
             session = AnnotationSession(self.endpoint, store, self.annotate)
-            return collect_critiques(session, numbered_items(examples, responses))
+            return collect_critiques(session, numbered_items(examples, responses), self.tokens)
 
     def prompt(self, item: Item) -> Prompt:
         """Return the prompt for the critique of a response."""

@@ -1,6 +1,6 @@
 """δ → gradient: rewards, advantages, PPO losses, the trainer and its checkpoints.
 
-May import: `errors`, `types`, `files`, `progress`, `config`, `feedback`, `align`, `models`.
+May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`.
 """
 
 import lazy_loader

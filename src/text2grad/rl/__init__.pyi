@@ -1,7 +1,13 @@
-from .advantages import gae as gae, whiten as whiten
-from .checkpoint import latest_checkpoint as latest_checkpoint
+from .advantages import (
+    Moments as Moments,
+    gae as gae,
+    group_advantages as group_advantages,
+    moments as moments,
+    whiten as whiten,
+)
 from .metrics import (
     Clock as Clock,
+    FailureRate as FailureRate,
     correlation as correlation,
     response_records as response_records,
     said_nothing as said_nothing,

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from text2grad.config import all_checkpoints, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import published, to_json
 from text2grad.models import policy_only
@@ -76,7 +77,7 @@ def save_checkpoint(
             f"cannot write checkpoint {final}: {error}. Free some space and go on with --resume, from "
             f"{before if before else 'the beginning (critiques already given are kept)'}."
         ) from error
-    for old in _all_checkpoints(directory)[:-keep]:
+    for old in all_checkpoints(directory)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -115,15 +116,9 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     return state
 
 
-def latest_checkpoint(directory: Path) -> Path | None:
-    """Return the newest whole checkpoint, or None."""
-    found = _all_checkpoints(directory)
-    return found[-1] if found else None
-
-
 def checkpoint_critics(directory: Path) -> set[str]:
     """Return the names of the learned critics that the checkpoints go on with."""
-    states = [_read_state(path) for path in _all_checkpoints(directory)]
+    states = [_read_state(path) for path in all_checkpoints(directory)]
     return {state["critic"]["current"] for state in states if "critic" in state}
 
 
@@ -140,7 +135,7 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 def _damaged(path: Path, error: object) -> CheckpointError:
     """Return the error for a checkpoint that cannot be read, with the checkpoint before it as the way out."""
-    before = [other for other in _all_checkpoints(path.parent) if other < path]
+    before = [other for other in all_checkpoints(path.parent) if other < path]
     rest = f"checkpoint {before[-1]}" if before else "the beginning"
     return CheckpointError(
         f"cannot read checkpoint {path}: {error}. Remove it, and --resume goes on from {rest}; critiques that are "
@@ -150,7 +145,3 @@ def _damaged(path: Path, error: object) -> CheckpointError:
 
 def _names(trainable: Mapping[str, nn.Parameter]) -> dict[int, str]:
     return {id(parameter): name for name, parameter in trainable.items()}
-
-
-def _all_checkpoints(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("step-*") if (path / "state.json").exists())

@@ -113,6 +113,10 @@ class RunLog:
         ]
         write_atomically(self._critique_file(step, rank), to_json(records))
 
+    def keeps_critiques(self, step: int, rank: int) -> bool:
+        """Return whether critiques of a step are kept that a killed run asked for."""
+        return self._critique_file(step, rank).exists()
+
     def kept_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout]) -> list[Critique] | None:
         """Return the critiques kept for these very responses, or None where there are none.
 

@@ -24,7 +24,16 @@ from accelerate.utils import DistributedType, gather_object, set_seed
 from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
-from text2grad.config import Interruption, ModelConfig, Recipe, check_directory, check_world_size, open_run
+from text2grad.config import (
+    Interruption,
+    ModelConfig,
+    Recipe,
+    check_directory,
+    check_world_size,
+    latest_checkpoint,
+    open_run,
+)
+from text2grad.costs import TokenCount, peak_memory, tokens_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
 from text2grad.feedback import Critic, ask, digest_of_examples
 from text2grad.models import (
@@ -56,8 +65,9 @@ from text2grad.models import (
 )
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
-from text2grad.rl.checkpoint import checkpoint_critics, latest_checkpoint, load_checkpoint, save_checkpoint
+from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, save_checkpoint
 from text2grad.rl.cpu_heap import return_freed_memory
+from text2grad.rl.judging import Judging, judging
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.optimizers import Optimizers
@@ -280,18 +290,21 @@ class Text2GradTrainer:
 
     def train_step(self) -> dict[str, float]:
         """Make one step of Algorithm 4 and return its metrics."""
-        ppo, clock = self.recipe.ppo, Clock()
+        ppo, clock, told = self.recipe.ppo, Clock(), tokens_of(self.critic)
 
-        with self._memory("rollout"), clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
-            rollouts = self._sample()
-            batch = self.collate(rollouts)
-            mask = batch.response_mask  # [B, T]
+        with self._judging() as judging:
+            with self._memory("rollout"), clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
+                rollouts = self._sample(judging)
+                batch = self.collate(rollouts)
+                mask = batch.response_mask  # [B, T]
 
-        with self._memory("critic"), clock("critic"):  # line 12: critique c, spans A(y)
-            critiques = self._criticize(rollouts)
+            with self._memory("score"), clock("score"):  # log π_old, KL_t and V, all [B, T]
+                scores = self.score(batch, kl=ppo.kl)
 
-        with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t, after log π_old, KL_t and V, all [B, T]
-            scores = self.score(batch, kl=ppo.kl)
+            with self._memory("critic"), clock("critic"):  # line 12: critique c, spans A(y)
+                critiques = self._criticize(rollouts, judging)
+
+        with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
             span_rewards = token_rewards(
                 self.recipe, deltas, critiques, batch, responses=[r.response for r in rollouts], offsets=offsets
@@ -328,10 +341,31 @@ class Text2GradTrainer:
                 [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
             )
             metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
-        metrics |= {"kl/beta": self.kl.beta, **clock.seconds}
+        metrics |= {"kl/beta": self.kl.beta, **clock.seconds, **self.step_costs(rollouts, told)}
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._finish(records, metrics)
         return metrics
+
+    def step_costs(self, rollouts: Sequence[Rollout], before: TokenCount) -> dict[str, float]:
+        """Return tokens of rollouts and critic of all processes, and the peak memory of this process, for the log.
+
+        Args:
+            rollouts: of this process.
+            before: the critic's tokens before it judged them.
+        """
+        after = tokens_of(self.critic)
+        mine = [
+            sum(len(rollout.prompt_ids) for rollout in rollouts),
+            sum(len(rollout.response_ids) for rollout in rollouts),
+            after.prompt - before.prompt,
+            after.generated - before.generated,
+        ]
+        counts = gather_object([mine]) if self.accelerator.num_processes > 1 else [mine]
+        names = ("prompt", "generated", "critic_prompt", "critic_generated")
+        totals = {
+            f"tokens/{name}": float(sum(column)) for name, column in zip(names, zip(*counts, strict=True), strict=True)
+        }
+        return {**totals, "memory/peak_bytes": float(peak_memory())}
 
     def save(self) -> None:
         """Write a checkpoint of the last finished step."""
@@ -358,7 +392,16 @@ class Text2GradTrainer:
             self.refresher.prune(checkpoint_critics(self.directory / "checkpoints"))
         self.accelerator.wait_for_everyone()
 
-    def _sample(self) -> list[Rollout]:
+    def _judging(self) -> AbstractContextManager[Judging | None]:
+        """Return the context in which a critic is asked while the policy still samples, if it may be."""
+        asked = self.recipe.critic.overlap
+        parts = int(getattr(self.critic, "overlap", 0)) if asked is None else asked
+        if self.log.keeps_critiques(self.step, self.accelerator.process_index):
+            parts = 0  # nothing is asked again
+        return judging(self.critic, match=self.recipe.critic.match, parts=parts)
+
+    def _sample(self, judging: Judging | None = None) -> list[Rollout]:
+        """Return the responses of this process; each part of them goes to `judging` as soon as it is sampled."""
         rollout, rank = self.recipe.rollout, self.accelerator.process_index
         share = rollout.batch_size // self.accelerator.num_processes
         mine = slice(rank * share, (rank + 1) * share)
@@ -366,10 +409,21 @@ class Text2GradTrainer:
         uniforms = step_uniforms(
             seed=self.recipe.run.seed, step=self.step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
         )
-        prompts = [self.prompt_ids[i] for i in chosen]
-        responses = self.sizes.in_rows(
-            len(prompts),
-            lambda: sample(
+        prompts, rollouts = [self.prompt_ids[i] for i in chosen], list[Rollout]()
+
+        def on_part(responses: list[tuple[int, ...]]) -> None:
+            here = slice(len(rollouts), len(rollouts) + len(responses))
+            examples = [self.examples[i] for i in chosen[here]]
+            part = make_rollouts(self.tokenizer, examples, prompts[here], responses, self.eos_ids)
+            rollouts.extend(part)
+            if judging is not None:
+                judging.add(part)
+
+        def sample_all() -> None:
+            rollouts.clear()
+            if judging is not None:
+                judging.restart()
+            sample(
                 self.model.policy,
                 prompts,
                 uniforms[mine],
@@ -377,11 +431,13 @@ class Text2GradTrainer:
                 pad_id=self.pad_id,
                 temperature=rollout.temperature,
                 rows_at_once=self.sizes.rows_at_once,
-            ),
-        )
-        return make_rollouts(self.tokenizer, [self.examples[i] for i in chosen], prompts, responses, self.eos_ids)
+                on_part=on_part,
+            )
 
-    def _criticize(self, rollouts: Sequence[Rollout]) -> list[Critique]:
+        self.sizes.in_rows(len(prompts), sample_all)
+        return rollouts
+
+    def _criticize(self, rollouts: Sequence[Rollout], judging: Judging | None = None) -> list[Critique]:
         """Return the critiques, from disk where a killed run has them; they are on disk before anything uses them."""
         rank = self.accelerator.process_index
         kept = self.log.kept_critiques(self.step, rank, rollouts)
@@ -389,7 +445,10 @@ class Text2GradTrainer:
             return kept
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
         with self._critic_at_work(can_save=True):
-            critiques = ask(self.critic, examples, responses, match=self.recipe.critic.match)
+            if judging is None:
+                critiques = ask(self.critic, examples, responses, match=self.recipe.critic.match)
+            else:
+                critiques = judging.critiques()
         self.log.keep_critiques(self.step, rank, rollouts, critiques)
         return critiques
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 SHOWN_CHARS = 200
@@ -18,12 +19,15 @@ class Case:
             None accepts any output.
         arguments: arguments of the command line.
         raises: name of the exception that must end the program; "" for an ordinary end.
+        numbers: lines that are not equal may hold numbers of equal value, such as 1.0 and 1.00, and white space at the
+            beginning of a line does not count: the comparison of LiveCodeBench.
     """
 
     stdin: str = ""
     stdout: str | None = None
     arguments: Sequence[str] = ()
     raises: str = ""
+    numbers: bool = False
 
 
 def read_cases(tests: str) -> tuple[Case, ...] | None:
@@ -34,7 +38,7 @@ def read_cases(tests: str) -> tuple[Case, ...] | None:
 
     Example:
         >>> read_cases('{"inputs": ["2"], "outputs": ["4"]}')
-        (Case(stdin='2', stdout='4', arguments=(), raises=''),)
+        (Case(stdin='2', stdout='4', arguments=(), raises='', numbers=False),)
     """
     if not tests.lstrip().startswith(("[", "{")):
         return None
@@ -74,11 +78,29 @@ def compare(case: Case, reason: str, printed: str, report: str, *, too_long: boo
         return "failed", "The output is longer than the limit."
     if case.stdout is None or _lines(case.stdout) == _lines(printed):
         return "passed", ""
+    if case.numbers and _equal_numbers(case.stdout, printed):
+        return "passed", ""
     return "failed", f"for the input {_short(case.stdin)} the output is {_short(printed)}, not {_short(case.stdout)}."
 
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _equal_numbers(wanted: str, printed: str) -> bool:
+    """Return whether two outputs have the same lines, or numbers of equal value in lines that differ."""
+    pairs = [[line.strip() for line in text.strip().split("\n")] for text in (wanted, printed)]
+    if len(pairs[0]) != len(pairs[1]):
+        return False
+    return all(a == b or (_numbers(a) or "a") == (_numbers(b) or "b") for a, b in zip(*pairs, strict=True))
+
+
+def _numbers(line: str) -> list[Decimal] | None:
+    """Return the numbers of a line, or None if it holds anything else."""
+    try:
+        return [Decimal(word) for word in line.split()]
+    except InvalidOperation:
+        return None
 
 
 def _short(text: str) -> str:

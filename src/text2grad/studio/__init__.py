@@ -8,8 +8,8 @@
     app         the server: loopback, token, Host and Origin, no path outside the runs
     static/     the page: ES modules without a build step; it shares tokens and colours with the reports
 
-May import: `errors`, `types`, `files`, `progress`, `config`, `feedback`, `align`, `models`, `critics`,
-`reward_models`, `rl`, `tasks`, `experiments`.
+May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`, `critics`,
+`reward_models`, `rl`, `tasks`, `evaluation`, `experiments`.
 """
 
 import lazy_loader

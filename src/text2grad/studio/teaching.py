@@ -55,12 +55,12 @@ class Lesson:
         seed: of the adapter's first weights and the order of the minibatches.
     """
 
-    lr: float = 1e-3
+    lr: float = 5e-4
     rounds: int = 20
     epochs: int = 4
     clip_range: float = 0.2
-    target: float = 1.0
-    kl: float = 0.1
+    target: float = 2.0
+    kl: float = 0.5
     rank: int = 8
     seed: int = 0
 

@@ -27,8 +27,7 @@ class Models:
 
     def __init__(self, path: str) -> None:
         """Load the policy and its tokenizer."""
-        from text2grad.experiments import best_device
-        from text2grad.models import check_model, load_policy, load_tokenizer
+        from text2grad.models import best_device, check_model, load_policy, load_tokenizer
 
         self.path = path
         self.base = load_policy(path).eval().to(best_device())

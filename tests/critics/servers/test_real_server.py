@@ -18,7 +18,8 @@ from urllib.request import urlopen
 import pytest
 from transformers import AutoTokenizer
 
-from places import STORIES
+from places import SHARED, STORIES
+from text2grad.cli.__main__ import main
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
 from text2grad.critics.servers.cached_client import AnnotationSession
 from text2grad.critics.servers.endpoint import Endpoint
@@ -30,6 +31,7 @@ from text2grad.types import Example
 
 SERVE = Path(sys.executable).with_name("transformers")
 START_S = 120
+MT_BENCH = SHARED / "data" / "mt_bench"
 ITEM = Item("story", Example("Once upon a time"), "there was a dog.")
 
 pytestmark = [
@@ -135,3 +137,52 @@ def test_a_server_that_knows_no_grammars_says_so(server: str, model: Path, tmp_p
     critique = served([ITEM.example], [ITEM.response])[0]
     assert (critique.status, critique.feedback.partition(":")[0]) == ("timed_out", "rejected")
     assert "structured_outputs" in critique.feedback
+
+
+@pytest.mark.skipif(not MT_BENCH.exists(), reason=f"no data in {MT_BENCH}")
+def test_a_storyteller_that_judges_chat_suites_gives_no_rating_and_is_paid_once(
+    server: str, model: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "judge.toml"
+    settings = {"model": str(model), "base_url": server, "api_key_env": "", "retries": 0, "temperature": 0.0}
+    recipe.write_text("[annotate]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+    data = tmp_path / "alpaca"
+    data.mkdir()
+    (data / "alpaca_eval.json").write_text(
+        json.dumps([{"instruction": f"Tell {n}.", "output": "No."} for n in range(2)])
+    )
+    (data / "alpaca_eval_clf.txt").write_text("<|im_start|>user\n{instruction} {output_1} {output_2} m or M.<|im_end|>")
+    command = [
+        "evaluate",
+        f"tales={server}",
+        "--model-name",
+        str(model),
+        "--suite",
+        "mt_bench",
+        "--suite",
+        "alpaca_eval",
+    ]
+    command += [
+        "--data",
+        f"mt_bench={MT_BENCH}",
+        "--data",
+        f"alpaca_eval={data}",
+        "--judge",
+        str(recipe),
+        "--limit",
+        "2",
+    ]
+    command += ["--max-new-tokens", "8", "--concurrency", "2", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())["suites"]
+    assert found["mt_bench"]["models"]["tales"]["unrated"]["value"] == 1.0
+    assert "score" not in found["mt_bench"]["models"]["tales"]
+    assert found["alpaca_eval"]["models"]["tales"]["unjudged"]["value"] == 1.0
+    with Store(tmp_path / "out" / "judgements" / "answers.sqlite") as store:
+        tokens = store.tokens()
+    assert tokens[0] > 0 < tokens[1]
+    for path in (tmp_path / "out" / "scores").iterdir():
+        path.unlink()  # scored again, from the judgements on disk
+    recipe.write_text(recipe.read_text().replace(server, "http://127.0.0.1:9/v1"))
+    assert main(command) == 0
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_bytes())["suites"] == found

@@ -12,11 +12,12 @@ from text2grad.errors import DataError
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.results.blocks import BLOCKS, filled
 from text2grad.experiments.results.pages import result_pages
+from text2grad.experiments.results.paper import paper_page
 from text2grad.experiments.results.records import read_runs
 
 RESULTS = ROOT / "docs" / "results"
 PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
-MADE = ("comparison.md", "length.md")  # whole pages
+MADE = ("comparison.md", "length.md", "paper.md")  # whole pages
 NO_FIGURES = {"0.12", "3.11"}
 """Numbers outside of blocks that are no results: β of the stories recipe, Python's version."""
 
@@ -33,6 +34,10 @@ def test_committed_pages_are_what_the_records_give() -> None:
         assert (RESULTS / name).read_bytes() == data, f"{name}: run text2grad results"
         for picture in re.findall(r"\]\(([^)]+\.png)\)", data.decode()):
             assert (RESULTS / picture).exists(), f"{picture} is not committed: run text2grad results"
+
+
+def test_the_page_beside_the_papers_tables_is_what_the_json_gives() -> None:
+    assert (RESULTS / "paper.md").read_text("utf-8") == paper_page(RESULTS), "run text2grad results paper"
 
 
 def test_every_block_stands_in_a_page() -> None:
@@ -56,12 +61,19 @@ def test_readme_has_at_most_150_lines() -> None:
 def test_a_changed_figure_changes_the_block(tmp_path: Path) -> None:
     for path in RESULTS.glob("*.json"):
         shutil.copy(path, tmp_path)
+    shutil.copytree(RESULTS / "runs", tmp_path / "runs")
     path = tmp_path / "step.json"
     path.write_text(path.read_text("utf-8").replace("40.241005", "20.241005"), "utf-8")
     text = (ROOT / "README.md").read_text("utf-8")
     made = filled(text, tmp_path)
     assert made != text
     assert made == text.replace("| 7.1 s | 40 s |", "| 7.1 s | 20 s |")
+
+
+def test_a_headline_without_records_says_so(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    made = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
+    assert made == "<!-- results: headline -->\nNo comparison at a task's usual length is recorded.\n<!-- end -->"
 
 
 def test_notes_have_a_source_and_a_date() -> None:

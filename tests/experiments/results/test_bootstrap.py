@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from text2grad.experiments.critic_quality.intervals import student
+from text2grad.evaluation.intervals import student
 from text2grad.experiments.results.bootstrap import Interval, Resamples, bounds, difference, interval
 
 

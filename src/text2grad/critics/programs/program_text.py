@@ -91,12 +91,12 @@ def program_in(response: str) -> Program:
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
         Program(text='x = 1\n', start=16)
     """
-    blocks = list(_blocks(response))
+    blocks = list(fenced_blocks(response))
     python = [block for language, block in blocks if language.lower() in _PYTHON]
     return max(python or [block for _, block in blocks], key=lambda one: len(one.text), default=Program(response))
 
 
-def _blocks(response: str) -> Iterator[tuple[str, Program]]:
+def fenced_blocks(response: str) -> Iterator[tuple[str, Program]]:
     """Yield the fenced blocks with their languages; the last block may lack its closing fence."""
     at = 0
     while opening := _FENCE.search(response, at):

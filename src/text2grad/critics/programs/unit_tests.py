@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from text2grad.critics.closing import Closing
 from text2grad.critics.programs.failing_lines import (
@@ -55,6 +55,8 @@ class UnitTestCritic(Closing):
         memory_mb: limit of its address space in MiB.
         workers: number of programs that run at the same time; None takes the number of processor cores.
         accept_weaker: run without protection of files if no stronger isolation works; see docs/sandbox.md.
+        overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`): one,
+            whose programs use all its workers.
 
     Raises:
         SandboxError: if code cannot be run in isolation on this machine.
@@ -75,6 +77,7 @@ class UnitTestCritic(Closing):
     memory_mb: int = 256
     workers: int | None = None
     accept_weaker: bool = False
+    overlap: ClassVar[int] = 1
     _sandbox: Sandbox = field(init=False, repr=False)
     _passed: int = field(init=False, repr=False, default=0)
     _forgeable: int = field(init=False, repr=False, default=0)

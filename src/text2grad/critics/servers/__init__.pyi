@@ -8,6 +8,7 @@ from .annotation import (
     numbered_items as numbered_items,
     read_answer as read_answer,
 )
+from .asking import Question as Question, Reply as Reply, reply as reply
 from .cached_client import (
     AnnotationSession as AnnotationSession,
     CachedClient as CachedClient,
@@ -15,10 +16,22 @@ from .cached_client import (
     Usage as Usage,
 )
 from .endpoint import Endpoint as Endpoint, Spending as Spending, make_values as make_values
+from .forecast import (
+    Forecast as Forecast,
+    expected_expense as expected_expense,
+    refuse_beyond_budget as refuse_beyond_budget,
+)
 from .llm_critic import LLMCritic as LLMCritic
-from .pace import Budget as Budget, Pace as Pace
-from .preference import Comparison as Comparison, Preference as Preference, prefer as prefer
+from .pace import Budget as Budget
+from .preference import (
+    Comparison as Comparison,
+    Preference as Preference,
+    Side as Side,
+    prefer as prefer,
+    questions as questions,
+)
 from .refinement import complete_answers as complete_answers
+from .session import run_session as run_session
 from .store import Prompt as Prompt, Store as Store
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

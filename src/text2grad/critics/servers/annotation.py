@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from text2grad.costs import TokenCount
 from text2grad.critics.servers.cached_client import AnnotationSession, CachedClient, ResponseFormat
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import Template, complaint
@@ -163,8 +164,15 @@ def numbered_items(examples: Sequence[Example], responses: Sequence[str]) -> lis
     return [Item(str(row), *pair) for row, pair in enumerate(zip(examples, responses, strict=True))]
 
 
-def collect_critiques(session: AnnotationSession[Item, AnnotationResult], items: Sequence[Item]) -> list[Critique]:
+def collect_critiques(
+    session: AnnotationSession[Item, AnnotationResult], items: Sequence[Item], tokens: TokenCount
+) -> list[Critique]:
     """Run a session, in a thread of its own since an event loop may already run in this thread.
+
+    Args:
+        session: the run.
+        items: the responses.
+        tokens: counts the tokens of the server's answers in this run.
 
     Returns:
         One critique per item: of status "unparsable" if the answer has none, "timed_out" if no answer came.
@@ -173,7 +181,8 @@ def collect_critiques(session: AnnotationSession[Item, AnnotationResult], items:
         CriticError: if the server rejects every request or does not respond.
     """
     with ThreadPoolExecutor(1) as thread:
-        results, _, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()
+        results, usage, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()
+    tokens.add(usage.prompt_tokens, usage.completion_tokens)
     stopped = next((one.failure for one in results if one.failure and one.failure.kind == "not_asked"), None)
     if stopped:
         endpoint = session.endpoint

@@ -7,6 +7,7 @@ for). Equal requests at the same time become one. An answer is on disk before it
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import tenacity
@@ -26,23 +27,47 @@ _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to 
 
 
 class ResponseFormat(NamedTuple):
-    """The format that a server enforces on an answer: a JSON schema or a grammar.
+    """The format of an answer that is requested beside the prompt: a JSON schema, a grammar, or log-probabilities.
 
     Attributes:
-        name: "schema" or "grammar".
-        content: the schema or the grammar.
+        name: "schema", "grammar" or "logprobs".
+        content: the schema, the grammar, or the number of most likely tokens whose log-probabilities are requested.
     """
 
-    name: Literal["schema", "grammar"]
-    content: Mapping[str, Any] | str
+    name: Literal["schema", "grammar", "logprobs"]
+    content: Mapping[str, Any] | str | int
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of a request for this format: OpenAI's for schemas, vLLM's for grammars."""
+        """The parameters of a request for this format: OpenAI's, but for grammars vLLM's."""
+        if self.name == "logprobs":
+            return {"logprobs": True, "top_logprobs": self.content}
         if self.name == "grammar":
             return {"structured_outputs": {"grammar": self.content}}
         schema = {"name": "critique", "strict": True, "schema": self.content}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def request_for(
+    endpoint: Endpoint,
+    prompt: Prompt,
+    response_format: ResponseFormat | None,
+    *,
+    sample: int = 0,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Request:
+    """Return the request for a completion, whose hash is the key of the stored answer."""
+    parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
+    if response_format is not None:
+        parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
+    parameters |= more
+    return Request(endpoint.model, prompt, parameters, sample)
+
+
+def prompt_bytes(prompt: Prompt) -> int:
+    """Return an upper bound of the tokens of a prompt: no token is shorter than a byte; a template adds some."""
+    texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+    return sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
 
 
 @dataclass(slots=True)
@@ -82,34 +107,39 @@ class CachedClient:
         self._formats_supported: bool | None = {"json_schema": True, "off": False}.get(endpoint.structured)
         self._first_request, self._failed_in_row = asyncio.Lock(), 0
 
-    async def complete(self, prompt: Prompt, response_format: ResponseFormat, *, sample: int = 0) -> Answer:
+    async def complete(
+        self,
+        prompt: Prompt,
+        response_format: ResponseFormat | None = None,
+        *,
+        sample: int = 0,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Answer:
         """Return the answer to a prompt.
 
         Args:
             prompt: chat messages, or a text to continue.
-            response_format: the format that the server enforces, if it supports such formats.
+            response_format: the format that the server enforces, if it supports such formats; None for free text.
             sample: number of the answer among several answers to the same prompt.
+            more: further parameters of this request, by their names in the API; they replace the endpoint's.
 
         Raises:
             RequestError: if no answer came.
             DataError: if the answer cannot be stored.
         """
-        endpoint = self.endpoint
-        parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
-        parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
-        request = Request(endpoint.model, prompt, parameters, sample)
+        request = request_for(self.endpoint, prompt, response_format, sample=sample, more=more)
         stored = self.store.get(request)
         if stored is not None:
             self.usage.reused += 1
             return stored
         task = self._under_way.get(request.key)
         if task is None:
-            task = asyncio.create_task(self._fetch(request, response_format))
+            task = asyncio.create_task(self._fetch(request, response_format, more))
             self._under_way[request.key] = task
             task.add_done_callback(lambda _: self._under_way.pop(request.key))
         return await task
 
-    async def _fetch(self, request: Request, response_format: ResponseFormat) -> Answer:
+    async def _fetch(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
         """Return the server's answer, after as many attempts as the endpoint allows."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
@@ -120,7 +150,7 @@ class CachedClient:
             reraise=True,
         )
         try:
-            answer: Answer = await retrying(self._attempt, request, response_format)
+            answer: Answer = await retrying(self._attempt, request, response_format, more)
         except RequestError as error:
             self._stop_if_server_fails(error)
             raise
@@ -138,32 +168,34 @@ class CachedClient:
         elif self._failed_in_row >= GIVE_UP_AFTER:
             self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
 
-    async def _attempt(self, request: Request, response_format: ResponseFormat) -> Answer:
-        """Make one request; the first request of a run finds out whether the server supports formats."""
-        if self._formats_supported is None:
+    async def _attempt(
+        self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]
+    ) -> Answer:
+        """Make one request; the first request with a format finds out whether the server supports formats."""
+        if response_format and self._formats_supported is None:
             async with self._first_request:
                 if self._formats_supported is None:
-                    return await self._probe(request, response_format)
-        return await self._send(request, response_format if self._formats_supported else None)
+                    return await self._probe(request, response_format, more)
+        return await self._send(request, response_format if self._formats_supported else None, more)
 
-    async def _probe(self, request: Request, response_format: ResponseFormat) -> Answer:
+    async def _probe(self, request: Request, response_format: ResponseFormat, more: Mapping[str, Any]) -> Answer:
         try:
-            answer = await self._send(request, response_format)
+            answer = await self._send(request, response_format, more)
         except RequestError as error:
             if error.kind != "rejected" or error.fatal:
                 raise
-            answer = await self._send(request, None)  # if this is rejected too, the next request probes again
+            answer = await self._send(request, None, more)  # if this is rejected too, the next request probes again
             self._formats_supported = False
         else:
             self._formats_supported = True
         return answer
 
-    async def _send(self, request: Request, response_format: ResponseFormat | None) -> Answer:
+    async def _send(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
         """Make one request, count its cost, and store its answer."""
         max_cost = self._max_cost(request)
         async with self.pace.turn(max_cost) as sent_at:
             try:
-                answer = await self.server.complete(request.prompt, self._parameters(response_format))
+                answer = await self.server.complete(request.prompt, {**self._parameters(response_format), **more})
             except RequestError as error:
                 self.pace.budget.cost += max_cost if error.may_cost else 0.0
                 if error.kind == "rate_limit" and error.transient:
@@ -182,11 +214,8 @@ class CachedClient:
         return parameters | (response_format.parameters if response_format else {})
 
     def _max_cost(self, request: Request) -> float:
-        """Return an upper bound of a request's cost in US dollars: no token is shorter than a byte."""
-        prompt = request.prompt
-        texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
-        size = sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
-        return self.spending.cost(size, self.endpoint.max_tokens)
+        """Return an upper bound of a request's cost in US dollars."""
+        return self.spending.cost(prompt_bytes(request.prompt), self.endpoint.max_tokens)
 
     def _count(self, answer: Answer, max_cost: float) -> None:
         prompt_tokens, completion_tokens = answer.prompt_tokens, answer.completion_tokens

@@ -132,6 +132,7 @@ class ServerClient:
             text, refusal = message.get("content") or "", message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
             tokens = [_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens")]
+            top = first_logprobs(choice)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
             raise RequestError(
@@ -139,6 +140,8 @@ class ServerClient:
             ) from error
         if refusal or finish == "content_filter":
             text, finish = str(refusal or text), "refused"
+        elif top is not None:
+            text = json.dumps({"text": text, "logprobs": top})
         return Answer(self._redacted(text if isinstance(text, str) else json.dumps(text)), finish, *tokens)
 
     def _redacted(self, text: str) -> str:
@@ -148,6 +151,19 @@ class ServerClient:
     def _detail(self, text: str) -> str:
         """Return the detail of an error on one line, cut to 300 characters and without the key."""
         return " ".join(self._redacted(text).split())[:_DETAIL_CHARS]
+
+
+def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the log-probabilities of the most likely first tokens of a completion; None if the reply has none.
+
+    Raises:
+        LookupError, TypeError, ValueError: if the field has another form than in OpenAI's API.
+    """
+    tokens = (choice.get("logprobs") or {}).get("content")
+    if not tokens:
+        return None
+    top = [*tokens[0].get("top_logprobs", ()), tokens[0]]
+    return {str(one["token"]): float(one["logprob"]) for one in top}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from text2grad.costs import TokenCount
 from text2grad.critics.servers.annotation import Annotator, collect_critiques, numbered_items
 from text2grad.critics.servers.cached_client import AnnotationSession
 from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
@@ -23,6 +24,10 @@ class LLMCritic:
 
     An answer without a critique becomes a critique of status `unparsable`; without an answer the status is `timed_out`.
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
+
+    Attributes:
+        overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`); 0 with a
+            budget, which counts what one call spends.
     """
 
     def __init__(
@@ -57,7 +62,8 @@ class LLMCritic:
         self.endpoint, self.spending = make_values("LLMCritic", settings, Endpoint, Spending)
         self.endpoint.check()
         self.annotator = Annotator(Template(template, reasoning), reask, match)
-        self.path = Path(store)
+        self.path, self.tokens = Path(store), TokenCount()
+        self.overlap = 4 if self.spending.max_cost is None else 0
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.
@@ -70,4 +76,4 @@ class LLMCritic:
             if self.annotator.template.name == "code":
                 items = add_test_outcomes(items, store)
             session = AnnotationSession(self.endpoint, store, self.annotator.annotate, self.spending)
-            return collect_critiques(session, items)
+            return collect_critiques(session, items, self.tokens)

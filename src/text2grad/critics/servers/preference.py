@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from text2grad.critics.servers.annotation import Failure
+from text2grad.critics.servers.asking import Question
 from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import tagged
@@ -51,6 +52,7 @@ SCHEMA: Mapping[str, Any] = {
     "required": ["reasoning", "better"],
     "additionalProperties": False,
 }
+_FORMAT = ResponseFormat("schema", SCHEMA)
 
 
 class Comparison(NamedTuple):
@@ -76,18 +78,33 @@ class Preference:
     Attributes:
         better: the text that was preferred in both orders, or "tie"; None if a verdict is missing.
         verdicts: the preferred text when the first text stood first, and when the second text did; empty if the texts
-            are equal, which takes no request.
+            are equal, which takes no request. A person sees one order only.
         failure: why a verdict is missing.
+        swapped_first: the first verdict is about the order in which the second text stood first.
     """
 
     better: Side | None
     verdicts: tuple[Side, ...] = ()
     failure: Failure | None = None
+    swapped_first: bool = False
 
     @property
     def inconsistent(self) -> bool:
         """True if the two orders had different verdicts."""
         return len(set(self.verdicts)) > 1
+
+    @property
+    def places(self) -> tuple[Side, ...]:
+        """The preferred place in each order, whichever text stood there."""
+        orders = enumerate(self.verdicts, start=int(self.swapped_first))
+        return tuple(_SWAPPED[side] if order % 2 else side for order, side in orders)
+
+
+def questions(comparison: Comparison) -> list[Question]:
+    """Return the questions about a pair: one for each order; none about equal texts."""
+    if comparison.first == comparison.second:
+        return []
+    return [Question(messages(comparison, swapped=swapped), _FORMAT) for swapped in (False, True)]
 
 
 async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
@@ -95,9 +112,9 @@ async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
     if comparison.first == comparison.second:
         return Preference("tie")
     verdicts: list[Side] = []
-    for swapped in (False, True):
+    for swapped, question in zip((False, True), questions(comparison), strict=True):
         try:
-            answer = await client.complete(messages(comparison, swapped=swapped), ResponseFormat("schema", SCHEMA))
+            answer = await client.complete(*question)
         except RequestError as error:
             return Preference(None, tuple(verdicts), Failure(error.kind, error.detail))
         side = read_verdict(answer)

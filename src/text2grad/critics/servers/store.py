@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS answers (
 );
 CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, outcome TEXT NOT NULL);
 """
+_OF_MODEL = " FROM answers WHERE :model IS NULL OR model = :model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +147,16 @@ class Store(Closing):
         with self._writer:  # the first answer to a request stays
             self._writer.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def tokens(self) -> tuple[int, int]:
-        """Return the prompt tokens and completion tokens of all stored answers."""
-        row = self._reader.execute("SELECT total(prompt_tokens), total(completion_tokens) FROM answers").fetchone()
-        return int(row[0]), int(row[1])
+    def tokens(self, model: str | None = None) -> tuple[int, int]:
+        """Return the prompt tokens and completion tokens of all stored answers (of one model)."""
+        row = self._reader.execute(f"SELECT total(prompt_tokens), total(completion_tokens){_OF_MODEL}", _named(model))
+        prompt_tokens, completion_tokens = row.fetchone()
+        return int(prompt_tokens), int(completion_tokens)
+
+    def mean_answer(self, model: str) -> float | None:
+        """Return the mean number of tokens of a model's stored answers; None if there is no answer with a count."""
+        row = self._reader.execute(f"SELECT avg(completion_tokens){_OF_MODEL}", _named(model)).fetchone()
+        return None if row[0] is None else float(row[0])
 
     def outcome(self, key: str) -> Any:
         """Return the outcome that `keep_outcomes` stored under a key, or None."""
@@ -166,6 +173,10 @@ class Store(Closing):
 def hash_of(*parts: Any) -> str:
     """Return a hash of JSON data that does not depend on the order of keys."""
     return sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def _named(model: str | None) -> dict[str, str | None]:
+    return {"model": model}
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -5,7 +5,6 @@ predicting  a critic → its predictions, written to disk before they are used
 units       a response → tokens, words or characters, with the marks of prediction and truth
 counting    one response → counts: tokens, spans, quotes, lengths (tables 1, 6, 7, 15, 18, 19)
 wording     feedback in words → ROUGE, BLEU, BERTScore, perplexity (table 8)
-intervals   counts of responses → rates with bootstrap intervals
 evaluation  pairs → all measurements, as JSON and as tables
 pictures    measurements → a picture of bars, and a page with prediction beside truth
 study       critiques → a rating sheet for people; filled sheets → ratings

@@ -6,10 +6,27 @@ from .evaluation import (
     evaluate as evaluate,
     tables as tables,
 )
-from .intervals import Ratio as Ratio, estimate as estimate
-from .pairs import Pair as Pair, paired as paired, read_predictions as read_predictions, read_truth as read_truth
+from .pair_study import (
+    draw_pairs as draw_pairs,
+    pairs_csv as pairs_csv,
+    pairs_html as pairs_html,
+    read_pair_sheet as read_pair_sheet,
+)
+from .pairs import (
+    Pair as Pair,
+    paired as paired,
+    paired_votes as paired_votes,
+    read_comparisons as read_comparisons,
+    read_predictions as read_predictions,
+    read_truth as read_truth,
+)
 from .pictures import evaluation_page as evaluation_page, evaluation_png as evaluation_png
-from .predicting import check_identity as check_identity, fingerprint as fingerprint, predictions as predictions
+from .predicting import (
+    check_identity as check_identity,
+    fingerprint as fingerprint,
+    predictions as predictions,
+    sampled_predictions as sampled_predictions,
+)
 from .study import (
     QUESTIONS as QUESTIONS,
     draw as draw,
@@ -18,4 +35,5 @@ from .study import (
     sheet_html as sheet_html,
 )
 from .units import PATTERNS as PATTERNS, Units as Units
-from .wording import check_words as check_words, load_encoder as load_encoder, load_reader as load_reader
+from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables
+from .wording import check_words as check_words

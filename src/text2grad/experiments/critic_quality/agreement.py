@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from text2grad.errors import require
-from text2grad.experiments.critic_quality.intervals import Estimate, Ratio, estimate
+from text2grad.evaluation import Estimate, Ratio, estimate
 
 Ratings = Sequence[Sequence[bool | None]]
 """For each rater one rating per item; None if the rater left it out."""

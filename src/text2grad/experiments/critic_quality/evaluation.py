@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from text2grad.align import quartiles
+from text2grad.evaluation import DRAWS, LEVEL, Area, Encoder, Estimate, Ratio, Reader, estimate
 from text2grad.experiments.critic_quality import counting, wording
-from text2grad.experiments.critic_quality.intervals import DRAWS, LEVEL, Estimate, Ratio, estimate
 from text2grad.experiments.critic_quality.pairs import Pair
 from text2grad.experiments.critic_quality.units import Marked, Units, mark
 from text2grad.experiments.reports.html import Table
@@ -31,8 +31,8 @@ class Measures:
     """
 
     words: bool = True
-    encoder: wording.Encoder | None = None
-    reader: wording.Reader | None = None
+    encoder: Encoder | None = None
+    reader: Reader | None = None
     draws: int = DRAWS
     seed: int = 0
 
@@ -95,6 +95,8 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
             **counting.span_counts(one),
             **counting.quote_counts(one),
             **counting.length_counts(one, quarters),
+            **counting.type_counts(one),
+            **counting.vote_counts(one),
         }
         for one in marked
     ]
@@ -105,11 +107,14 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
     sums: Counter[str] = Counter()
     for row in rows:
         sums.update(row)
+    votes = max((len(one.samples) for one in marked), default=0)
+    rates: dict[str, Ratio | Area] = {**_ratios(measures), **counting.type_ratios(sums)}
+    rates |= counting.areas(votes) if votes else {}
     return Evaluation(
         unit=units.name,
         marked=marked,
         left_out=[pair.where for pair, one in cut if one is None],
-        metrics=estimate(rows, _ratios(measures), draws=measures.draws, seed=measures.seed),
+        metrics=estimate(rows, rates, draws=measures.draws, seed=measures.seed),
         counts=dict(sums),
         bleu=wording.bleu(kept) if measures.words else None,
         span_units={who: {label: quartiles(by[label]) for label in LABELS} for who, by in sizes.items()},
@@ -143,8 +148,8 @@ def _statuses(pairs: Sequence[Pair], who: str) -> dict[str, int]:
 
 def tables(found: Evaluation) -> list[Table]:
     """Return the tables of the paper, each rate with its interval in brackets."""
-    shown = [_token_table(found), _span_table(found), _quote_table(found), _fidelity_table(found)]
-    return [*shown, _length_table(found), *_word_tables(found)]
+    shown = [_token_table(found), *_score_table(found), _span_table(found), _quote_table(found), _fidelity_table(found)]
+    return [*shown, _length_table(found), *_type_table(found), *_word_tables(found)]
 
 
 def _token_table(found: Evaluation) -> Table:
@@ -159,6 +164,34 @@ def _token_table(found: Evaluation) -> Table:
 def _marked(found: Evaluation, label: str) -> list[str]:
     mark = "praised" if label == "positive" else "blamed"
     return [f"{found.counts.get(name, 0):,.0f}" for name in (mark, f"{mark}_true", f"{mark}_both")]
+
+
+def _score_table(found: Evaluation) -> list[Table]:
+    """Return the table of the scores by votes, or no table without sampled critiques."""
+    rows = [(label, _rate(found, f"auroc/{label}")) for label in LABELS if f"auroc/{label}" in found.metrics]
+    caption = f"{found.unit}: score by the sampled critiques that mark it"
+    return [Table(caption, ("label", "area under the ROC curve"), rows)] if rows else []
+
+
+def _type_table(found: Evaluation) -> list[Table]:
+    """Return the table of the annotator's error types, or no table if the annotations name none."""
+    kinds = [
+        name.removeprefix("recall/") for name in found.metrics if name.startswith("recall/") and name.count("/") > 1
+    ]
+    rows = [
+        (
+            kind,
+            f"{found.counts[f'type/{kind}/true']:,.0f}",
+            *(_rate(found, f"{name}/{kind}") for name in ("recall", "f1")),
+        )
+        for kind in kinds
+    ]
+    columns = ("label and type", "marked in truth", "recall, any type", "F1, same type")
+    return (
+        [Table(f"{found.unit}: by error type, as the feedback names it before each quote", columns, rows)]
+        if rows
+        else []
+    )
 
 
 def _span_table(found: Evaluation) -> Table:

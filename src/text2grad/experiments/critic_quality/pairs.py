@@ -3,17 +3,20 @@
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
-from text2grad.feedback import CritiqueRecord, Match, read_critique_records
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, vote
+from text2grad.reward_models import critique_target
 from text2grad.types import Critique
 
 
 class Pair(NamedTuple):
     """A response with the critiques of a critic (predicted) and of an annotator (true).
 
-    `where` is file and line of the annotation. The spans of both critiques count characters of the response.
+    `where` is file and line of the annotation. The spans of the critiques count characters of the response. `samples`
+    are the critiques whose vote is the predicted one, for a critic with votes.
     """
 
     where: str
@@ -21,6 +24,7 @@ class Pair(NamedTuple):
     response: str
     predicted: Critique
     true: Critique
+    samples: tuple[Critique, ...] = ()
 
 
 def read_truth(path: Path, *, limit: int | None = None) -> list[CritiqueRecord]:
@@ -78,6 +82,72 @@ def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> li
     """Pair annotations with critiques in the same order."""
     pairs = zip(truth, predicted, strict=True)
     return [Pair(one.where, one.prompt, one.response, critique, one.critique) for one, critique in pairs]
+
+
+def paired_votes(
+    truth: Sequence[CritiqueRecord], samples: Iterable[Sequence[Critique]], *, threshold: float
+) -> list[Pair]:
+    """Pair annotations with the vote of sampled critiques in the same order."""
+    pairs = zip(truth, samples, strict=True)
+    return [
+        Pair(
+            one.where,
+            one.prompt,
+            one.response,
+            vote(drawn, one.response, threshold=threshold),
+            one.critique,
+            tuple(drawn),
+        )
+        for one, drawn in pairs
+    ]
+
+
+def read_comparisons(
+    first: Path, second: Path, *, what: Literal["critiques", "responses"] | None = None, limit: int | None = None
+) -> list[Comparison]:
+    """Return the pairs of texts about the same prompts in two files.
+
+    Args:
+        first: JSONL of critiques, or of responses with "prompt" and "response".
+        second: the same about the same prompts, in any order.
+        what: compare critiques or responses; None: critiques if the first record of `first` has a critique.
+        limit: number of pairs, in the order of `first`.
+
+    Raises:
+        DataError: if a file cannot be read, or the files are not about the same prompts.
+    """
+    if what is None:
+        one = next(iter(read_examples(first)), None)
+        what = "critiques" if one is not None and "critique" in one.meta else "responses"
+    if what == "critiques":
+        truth = list(read_critique_records(first, limit=limit))
+        pairs = read_predictions(second, truth, whole=limit is None)
+        both = [(critique_target(p.true, p.response), critique_target(p.predicted, p.response)) for p in pairs]
+        return [Comparison(p.prompt, p.response, *texts) for p, texts in zip(pairs, both, strict=True)]
+    sides = [_responses(path) for path in (first, second)]
+    differing = list(sides[0].keys() ^ sides[1].keys())
+    if differing:
+        raise DataError(
+            f"{first} and {second} do not answer the same prompts: {len(differing):,} prompts occur in "
+            f"one file only, such as {min(differing)[:60]!r}. Give two files of responses to the same prompts"
+        )
+    prompts = list(sides[0])[:limit]
+    return [Comparison(prompt, None, sides[0][prompt], sides[1][prompt]) for prompt in prompts]
+
+
+def _responses(path: Path) -> dict[str, str]:
+    """Return the response to each prompt in a file."""
+    found: dict[str, str] = {}
+    for one in read_examples(path):
+        response = one.meta.get("response")
+        if not isinstance(response, str):
+            raise DataError(f'{path}: each line needs the texts "prompt" and "response"')
+        if found.setdefault(one.prompt_text, response) != response:
+            raise DataError(
+                f"{path}: the prompt {one.prompt_text[:60]!r} has two responses. Leave one of them out, so that each "
+                "prompt is judged once"
+            )
+    return found
 
 
 def _next(waiting: deque[CritiqueRecord]) -> CritiqueRecord:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from text2grad.evaluation import Estimate
 from text2grad.experiments.critic_quality.counting import BUCKETS
 from text2grad.experiments.critic_quality.evaluation import NONE, Evaluation, tables
-from text2grad.experiments.critic_quality.intervals import Estimate
 from text2grad.experiments.critic_quality.units import Marked, Marks
 from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.reports.plots import COLOURS, HATCHES, INK, PAPER, Draw, panels_png, pictures, style

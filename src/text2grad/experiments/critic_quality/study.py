@@ -8,7 +8,7 @@ shows the same items with coloured spans.
 import csv
 import io
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -135,6 +135,18 @@ def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
 
 
 def _read_sheet(path: Path) -> Sheet:
+    answers: dict[str, dict[str, bool | None]] = {}
+    for number, item, row in sheet_rows(path, QUESTIONS):
+        answers[item] = {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
+    return Sheet(path.stem, answers)
+
+
+def sheet_rows(path: Path, questions: Iterable[str]) -> Iterator[tuple[int, str, dict[str, str | None]]]:
+    """Yield (row number, item, row) of a filled sheet with columns for some questions.
+
+    Raises:
+        DataError: if the file is no sheet, has no items, or has an item twice.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -144,21 +156,21 @@ def _read_sheet(path: Path) -> Sheet:
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)  # spreadsheets choose the delimiter by language
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
-    missing = [name for name in ("item", *QUESTIONS) if name not in (rows.fieldnames or ())]
+    missing = [name for name in ("item", *questions) if name not in (rows.fieldnames or ())]
     if missing:
         raise DataError(
             f"{path} is no rating sheet: it has no column {missing[0]!r}. Give a filled sheet.csv of `study export`"
         )
-    answers: dict[str, dict[str, bool | None]] = {}
+    seen = set()
     for number, row in enumerate(rows, start=2):
         item = (row["item"] or "").strip()
         if item:  # spreadsheets also save empty rows
-            if item in answers:
+            if item in seen:
                 raise DataError(f"{path}: row {number} repeats item {item}. Keep one of the two rows")
-            answers[item] = {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
-    if not answers:
+            seen.add(item)
+            yield number, item, row
+    if not seen:
         raise DataError(f"{path} has no items. Give a sheet with rows")
-    return Sheet(path.stem, answers)
 
 
 def _answer(text: str | None, where: str) -> bool | None:

@@ -366,7 +366,8 @@ def _critique(record: Record) -> str:
     quotes = "".join(f"<li>{escape(quote)}</li>" for quote in critique.get("unmatched", ()))
     missing = f'<div class="missing"><h4>Not found in the response</h4><ul>{quotes}</ul></div>' if quotes else ""
     lines = "".join(f'<p dir="auto">{escape(line)}</p>' for line in critique.get("feedback", "").split("\n"))
-    return f"<aside><h3>Critique{''.join(notes)}</h3><blockquote>{lines}</blockquote>{missing}</aside>"
+    heading = escape(critique.get("heading", "Critique"))
+    return f"<aside><h3>{heading}{''.join(notes)}</h3><blockquote>{lines}</blockquote>{missing}</aside>"
 
 
 def count(number: int, noun: str) -> str:

@@ -5,6 +5,7 @@ the keys of `BLOCKS`. Figures that no results file holds come from notes.json, e
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ from textwrap import fill
 from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.experiments.critic_quality.intervals import Estimate, mean_interval
+from text2grad.evaluation import Estimate, mean_interval
 from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
-from text2grad.experiments.results.markdown import number, table
-from text2grad.experiments.results.selection import label
+from text2grad.experiments.results.markdown import between, number, table
+from text2grad.experiments.results.measures import lead, rollouts_ratio
+from text2grad.experiments.results.records import Record, read_runs
+from text2grad.experiments.results.selection import Group, groups, label
 from text2grad.files import read_text
 
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -26,8 +29,9 @@ _METRIC = {"summarization": "fact F1", "qa": "claim F1", "code": "pass@1"}
 _IN_README = {"summarization": "summaries", "qa": "answers (`--task qa`)", "code": "programs (`--task code`)"}
 _RIVAL = "scalar_ppo"
 _WIDTH = 124
+RUNS = "runs"
 Files = Callable[[str], Any]
-"""Name of a JSON file of results → its content."""
+"""Name of a JSON file of results → its content; `RUNS` → the records of the experiments."""
 
 
 def filled(text: str, directory: Path) -> str:
@@ -59,6 +63,8 @@ def _wrapped(text: str) -> str:
 
 
 def _read(path: Path) -> Any:
+    if path.is_dir():
+        return read_runs(path)
     try:
         return json.loads(read_text(path))
     except ValueError as error:
@@ -109,30 +115,57 @@ def _passed(result: Mapping[str, Any], method: str) -> str:
 
 
 def _headline(files: Files) -> str:
-    rows = []
-    for task, result in _tasks(files).items():
-        ahead = _ahead(result, _RIVAL)
-        kls = ", ".join(number(_mean(result, method, "kl_per_token"), 2) for method in ("text2grad", _RIVAL))
-        ours, rival = (number(_mean(result, method)) for method in ("text2grad", _RIVAL))
-        name = f"{_IN_README[task]}, {_METRIC[task]}"
-        rows.append([name, number(_start(result)), f"**{ours}**", rival, _with_interval(ahead), kls])
-    columns = ["held-out, means of 3 seeds", "at the start", "**Text2Grad**", "scalar PPO"]
-    columns += ["ahead by (95 %, Student's t)", "KL of both, nats per token"]
-    return table(columns, rows) + "\n\n" + _headline_words(files)
+    """Return the tasks at their usual length: Text2Grad beside the number that was strongest on the tuning items."""
+    rows, found = [], _usual_groups(files(RUNS))
+    if not found:
+        return "No comparison at a task's usual length is recorded."
+    for group in found:
+        rival = str(group.strongest(number=True)[0])
+        ahead, share = lead(group, group.ours, rival), rollouts_ratio(group, group.ours, rival).value
+        start = fmean(fmean(run.items_at_start) for run in group.runs[group.ours].values())
+        interval = between(ahead.student_low, ahead.student_high) if ahead.student_is_wider else between(*ahead[1:3])
+        reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of its rollouts"
+        name = f"{_IN_README[group.condition.task]}, {_METRIC[group.condition.task]}"
+        ours, other = (number(group.final(method)) for method in (group.ours, rival))
+        told = f"{other} ({label(rival).removeprefix('one number, ')})"
+        rows.append([name, number(start), f"**{ours}**", told, f"{number(ahead.value)} ({interval})", reached])
+    seeds = min(len(group.runs[group.ours]) for group in found)
+    columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "strongest number"]
+    columns += ["ahead by (95 %)", "its final value after"]
+    return f"{table(columns, rows)}\n\n{_headline_words(found)}"
 
 
-def _headline_words(files: Files) -> str:
-    tasks = _tasks(files)
-    behind = [_IN_README[task].split(" ")[0] for task, result in tasks.items() if _ahead(result, _RIVAL).low <= 0]
-    zero = f"The interval of {' and '.join(behind)} contains 0. " if behind else ""
-    first = tasks["summarization"]
+def _usual_groups(records: Sequence[Record]) -> list[Group]:
+    """Return the conditions at the recipe's own length with the task's program as critic that are complete."""
+    usual = [one for one in groups(records) if one.condition.length == 0 and one.condition.critic == "program"]
+    order = list(_IN_README)
+    complete = [one for one in usual if {one.ours, one.strongest(number=True)[0]} <= one.runs.keys()]
+    return sorted(complete, key=lambda one: order.index(one.condition.task))
+
+
+def _headline_words(found: Sequence[Group]) -> str:
+    undecided, lengths = [], []
+    for group in found:
+        ahead = lead(group, group.ours, str(group.strongest(number=True)[0]))
+        if min(ahead.low, ahead.student_low or ahead.low) <= 0:
+            undecided.append(_IN_README[group.condition.task].split(" ")[0])
+            lengths += [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
+    copied = [group.final("ilf") for group in found if "ilf" in group.runs]
+    zero = ""
+    if undecided:
+        zero = (
+            f"The interval of {' and '.join(undecided)} contains 0: with {round(fmean(lengths))} tokens per response, "
+            "one number says about as much. "
+        )
+    ilf = ""
+    if copied:
+        ilf = f"A rival that imitates answers corrected by that fact ends at {number(min(copied))} or more. "
     return (
-        "All policies of a task start from the same weights: the reward model's, fine-tuned again on the "
-        "demonstrations (answers: the "
-        "fine-tuned ones). The embedded critiques state the true fact beside each quote. Scalar PPO: the same spans, "
-        "summed to one "
-        f"number, best of 2 or 3 learning rates. {zero}On summaries Text2Grad passes its best value after "
-        f"{_passed(first, 'text2grad')} steps. [All figures](docs/results/quickstart.md)."
+        "The critic of these runs is the task's program: its words state the true fact beside each wrong quote, and "
+        "spans and numbers use the quotes alone. Every method had the same number of tuning trials, and every seed has "
+        f"its own held-out items. {zero}{ilf}Length, KL, ablations and what is not finished: "
+        "[comparison](docs/results/comparison.md), [length](docs/results/length.md); the quickstart's own runs: "
+        "[quickstart](docs/results/quickstart.md)."
     )
 
 

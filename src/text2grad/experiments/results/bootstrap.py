@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from text2grad.experiments.critic_quality.intervals import LEVEL, mean_interval, student
+from text2grad.evaluation import LEVEL, mean_interval, student
 
 DRAWS = 4_000
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from text2grad.evaluation import mean_interval
 from text2grad.experiments.analysis.formula import predicted_ratio
-from text2grad.experiments.critic_quality.intervals import mean_interval
 from text2grad.experiments.results.bootstrap import DRAWS, Interval, bounds, difference, interval, resamples
 from text2grad.experiments.results.curves import first_reached, frontier
 from text2grad.experiments.results.records import Record

@@ -36,6 +36,7 @@ from text2grad.experiments.results.measures import (
     repair,
     rollouts_ratio,
 )
+from text2grad.experiments.results.paper import NUMBERS, PAGE, paper_page
 from text2grad.experiments.results.records import Record, read_runs
 from text2grad.experiments.results.selection import (
     OURS,
@@ -510,6 +511,8 @@ def write_results(runs: Path, out: Path, readme: Path, plan: Path | None = None)
     """
     made = result_pages(read_runs(runs), load_plan(plan) if plan else None)
     contents = {out / name: data for name, data in made.items()}
+    if (out / NUMBERS).exists():
+        contents[out / PAGE] = paper_page(out).encode()
     for page in [*sorted(out.glob("*.md")), readme]:
         if page not in contents and page.exists():
             contents[page] = filled(read_text(page), out).encode()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe
+from text2grad.costs import tokens_of
 from text2grad.experiments.recipe_run import prepare_run
 from text2grad.experiments.rivals.refiners import log_refinements, logged_refinements, refine
 from text2grad.experiments.rivals.trainer import RivalTrainer
@@ -27,6 +28,7 @@ class ReflectionTrainer(RivalTrainer):
         clock = Clock()
         with self._memory("rollout"), clock("rollout"):
             rollouts = self.answer()
+        told = tokens_of(self.critic)
         metrics, records = self._judged(rollouts, clock)
         with self._memory("rollout"), clock("refine"):
             refined = refine(self, rollouts, [one.critique for one in self.judged])
@@ -35,6 +37,7 @@ class ReflectionTrainer(RivalTrainer):
         metrics |= {"rival/rollouts": 0.0, "rival/refined": float(changed), **clock.seconds}
         metrics["rival/critiques_at_inference"] = float(len(rollouts))
         metrics["length/mean"] = 0.0  # no token is sampled in training
+        metrics |= self.step_costs([*rollouts, *refined], told)
         self._finish(records, metrics)
         return metrics
 

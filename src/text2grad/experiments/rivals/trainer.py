@@ -17,6 +17,7 @@ import torch
 
 from text2grad.align import response_deltas
 from text2grad.config import Recipe
+from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic
 from text2grad.experiments.rivals.judged import Judged
 from text2grad.feedback import critique_from_json
@@ -74,6 +75,7 @@ class RivalTrainer(Text2GradTrainer):
         clock = Clock()
         with self._memory("rollout"), clock("rollout"):
             rollouts = self._sample()
+        told = tokens_of(self.critic)
         metrics, records = self._judged(rollouts, clock)
         if self.round_of(self.step)[1] == self.step + 1:
             with self._memory("update"), clock("update"):
@@ -84,6 +86,7 @@ class RivalTrainer(Text2GradTrainer):
             self.refresher.observe(examples, [rollout.response for rollout in rollouts])
             metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
         metrics |= {"rival/rollouts": float((self.step + 1) * len(rollouts)), **clock.seconds}
+        metrics |= self.step_costs(rollouts, told)
         self._finish(records, metrics)
         return metrics
 

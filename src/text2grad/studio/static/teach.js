@@ -87,8 +87,8 @@ export class Teach {
     part.append(line("p", `${this.marked.length} marked response${this.marked.length === 1 ? "" : "s"}, ${spans} span${spans === 1 ? "" : "s"} of ${this.context.rater()}.`));
     const from = this.versionChoice(this.parent, "Begin from");
     from.addEventListener("change", () => { this.parent = Number(from.value); });
-    const target = input("1", { type: "number", min: "0.1", max: "5", step: "0.1" });
-    const kl = input("0.1", { type: "number", min: "0", max: "2", step: "0.05" });
+    const target = input("2", { type: "number", min: "0.1", max: "5", step: "0.1" });
+    const kl = input("0.5", { type: "number", min: "0", max: "2", step: "0.05" });
     const row = line("div", "", "row");
     const start = button("Teach", async () => {
       const lesson = { target: Number(target.value), kl: Number(kl.value) };

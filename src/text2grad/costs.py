@@ -1,0 +1,157 @@
+"""Seconds, tokens and peak memory of a phase, in one shape for all phases (table 13 of the paper).
+
+Phases without a log of their own (annotate, evaluate-reward, evaluate) keep costs.json in their directory: an object
+with the keys of `Cost`, to which a run that is continued adds. Training logs the same per step or checkpoint;
+`text2grad results costs` reads both.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from text2grad.files import to_json, write_atomically
+
+COSTS_FILE = "costs.json"
+CHECKPOINT_MARK = "text2grad.json"
+"""In a complete checkpoint of a supervised training: its costs until then, among other things."""
+_BETWEEN_WRITES_S = 20.0
+_COUNTING = Lock()
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
+
+
+@dataclass(slots=True)
+class TokenCount:
+    """Tokens that a model has read and written so far."""
+
+    prompt: int = 0
+    generated: int = 0
+
+    def add(self, prompt: int, generated: int) -> None:
+        """Count more tokens; several threads may do so at once."""
+        with _COUNTING:
+            self.prompt += prompt
+            self.generated += generated
+
+    def copy(self) -> "TokenCount":
+        """Return the count so far."""
+        return TokenCount(self.prompt, self.generated)
+
+
+@dataclass(slots=True)
+class Cost:
+    """Costs of a phase so far, over all processes that it had one after another.
+
+    Attributes:
+        phase: such as "annotate".
+        seconds: wall time.
+        prompt_tokens: tokens read by models; 0 if no model read any.
+        generated_tokens: tokens written by models.
+        peak_memory_bytes: most memory at once; see `peak_memory`.
+        runs: number of processes.
+    """
+
+    phase: str
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    peak_memory_bytes: int = 0
+    runs: int = 0
+
+
+class Meter:
+    """Measures a phase, adds to the costs in its directory, and keeps them on disk."""
+
+    def __init__(self, directory: Path, phase: str) -> None:
+        """Start to measure; earlier costs of the phase in the directory are continued."""
+        self._path, self._begun = directory / COSTS_FILE, time.monotonic()
+        self._before = read_cost(directory) or Cost(phase)
+        self._before = self._before if self._before.phase == phase else Cost(phase)
+        self._tokens, self._written = TokenCount(), self._begun
+
+    def add(self, prompt_tokens: int, generated_tokens: int) -> None:
+        """Count tokens; costs go to disk now and then, so that a killed process loses seconds, not hours."""
+        self._tokens.add(prompt_tokens, generated_tokens)
+        if time.monotonic() - self._written > _BETWEEN_WRITES_S:
+            self.write()
+
+    def cost(self) -> Cost:
+        """Return the costs so far."""
+        before = self._before
+        return Cost(
+            before.phase,
+            before.seconds + time.monotonic() - self._begun,
+            before.prompt_tokens + self._tokens.prompt,
+            before.generated_tokens + self._tokens.generated,
+            max(before.peak_memory_bytes, peak_memory()),
+            before.runs + 1,
+        )
+
+    def write(self) -> None:
+        """Write the costs so far; nothing if the phase made no directory."""
+        self._written = time.monotonic()
+        if not self._path.parent.is_dir():
+            return
+        write_atomically(self._path, to_json(asdict(self.cost())) + b"\n")
+
+
+@contextmanager
+def metered(directory: Path, phase: str) -> Iterator[Meter]:
+    """Measure the block as a phase of a directory; the costs are written at its end, also after an error."""
+    meter = Meter(directory, phase)
+    try:
+        yield meter
+    finally:
+        meter.write()
+
+
+def read_cost(directory: Path) -> Cost | None:
+    """Return the costs in costs.json of a directory; None if there is none that can be read."""
+    try:
+        found = json.loads((directory / COSTS_FILE).read_bytes())
+        return Cost(**{name: kind(found[name]) for name, kind in _FIELDS.items()})
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+_FIELDS: dict[str, Any] = {
+    "phase": str,
+    "seconds": float,
+    "prompt_tokens": int,
+    "generated_tokens": int,
+    "peak_memory_bytes": int,
+    "runs": int,
+}
+
+
+def checkpoint_cost(directory: Path) -> Cost | None:
+    """Return the costs of a supervised training up to its last complete checkpoint; None without one."""
+    checkpoints = sorted((directory / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    marks = [
+        json.loads((path / CHECKPOINT_MARK).read_bytes()) for path in checkpoints if (path / CHECKPOINT_MARK).exists()
+    ]
+    if not marks or "seconds" not in marks[-1]:
+        return None
+    mark = marks[-1]
+    phase = mark.get("section", "training").replace("_", " ")
+    return Cost(phase, mark["seconds"], mark.get("tokens", 0), 0, mark.get("peak_memory_bytes", 0), runs=1)
+
+
+def peak_memory() -> int:
+    """Return the most memory at once in bytes: of tensors on the accelerator if one is used, else of the process."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+
+
+def tokens_of(critic: object) -> TokenCount:
+    """Return the tokens that a critic has read and written so far; zeros for a critic that does not count them."""
+    found = getattr(critic, "tokens", None)
+    return found.copy() if isinstance(found, TokenCount) else TokenCount()

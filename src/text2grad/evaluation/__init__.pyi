@@ -1,0 +1,32 @@
+from .answering import Sampling as Sampling, ServerSettings as ServerSettings
+from .evaluation import (
+    EvaluationSettings as EvaluationSettings,
+    PolicyEvaluation as PolicyEvaluation,
+    SuiteResult as SuiteResult,
+    evaluate_models as evaluate_models,
+)
+from .intervals import (
+    DRAWS as DRAWS,
+    LEVEL as LEVEL,
+    Area as Area,
+    Estimate as Estimate,
+    Ratio as Ratio,
+    estimate as estimate,
+    mean_interval as mean_interval,
+    student as student,
+)
+from .judging import Judge as Judge
+from .registry import SUITES as SUITES, make_suites as make_suites
+from .subjects import read_subjects as read_subjects
+from .suite import SuiteOptions as SuiteOptions
+from .words import (
+    ROUGE as ROUGE,
+    Encoder as Encoder,
+    Reader as Reader,
+    bertscore as bertscore,
+    distinct as distinct,
+    load_encoder as load_encoder,
+    load_reader as load_reader,
+    rouge_scorer as rouge_scorer,
+    text_nats as text_nats,
+)

@@ -1,0 +1,414 @@
+"""Questions → answers of one model, each sampled once, on disk before it is used.
+
+answers/SUITE.MODEL.jsonl   one line per turn: id, sample, turn, text, tokens, finish
+answers/SUITE.MODEL.json    model, sampling and questions that the answers belong to; others are refused there
+answers.sqlite              every answer of a server, by a hash of its request
+
+**Loaded models.** The random numbers of an answer follow from the seed and from suite, question, sample and turn,
+never from what ran before. The answers are sampled in batches whose rows are fixed by the questions and `rows_at_once`;
+a batch is written when it is whole, and an interrupted batch is sampled again, whole. So an interrupted and an
+undisturbed run give equal files on one machine. Another `rows_at_once`, another limit or another machine pads or adds
+differently: log-probabilities then differ by rounding, which can change a token where two are almost equally likely.
+
+**Servers.** Requests carry the sample's own `seed` where the temperature is above 0, which not every server obeys. The
+first answer to a request stays, and is never requested again.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from hashlib import sha256
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from text2grad.critics.servers import AnnotationSession, CachedClient, Endpoint, Spending, Store, run_session
+from text2grad.errors import ConfigError, DataError, RequestError
+from text2grad.evaluation.subjects import LoadedModel, Subject
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, digest_of_questions
+from text2grad.files import json_lines, to_json, write_atomically
+from text2grad.models import context_of, encode_prompts, sample
+from text2grad.progress import Progress
+from text2grad.types import Example, Message
+
+TooLong = Literal["refuse", "empty"]
+_TAIL_TOKENS = 32  # of a response that are searched for a text that ends it
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers are sampled.
+
+    Attributes:
+        temperature: 0 takes the most likely token.
+        samples: answers to each question.
+        max_new_tokens: longest answer of one turn; None takes the suite's.
+        seed: of the random numbers.
+        rows_at_once: answers that are sampled together.
+        too_long: "refuse" ends the evaluation if a prompt leaves no room for an answer, "empty" gives it an empty one.
+    """
+
+    temperature: float = 0.0
+    samples: int = 1
+    max_new_tokens: int | None = None
+    seed: int = 0
+    rows_at_once: int = 16
+    too_long: TooLong = "refuse"
+
+    def __post_init__(self) -> None:
+        """Check that several samples can differ.
+
+        Raises:
+            ConfigError: if they cannot.
+        """
+        if self.samples > 1 and not self.temperature:
+            raise ConfigError(
+                f"--samples {self.samples} at --temperature 0 would give the same answer {self.samples} times; set a "
+                "temperature, such as 0.8"
+            )
+
+    def length(self, suite: AnsweredSuite) -> int:
+        """Return the longest answer of one turn."""
+        return self.max_new_tokens or suite.max_new_tokens
+
+
+class Turn(NamedTuple):
+    """One answer to sample: its question, and the numbers of sample and turn."""
+
+    question: Question
+    sample: int
+    turn: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What a line of the file names."""
+        return self.question.id, self.sample, self.turn
+
+
+Said = dict[tuple[str, int, int], dict[str, Any]]
+"""Lines of the file by id, sample and turn."""
+
+
+class AnswerFile:
+    """The answers of one model to one suite, on disk."""
+
+    def __init__(self, out: Path, suite: AnsweredSuite, subject: Subject, sampling: Sampling) -> None:
+        """Name the files; nothing is read or written."""
+        stem = f"{suite.name}.{subject.name}".replace("/", "-").replace(":", "-")
+        self.path = out / "answers" / f"{stem}.jsonl"
+        self.suite, self.subject, self.sampling = suite, subject, sampling
+        self._of = self.path.with_suffix(".json")
+
+    def open(self, *, force: bool) -> Said:
+        """Return the lines that are on disk; create the files if there are none.
+
+        Args:
+            force: remove the answers of another model, of other settings or other questions.
+
+        Raises:
+            ConfigError: if such answers are there and `force` is False, or the files cannot be used.
+        """
+        settings = asdict(self.sampling) | {"max_new_tokens": self.sampling.length(self.suite)}
+        if self.subject.served:
+            del settings["rows_at_once"], settings["too_long"]
+        questions = digest_of_questions(self.suite.questions)
+        now = {"subject": self.subject.identity(), "sampling": settings, "questions": questions}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            before = json.loads(self._of.read_bytes()) if self._of.exists() else now
+            if before != now and not force:
+                raise ConfigError(self._differing(before, now))
+            if before != now:
+                self.path.unlink(missing_ok=True)
+            write_atomically(self._of, to_json(now))
+            return self._read()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"cannot use {self.path}: {error}. Choose another --out") from error
+
+    def _differing(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+        changed = [key for key in ("subject", "sampling", "questions") if before.get(key) != now[key]]
+        named = {"subject": "another model", "sampling": "other settings of sampling", "questions": "other questions"}
+        told = [f"{named[key]} ({json.dumps(before.get(key))}, now {json.dumps(now[key])})" for key in changed]
+        return (
+            f"{self.path} holds answers of {' and '.join(told)}; choose another --out, or add --force to replace them"
+        )
+
+    def _read(self) -> Said:
+        """Return the whole lines; a last line that a kill cut is removed."""
+        if not self.path.exists():
+            return {}
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            os.truncate(self.path, len(whole))
+        return {(one["id"], one["sample"], one["turn"]): one for one in map(json.loads, whole.splitlines())}
+
+    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Write lines; they are on disk when this returns."""
+        with self.path.open("ab") as file:
+            file.write(json_lines(lines))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def replace(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Write all lines at once."""
+        write_atomically(self.path, json_lines(lines))
+
+
+def all_turns(suite: AnsweredSuite, samples: int) -> list[Turn]:
+    """Return every answer to sample: first turns before second turns, question by question."""
+    most = max(question.turns for question in suite.questions)
+    return [
+        Turn(question, number, turn)
+        for turn in range(most)
+        for question in suite.questions
+        if turn < question.turns
+        for number in range(samples)
+    ]
+
+
+def read_answers(suite: AnsweredSuite, sampling: Sampling, said: Said, *, chat: bool) -> list[Answer]:
+    """Return the answers in the lines, question by question; `chat` says whether they reply to prompts."""
+    found = []
+    for question in suite.questions:
+        for number in range(sampling.samples):
+            lines = [said[question.id, number, turn] for turn in range(question.turns)]
+            texts, tokens, finish = (tuple(one[key] for one in lines) for key in ("text", "tokens", "finish"))
+            found.append(Answer(question.id, number, texts, tokens, finish, continues=not chat))
+    return found
+
+
+def is_complete(suite: AnsweredSuite, sampling: Sampling, said: Said) -> bool:
+    """Return whether lines hold every answer."""
+    return all(one.key in said for one in all_turns(suite, sampling.samples))
+
+
+def sample_answers(model: LoadedModel, file: AnswerFile, said: Said) -> None:
+    """Sample the answers of a loaded model that are missing; they are added to `said` and to the file.
+
+    Raises:
+        DataError: if a prompt leaves no room for an answer, and the settings refuse such prompts.
+    """
+    suite, sampling = file.suite, file.sampling
+    turns = all_turns(suite, sampling.samples)
+    _check_room(model, file, turns)
+    missing = sum(one.key not in said for one in turns)
+    phase = f"{suite.name}: answers of {file.subject.name}"
+    with Progress(phase, len(turns), done=len(turns) - missing, unit="answer") as progress:
+        for batch in _batches(turns, sampling, chat=model.chat):
+            new = [one.key not in said for one in batch]
+            if not any(new):
+                continue
+            lines = [line for line, wanted in zip(_sample_batch(model, file, batch, said), new, strict=True) if wanted]
+            file.append(lines)
+            said |= {(line["id"], line["sample"], line["turn"]): line for line in lines}
+            for line in lines:
+                progress.advance(tokens=line["tokens"])
+
+
+def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterator[list[Turn]]:
+    """Yield the batches: rows of one turn, with the same temperature and the same texts that end an answer."""
+
+    def alike(one: Turn) -> tuple[int, float, tuple[str, ...]]:
+        own = one.question.temperature
+        return one.turn, sampling.temperature if own is None else own, () if chat else one.question.stop
+
+    for _, group in groupby(turns, alike):
+        rows = list(group)
+        for start in range(0, len(rows), sampling.rows_at_once):
+            yield rows[start : start + sampling.rows_at_once]
+
+
+def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], said: Said) -> list[dict[str, Any]]:
+    sampling, most = file.sampling, file.sampling.length(file.suite)
+    prompts = _encode(model, batch, said)
+    room = context_of(model.model) - most
+    fitting = [row for row, ids in enumerate(prompts) if len(ids) <= room]
+    found = {row: ("", 0, "too_long") for row in range(len(batch))}
+    own, stop = batch[0].question.temperature, () if model.chat else batch[0].question.stop
+    if fitting:
+        responses = sample(
+            model.model,
+            [prompts[row] for row in fitting],
+            _uniforms([batch[row] for row in fitting], file.suite.name, sampling.seed, most),
+            eos_ids=model.eos_ids,
+            pad_id=model.pad_id,
+            temperature=sampling.temperature if own is None else own,
+            rows_at_once=len(fitting),
+            ended=partial(_has_stop, model.tokenizer, stop) if stop else None,
+        )
+        texts = model.tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
+        for row, ids, text in zip(fitting, responses, texts, strict=True):
+            cut = cut_at(text, stop)
+            ended = cut != text or (bool(ids) and ids[-1] in model.eos_ids)
+            found[row] = (cut, len(ids), "stop" if ended else "length")
+    return [_line(one, *found[row]) for row, one in enumerate(batch)]
+
+
+def _line(one: Turn, text: str, tokens: int, finish: str) -> dict[str, Any]:
+    place = {"id": one.question.id, "sample": one.sample, "turn": one.turn}
+    return place | {"text": text, "tokens": tokens, "finish": finish}
+
+
+def cut_at(text: str, stop: Sequence[str]) -> str:
+    r"""Return a text up to the first of the texts that end it.
+
+    Example:
+        >>> cut_at("    return 1\n\ndef other(): ...", ["\ndef", "\nclass"])
+        '    return 1\n'
+    """
+    places = [place for one in stop if (place := text.find(one)) >= 0]
+    return text[: min(places)] if places else text
+
+
+def _has_stop(tokenizer: Any, stop: Sequence[str], ids: Sequence[int]) -> bool:
+    """Return whether the end of a response has a text that ends it; a token has at least one character."""
+    tail = tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=True)
+    return any(one in tail for one in stop)
+
+
+def _uniforms(rows: Sequence[Turn], suite: str, seed: int, tokens: int) -> Any:
+    """Return the random numbers of answers, [rows, tokens]; each row follows from its own question, sample and turn."""
+    import torch
+
+    drawn = []
+    for one in rows:
+        digest = sha256(to_json([seed, suite, *one.key])).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8]) % 2**63)
+        drawn.append(torch.rand(tokens, generator=generator))
+    return torch.stack(drawn)
+
+
+def _encode(model: LoadedModel, batch: Sequence[Turn], said: Said) -> list[tuple[int, ...]]:
+    examples = [Example(_prompt(one, said, chat=model.chat)) for one in batch]
+    return encode_prompts(model.tokenizer, examples, prompt_format="chat" if model.chat else "plain")
+
+
+def _prompt(one: Turn, said: Said, *, chat: bool) -> str | Sequence[Message]:
+    """Return the prompt of a turn: the first, or the conversation so far."""
+    question = one.question
+    first = question.prompt if chat or question.continuation is None else question.continuation
+    if not one.turn:
+        return first
+    messages: list[Message] = [{"role": "user", "content": first}] if isinstance(first, str) else list(first)
+    for turn in range(one.turn):
+        messages += [
+            {"role": "assistant", "content": said[question.id, one.sample, turn]["text"]},
+            {"role": "user", "content": question.then[turn]},
+        ]
+    return messages
+
+
+def _check_room(model: LoadedModel, file: AnswerFile, turns: Sequence[Turn]) -> None:
+    """Refuse prompts of first turns that leave no room for an answer, before anything is sampled."""
+    most = file.sampling.length(file.suite)
+    context = context_of(model.model)
+    if context <= most:
+        raise DataError(
+            f"{file.subject.name} has a context of {context} tokens, and --max-new-tokens {most} leaves no room for a "
+            f"prompt of suite {file.suite.name}; lower it"
+        )
+    if file.sampling.too_long != "refuse":
+        return
+    first = [one for one in turns if not one.turn and not one.sample]
+    lengths = [len(ids) for ids in _encode(model, first, {})]
+    long = [(one, length) for one, length in zip(first, lengths, strict=True) if length > context - most]
+    if long:
+        raise DataError(
+            f"{len(long)} of {len(first)} prompts of suite {file.suite.name} leave no room for {most} new tokens in "
+            f"the context of {context} tokens of {file.subject.name}; the first is question {long[0][0].question.id!r} "
+            f"with {long[0][1]} tokens. Lower --max-new-tokens, or count them as failed with --too-long empty"
+        )
+
+
+class Served(NamedTuple):
+    """A conversation with a server, or the reason why it did not end."""
+
+    lines: list[dict[str, Any]]
+    failure: RequestError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How servers are requested.
+
+    Attributes:
+        api_key_env: environment variable that holds the key; empty for servers without keys.
+        concurrency: largest number of requests under way.
+        timeout_s: time limit of a request, in seconds.
+        spending: prices and budget.
+    """
+
+    api_key_env: str = ""
+    concurrency: int = 32
+    timeout_s: float = 300.0
+    spending: Spending = field(default_factory=Spending)
+
+
+def request_answers(file: AnswerFile, out: Path, server: ServerSettings) -> Said:
+    """Return all answers of a model on a server; the file is written when all are there.
+
+    Raises:
+        ConfigError: if the endpoint is incomplete or its key is missing.
+        RequestError: if answers did not arrive; those that did are stored.
+    """
+    suite, subject, sampling = file.suite, file.subject, file.sampling
+    endpoint = Endpoint(
+        model=subject.model_name,
+        base_url=subject.path,
+        api_key_env=server.api_key_env,
+        temperature=sampling.temperature,
+        max_tokens=sampling.length(suite),
+        structured="off",
+        concurrency=server.concurrency,
+        timeout_s=server.timeout_s,
+    )
+    endpoint.check("evaluate")
+    items = [(question, number) for question in suite.questions for number in range(sampling.samples)]
+    with Store(out / "answers.sqlite") as store:
+        chat = subject.prompt_format != "plain"
+        converse = partial(_converse, suite=suite.name, sampling=sampling, chat=chat)
+        found, _, _ = run_session(AnnotationSession(endpoint, store, converse, server.spending), items)
+    failures = [one.failure for one in found if one.failure is not None]
+    if failures:
+        raise RequestError(
+            failures[0].kind,
+            f"{len(failures)} of {len(items)} answers of {subject.name} to suite {suite.name} did not arrive; the "
+            f"first: {failures[0].detail}. Run the same command again: it requests the missing answers only",
+        )
+    said = {(line["id"], line["sample"], line["turn"]): line for one in found for line in one.lines}
+    file.replace(said[one.key] for one in all_turns(suite, sampling.samples))
+    return said
+
+
+async def _converse(
+    client: CachedClient, item: tuple[Question, int], *, suite: str, sampling: Sampling, chat: bool
+) -> Served:
+    """Return the answers of all turns of a conversation with a server."""
+    question, number = item
+    own = question.temperature
+    temperature = sampling.temperature if own is None else own
+    said: Said = {}
+    for turn in range(question.turns):
+        one = Turn(question, number, turn)
+        more: dict[str, Any] = {} if own is None else {"temperature": own}
+        if temperature:
+            digest = sha256(to_json([sampling.seed, suite, *one.key])).digest()
+            more["seed"] = int.from_bytes(digest[:4]) % 2**31
+        if not chat and question.stop:
+            more["stop"] = list(question.stop[:4])  # OpenAI's limit; the text is cut at all of them below
+        prompt = _prompt(one, said, chat=chat)
+        if chat and isinstance(prompt, str):
+            prompt = [{"role": "user", "content": prompt}]
+        sent = tuple(prompt) if chat else Example(prompt).prompt_text
+        try:
+            answer = await client.complete(sent, sample=number, more=more)  # type: ignore[arg-type]
+        except RequestError as error:
+            return Served([], error)
+        text = answer.text if chat else cut_at(answer.text, question.stop)
+        said[one.key] = _line(
+            one, text, answer.completion_tokens or 0, "stop" if text != answer.text else answer.finish
+        )
+    return Served(list(said.values()), None)

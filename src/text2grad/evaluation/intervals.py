@@ -1,0 +1,212 @@
+"""Counts per item → figures, each with a bootstrap interval over items; differences of paired items.
+
+An item is a response, or a question with its answers. A figure is a statistic of the weighted counts, such as a rate: a
+sum of counts divided by a sum of counts. A resample draws whole items, because the tokens of one response are not
+independent; it only changes the weight of each item. Two sets of counts of the same items get the same resamples, so
+their difference is paired.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from text2grad.errors import ShapeError
+
+DRAWS, LEVEL = 2_000, 0.95
+_AT_ONCE = 100  # resamples held in memory together
+
+
+class Statistic(Protocol):
+    """A figure of weighted items."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the counts that it reads; each once."""
+
+    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the figure for each weighting, [B]; NaN where it is undefined.
+
+        Args:
+            counts: [items, names].
+            weights: how often each item counts, [B, items].
+        """
+
+
+class Ratio(NamedTuple):
+    """A rate: sum of the counts in `top` / sum of the counts in `bottom`. A name that occurs twice counts twice.
+
+    Attributes:
+        top: names of counts.
+        bottom: names of counts.
+        exp: True gives e to the power of the quotient, as in perplexity.
+    """
+
+    top: tuple[str, ...]
+    bottom: tuple[str, ...]
+    exp: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the counts that it reads."""
+        return tuple(sorted({*self.top, *self.bottom}))
+
+    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the rate for each weighting; NaN where the denominator is zero."""
+        sums = weights @ counts
+        above, below = (
+            sums @ np.array([names.count(name) for name in self.names], dtype=float)
+            for names in (self.top, self.bottom)
+        )
+        quotients = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
+        rates: np.ndarray = np.exp(quotients) if self.exp else quotients
+        return rates
+
+
+class Area(NamedTuple):
+    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half.
+
+    Attributes:
+        true: names of the counts of units where the truth holds, by rising score.
+        other: names of the counts of all other units, by the same scores.
+    """
+
+    true: tuple[str, ...]
+    other: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the counts that it reads."""
+        return self.true + self.other
+
+    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the area for each weighting; NaN where one side has no unit."""
+        true, other = np.split(weights @ counts, [len(self.true)], axis=1)  # [B, scores]
+        below = np.cumsum(other, axis=1) - other
+        pairs = true.sum(axis=1) * other.sum(axis=1)
+        won = (true * (below + other / 2)).sum(axis=1)
+        area: np.ndarray = np.divide(won, pairs, out=np.full(pairs.shape, np.nan), where=pairs != 0)
+        return area
+
+
+class Estimate(NamedTuple):
+    """A rate over all responses, and the bounds of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def estimate(
+    rows: Sequence[Mapping[str, float]], statistics: Mapping[str, Statistic], *, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Estimate]:
+    """Return figures with percentile-bootstrap intervals of 95 %; an undefined figure is left out.
+
+    Args:
+        rows: the counts of each item; a missing count is 0.
+        statistics: the figures by name.
+        draws: number of resamples. Resamples in which a figure is undefined are left out for this figure; if all are,
+            both bounds are the value.
+        seed: of the resamples.
+
+    Example:
+        >>> rows = [{"right": 1, "all": 1}, {"right": 0, "all": 1}]
+        >>> estimate(rows, {"accuracy": Ratio(("right",), ("all",))})["accuracy"]
+        Estimate(value=0.5, low=0.0, high=1.0)
+    """
+    found = _resampled(rows, statistics, draws, seed)
+    return {name: _with_bounds(value, drawn) for name, (value, drawn) in found.items() if not np.isnan(value)}
+
+
+def differences(
+    rows: Sequence[Mapping[str, float]],
+    others: Sequence[Mapping[str, float]],
+    statistics: Mapping[str, Statistic],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """Return figures of `rows` minus figures of `others`, with paired intervals; an undefined difference is left out.
+
+    Args:
+        rows: the counts of each item.
+        others: other counts of the same items, in the same order.
+        statistics: the figures by name.
+        draws: number of resamples.
+        seed: of the resamples.
+
+    Example:
+        >>> rows = [{"right": 1, "all": 1}, {"right": 0, "all": 1}]
+        >>> differences(rows, rows, {"accuracy": Ratio(("right",), ("all",))})["accuracy"]
+        Estimate(value=0.0, low=0.0, high=0.0)
+    """
+    if len(rows) != len(others):
+        raise ShapeError(f"a paired difference needs counts of the same items, got {len(rows)} and {len(others)} items")
+    mine, theirs = (_resampled(one, statistics, draws, seed) for one in (rows, others))
+    found = {name: (value - theirs[name][0], drawn - theirs[name][1]) for name, (value, drawn) in mine.items()}
+    return {name: _with_bounds(value, drawn) for name, (value, drawn) in found.items() if not np.isnan(value)}
+
+
+def _resampled(
+    rows: Sequence[Mapping[str, float]], statistics: Mapping[str, Statistic], draws: int, seed: int
+) -> dict[str, tuple[float, np.ndarray]]:
+    """Return each figure over all items and over each resample, [draws]; equal seeds draw equal weights."""
+    if not rows:
+        return {name: (float("nan"), np.full(draws, np.nan)) for name in statistics}
+    counts = {
+        name: np.array([[row.get(key, 0.0) for key in one.names] for row in rows], dtype=float)
+        for name, one in statistics.items()
+    }
+    generator, uniform = np.random.default_rng(seed), np.full(len(rows), 1 / len(rows))
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
+    for start in range(0, draws, _AT_ONCE):
+        weights = generator.multinomial(len(rows), uniform, size=min(_AT_ONCE, draws - start)).astype(float)
+        for name, one in statistics.items():
+            drawn[name].append(one.values(counts[name], weights))
+    once = np.ones((1, len(rows)))
+    return {
+        name: (float(one.values(counts[name], once)[0]), np.concatenate(drawn[name]) if draws else np.empty(0))
+        for name, one in statistics.items()
+    }
+
+
+def _with_bounds(value: float, drawn: np.ndarray) -> Estimate:
+    known = drawn[~np.isnan(drawn)]
+    if not len(known):
+        return Estimate(value, value, value)
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return Estimate(value, float(low), float(high))
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """Return the mean of independent values, such as of seeds, with Student's interval of 95 %.
+
+    A single value has no interval: both bounds are the value.
+
+    Example:
+        >>> [round(x, 3) for x in mean_interval([1.0, 2.0, 3.0])]  # 2 ± 4.303 · 1 / √3
+        [2.0, -0.484, 4.484]
+    """
+    found = np.array(values, dtype=float)
+    mean = float(found.mean())
+    if len(found) == 1:
+        return Estimate(mean, mean, mean)
+    reach = float(student(len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+@lru_cache(maxsize=128)
+def student(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t, which also may have broken degrees of freedom.
+
+    Example:
+        >>> round(student(4), 3)
+        2.776
+    """
+    # With t = √ν tan θ the density of θ is cos(θ)^(ν − 1), on a bounded range.
+    angles = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
+    density = np.cos(angles) ** (freedom - 1)
+    below = np.cumsum(density) - (density + density[0]) / 2  # trapezoids
+    return float(np.sqrt(freedom) * np.tan(np.interp((1 + LEVEL) / 2, below / below[-1], angles)))

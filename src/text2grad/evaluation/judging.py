@@ -1,0 +1,110 @@
+"""Questions to a judge, a language model on a server: told beforehand, paid once, on disk before they are used."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from text2grad.costs import metered
+from text2grad.critics.servers import (
+    AnnotationSession,
+    Endpoint,
+    Prompt,
+    Question,
+    Reply,
+    ResponseFormat,
+    Spending,
+    Store,
+    expected_expense,
+    refuse_beyond_budget,
+    reply,
+    run_session,
+)
+from text2grad.errors import ConfigError, DataError, RequestError
+from text2grad.progress import note
+
+STORE = "answers.sqlite"
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A model that judges answers, and what may be spent on it.
+
+    Attributes:
+        endpoint: the model on its server; suites set temperature and length of its answers.
+        spending: prices and budget.
+    """
+
+    endpoint: Endpoint
+    spending: Spending
+
+    def set_to(self, *, temperature: float | None, max_tokens: int) -> "Judge":
+        """Return the judge with the sampling of a suite; a server without temperatures (None) keeps that."""
+        own = None if self.endpoint.temperature is None else temperature
+        return Judge(replace(self.endpoint, temperature=own, max_tokens=max_tokens), self.spending)
+
+    def ask(
+        self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
+    ) -> list[Reply]:
+        """Return the reply to each prompt; equal prompts are requested once.
+
+        Args:
+            prompts: chat messages or texts.
+            folder: directory of the answers.
+            phase: name in the progress.
+            response_format: of all answers.
+
+        Raises:
+            ConfigError: if the expected cost is beyond the budget; nothing is requested then.
+            RequestError: if answers did not arrive; those that did are stored.
+        """
+        questions = [Question(prompt, response_format) for prompt in prompts]
+        with Store(folder / STORE) as store:
+            expense = expected_expense(self.endpoint, self.spending, store, questions)
+            if expense.requests:
+                note(f"{phase}: {expense}")
+            refuse_beyond_budget([expense], self.spending.max_cost)
+            with metered(folder, "judge") as meter:
+                session = AnnotationSession(self.endpoint, store, reply, self.spending)
+                replies, usage, _ = run_session(session, questions, phase=phase)
+                meter.add(usage.prompt_tokens, usage.completion_tokens)
+        failures = [one.failure for one in replies if one.failure is not None]
+        if failures:
+            kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
+            raise RequestError(
+                failures[0].kind,
+                f"{len(failures):,} of {len(replies):,} judgements of {self.endpoint.model} did not arrive ({kinds}; "
+                f"the first: {failures[0].detail}). Run the same command again: it requests the missing ones only",
+            )
+        return replies
+
+
+def judge_of(suite: str, judge: Judge | None) -> Judge:
+    """Return the judge of a suite.
+
+    Raises:
+        ConfigError: if none is named.
+    """
+    if judge is None:
+        raise ConfigError(
+            f"suite {suite} needs a judge: give --judge FILE.toml, a recipe whose [annotate] names a model on an "
+            "OpenAI-compatible server"
+        )
+    return judge
+
+
+def fill(template: str, fields: Mapping[str, str], where: str) -> str:
+    """Return a template with its {fields} filled; texts of models are never read as templates.
+
+    Raises:
+        DataError: if the template has an unknown field.
+    """
+
+    def text_of(match: re.Match[str]) -> str:
+        if match[1] not in fields:
+            raise DataError(f"{where}: the prompt has the unknown field {match[0]}; known: {', '.join(fields)}")
+        return fields[match[1]]
+
+    return _FIELD.sub(text_of, template)

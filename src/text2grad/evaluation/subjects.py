@@ -1,0 +1,180 @@
+"""The models that are evaluated: a name, and a path, hub name or server.
+
+SFT=runs/sft/model          a directory of a model or a LoRA adapter
+ours=runs/mine              a run of `text2grad train`: the policy of its newest checkpoint
+HuggingFaceTB/SmolLM2-...   a name on the Hugging Face hub
+big=http://localhost:8000/v1   an OpenAI-compatible server, with --model-name
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.config import digest_of, latest_checkpoint, recipe_of_run
+from text2grad.errors import ConfigError, DataError
+from text2grad.models import base_named_by, best_device, load_policy, load_tokenizer, padding_id, stop_ids
+
+_NAMED = re.compile(r"(?P<name>[\w.@+-]+)=(?P<path>.+)")
+_SERVER = ("http://", "https://")
+_INNER = {"policy", "model", "merged", "final", "v1"}  # last parts of paths that name nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model that is evaluated.
+
+    Attributes:
+        name: in tables and file names.
+        path: directory, hub name, or address of a server up to /v1.
+        model_name: name of the model on the server; empty for a model that is loaded here.
+        prompt_format: "chat", "plain", or "auto": chat where the model has a chat template.
+        eos_ids: ids that end a response; empty takes the model's own.
+        trust_remote_code: run code that comes with the model.
+    """
+
+    name: str
+    path: str
+    model_name: str = ""
+    prompt_format: str = "auto"
+    eos_ids: tuple[int, ...] = ()
+    trust_remote_code: bool = False
+
+    @property
+    def served(self) -> bool:
+        """True for a model on a server."""
+        return self.path.startswith(_SERVER)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells this model from others: digests of its files, or its name on the server or the hub."""
+        if self.served:
+            return {"server": self.path, "model": self.model_name, "prompt_format": self.prompt_format}
+        found: dict[str, Any] = {"prompt_format": self.prompt_format, "eos_ids": list(self.eos_ids)}
+        for key, path in (("model", self.path), ("base", base_named_by(self.path))):
+            if path:
+                found[key] = digest_of(Path(path))[:16] if Path(path).is_dir() else path
+        return found
+
+
+class LoadedModel(NamedTuple):
+    """A subject in memory.
+
+    Attributes:
+        subject: its name and place.
+        model: the language model, in eval mode, on its device.
+        tokenizer: the model's.
+        chat: True if prompts go through the chat template.
+        eos_ids: ids that end a response.
+        pad_id: fills the left of short prompts.
+    """
+
+    subject: Subject
+    model: Any
+    tokenizer: Any
+    chat: bool
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+
+def read_subjects(
+    given: Sequence[str],
+    *,
+    model_names: Sequence[str] = (),
+    prompt_format: str = "auto",
+    trust_remote_code: bool = False,
+) -> list[Subject]:
+    """Return the models that a command line names, each as PATH or NAME=PATH.
+
+    Args:
+        given: the models.
+        model_names: of models on servers: MODEL for all, or NAME=MODEL for the one of this name.
+        prompt_format: "auto" takes the setting of a run's recipe.
+        trust_remote_code: run code that comes with models.
+
+    Raises:
+        ConfigError: if a path is empty, two models have one name, or a server's model has no name.
+        DataError: if a directory holds a run without a checkpoint.
+    """
+    for_all = [one for one in model_names if not _NAMED.fullmatch(one)]
+    by_name = dict(one.split("=", 1) for one in model_names if _NAMED.fullmatch(one))
+    if len(for_all) > 1:
+        raise ConfigError(
+            f"--model-name names {' and '.join(for_all)} for all servers; say which is whose by --model-name NAME=MODEL"
+        )
+    found = []
+    for text in given:
+        named = None if text.startswith(_SERVER) else _NAMED.fullmatch(text)
+        name, path = (named["name"], named["path"]) if named and not Path(text).exists() else ("", text)
+        if not path.strip():
+            raise ConfigError("a model is an empty text; give a directory, a name on the hub, or an address")
+        if path.startswith(_SERVER):
+            model = by_name.pop(name, "") or "".join(for_all)
+            if not model:
+                raise ConfigError(f"{path}: name the model on this server with --model-name MODEL")
+            subject = Subject(name or _short(model), path, model, prompt_format)
+        else:
+            subject = _local(name, path, prompt_format, trust_remote_code)
+        found.append(subject)
+    if by_name:
+        raise ConfigError(f"--model-name {next(iter(by_name))}=…: no server among the models has this name")
+    _refuse_same_names(found)
+    return found
+
+
+def _refuse_same_names(subjects: Sequence[Subject]) -> None:
+    seen: dict[str, Subject] = {}
+    for one in subjects:
+        if (before := seen.setdefault(one.name, one)) is not one:
+            raise ConfigError(
+                f"{before.path} and {one.path} are both called {one.name!r}; give them names: NAME={one.path}"
+            )
+
+
+def _local(name: str, path: str, prompt_format: str, trust_remote_code: bool) -> Subject:
+    """Return a model that is loaded here; for the directory of a run, the policy of its newest checkpoint."""
+    directory = Path(path)
+    if not (directory / "run.json").exists():
+        return Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code)
+    settings: Mapping[str, Any] = {"prompt_format": prompt_format, "trust_remote_code": trust_remote_code}
+    recipe, checkpoint = recipe_of_run(directory), latest_checkpoint(directory / "checkpoints")
+    policies = [] if checkpoint is None else [checkpoint / "policy"]
+    policies += [one for one in (directory / "model", directory / "policy") if (one / "config.json").exists()]
+    if not policies:
+        raise DataError(
+            f"{path} is a run without a checkpoint; wait for its first (run.save_every), or name the directory of "
+            "another model"
+        )
+    if prompt_format == "auto":
+        settings = {**settings, "prompt_format": recipe.rollout.prompt_format}
+    settings = {**settings, "trust_remote_code": trust_remote_code or recipe.model.trust_remote_code}
+    return Subject(name or _short(path), str(policies[0]), "", eos_ids=tuple(recipe.rollout.eos_token_ids), **settings)
+
+
+def _short(path: str) -> str:
+    """Return a name for a path: its last part that says something, such as "mine" of "runs/mine/model".
+
+    Example:
+        >>> _short("runs/mine/model/"), _short("HuggingFaceTB/SmolLM2-135M-Instruct")
+        ('mine', 'SmolLM2-135M-Instruct')
+    """
+    parts = [re.sub(r"[^\w.@+-]+", "-", part) for part in path.split("/") if part not in ("", ".", "..")]
+    told = [part for part in parts if part not in _INNER and not re.fullmatch(r"checkpoints|step-\d+", part)]
+    return (told or parts or ["model"])[-1]
+
+
+def load(subject: Subject, *, dtype: str = "auto") -> LoadedModel:
+    """Load a model, on the accelerator if there is one; an adapter is merged into its base.
+
+    Raises:
+        ModelError: if it cannot be loaded, or names no end of a response.
+        ConfigError: if the model is on a server.
+    """
+    if subject.served:
+        raise ConfigError(f"{subject.name} is on a server; this needs the weights: name their directory")
+    code = subject.trust_remote_code
+    tokenizer = load_tokenizer(subject.path, trust_remote_code=code)
+    model = load_policy(subject.path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
+    eos = stop_ids(model, tokenizer, subject.eos_ids)
+    chat = bool(getattr(tokenizer, "chat_template", None)) and subject.prompt_format != "plain"
+    return LoadedModel(subject, model, tokenizer, chat, eos, padding_id(model, tokenizer, eos))

@@ -1,0 +1,309 @@
+"""A suite: questions, the scores of each answer, and the figures that sum them up.
+
+    summarization = SummarizationSuite(SuiteOptions(data="posts.jsonl"))
+    questions     = summarization.questions                    asked of every model
+    scores        = summarization.score(answered, folder)      one dictionary per answer
+    counts        = summarization.counts(question, scores)     of all answers to one question
+    figures       = estimate(counts, {name: measure.statistic for ...})
+
+`AnsweredSuite` judges answers in words. `ExaminedSuite` reads the model itself: its log-probabilities.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from text2grad.errors import DataError
+from text2grad.evaluation.intervals import Ratio, Statistic
+from text2grad.feedback import Entry, read_entries
+from text2grad.files import to_json
+from text2grad.types import Message
+
+if TYPE_CHECKING:
+    from text2grad.evaluation.judging import Judge
+    from text2grad.evaluation.subjects import LoadedModel
+
+Better = Literal["higher", "lower", ""]
+Scores = Mapping[str, Any]
+Counts = dict[str, float]
+
+ANSWERS = "answers"
+"""Name of the count of a question's answers, the denominator of means over answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question of a suite.
+
+    Attributes:
+        id: its name; no other question of the suite has it.
+        prompt: what a chat model is asked: a text, or chat messages.
+        continuation: text that a base model continues; None gives it the prompt as plain text.
+        then: user messages of later turns; each is asked after the answer to the turn before.
+        stop: texts that end an answer which continues a text; the answer is cut before the first of them.
+        temperature: of sampling, in place of the evaluation's; None takes the evaluation's.
+        data: everything that scoring needs: references, tests, sources.
+    """
+
+    id: str
+    prompt: str | Sequence[Message]
+    continuation: str | None = None
+    then: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    temperature: float | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def turns(self) -> int:
+        """Number of answers in one conversation."""
+        return 1 + len(self.then)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One conversation of a model about a question.
+
+    Attributes:
+        question: id of the question.
+        sample: number of the answer among several to the same question, from 0.
+        texts: the answer of each turn.
+        tokens: number of sampled tokens of each turn; 0 where a server did not count them.
+        finish: why each turn ended: "stop", "length", "too_long" (the prompt left no room, so that the answer is
+            empty), or the server's own word.
+        continues: True if the answer continues the question's `continuation`, False if it replies to its prompt.
+    """
+
+    question: str
+    sample: int
+    texts: tuple[str, ...]
+    tokens: tuple[int, ...]
+    finish: tuple[str, ...]
+    continues: bool = False
+
+    @property
+    def text(self) -> str:
+        """The answer of the first turn."""
+        return self.texts[0]
+
+
+class Answered(NamedTuple):
+    """A question with one answer."""
+
+    question: Question
+    answer: Answer
+
+
+class Measure(NamedTuple):
+    """A figure of a suite.
+
+    Attributes:
+        statistic: counts of the questions → the figure; None for a figure of all answers together (`of_all`), which
+            has no interval.
+        better: "higher" or "lower" values; "" if neither is better.
+        shown: part of the table and the picture; others are in the files.
+        about: its meaning, in a few words, for the page.
+    """
+
+    statistic: Statistic | None
+    better: Better = "higher"
+    shown: bool = True
+    about: str = ""
+
+
+def mean_of(name: str, better: Better = "higher", *, shown: bool = True, about: str = "") -> Measure:
+    """Return the measure that is the mean of a score over all answers."""
+    return Measure(Ratio((name,), (ANSWERS,)), better, shown, about)
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteOptions:
+    """Options of all suites; each reads its own.
+
+    Attributes:
+        data: a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own name on the hub.
+        split: of a data set; "" takes the suite's own.
+        limit: only the first questions; None takes all.
+        samples: answers to each question.
+        rows_at_once: rows of a batch of the model.
+        shots: examples before each question of lm-eval; None takes the task's own.
+        timeout_s: time limit of a program with its tests, in seconds; None takes the format's own.
+        memory_mb: limit of a program's address space in MiB.
+        accept_weaker: run programs without protection of files if no stronger isolation works.
+        perplexity_model: causal language model that reads the answers; "" for none.
+        bertscore: encoder of BERTScore; "" for none.
+        bertscore_layer: layer whose states are compared; None takes the last.
+        judge: model that judges answers of chat suites; None for none.
+        against: file of answers to compare with, of chat suites; "" for none.
+    """
+
+    data: str = ""
+    split: str = ""
+    limit: int | None = None
+    samples: int = 1
+    rows_at_once: int = 16
+    shots: int | None = None
+    timeout_s: float | None = None
+    memory_mb: int = 4096
+    accept_weaker: bool = False
+    perplexity_model: str = ""
+    bertscore: str = ""
+    bertscore_layer: int | None = None
+    judge: "Judge | None" = None
+    against: str = ""
+
+
+class Source(NamedTuple):
+    """Where the data of a suite comes from.
+
+    Attributes:
+        what: the file to provide, for messages.
+        project: who publishes it.
+        hub: its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG; "" if it has none.
+        split: of the data set.
+    """
+
+    what: str
+    project: str
+    hub: str = ""
+    split: str = "test"
+
+
+class Suite(ABC):
+    """A yardstick.
+
+    Attributes:
+        name: the value of `--suite`.
+        measures: its figures by name; the first shown is the main figure.
+        options: as given.
+    """
+
+    name: str
+    measures: Mapping[str, Measure]
+    options: SuiteOptions
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return everything that decides the scores beside the answers, as JSON."""
+
+    def check(self) -> None:
+        """Check packages and models before any answer is sampled.
+
+        Raises:
+            ConfigError: if a package is missing, or an option cannot be used.
+        """
+        return None
+
+    def close(self) -> None:
+        """Release models and workers."""
+        return None
+
+
+class AnsweredSuite(Suite):
+    """A suite that judges answers in words.
+
+    Attributes:
+        questions: in the order of the data.
+        max_new_tokens: longest answer of one turn, unless the user names another.
+    """
+
+    questions: Sequence[Question]
+    max_new_tokens: int = 512
+
+    @abstractmethod
+    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
+        """Return the scores of each answer; numbers are summed up, texts explain.
+
+        Args:
+            answered: the answers of one model to all questions, question by question.
+            folder: directory for files of the suite's own, such as a store of judgements.
+
+        Raises:
+            Text2GradError: if an answer cannot be judged for a reason outside the answer.
+        """
+
+    def counts(self, question: Question, scores: Sequence[Scores]) -> Counts:
+        """Return the counts of one question from the scores of its answers: their sums, and how many there are."""
+        return {**sums(scores), ANSWERS: float(len(scores))}
+
+    def of_all(self, answered: Sequence[Answered]) -> Mapping[str, float]:
+        """Return the figures of all answers of a model together whose measures have no statistic."""
+        return {}
+
+
+class ExaminedSuite(Suite):
+    """A suite that reads the model itself."""
+
+    @abstractmethod
+    def examine(self, model: "LoadedModel") -> list[tuple[str, Counts]]:
+        """Return name and counts of each question."""
+
+
+def sums(scores: Sequence[Scores]) -> Counts:
+    """Return the sum of each number in scores; truth values count as 0 and 1, texts do not count.
+
+    Example:
+        >>> sums([{"passed": True, "reason": "passed"}, {"passed": False, "reason": "failed"}])
+        {'passed': 1.0}
+    """
+    found: Counts = {}
+    for one in scores:
+        for name, value in one.items():
+            if isinstance(value, int | float):
+                found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]:
+    """Return the records of a suite's data.
+
+    Raises:
+        DataError: if there are none, or they are neither here nor on a hub that can be reached; the message names
+            the file to provide and its publisher.
+    """
+    path = options.data or source.hub
+    way_out = f"Give {source.what} of {source.project} with --data {suite}=FILE"
+    if source.hub:
+        way_out += f" (data set {source.hub.replace(':', ', configuration ')} on the Hugging Face hub)"
+    if not path:
+        raise DataError(f"suite {suite}: no data is given. {way_out}")
+    if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
+        raise DataError(f"suite {suite}: there is no file {path}. {way_out}")
+    try:
+        found = list(islice(read_entries(path, split=options.split or source.split), options.limit))
+    except DataError as error:
+        raise DataError(f"suite {suite}: {error}. {way_out}") from error
+    if not found:
+        raise DataError(f"suite {suite}: {path} holds no records. {way_out}")
+    return found
+
+
+def check_ids(suite: str, questions: Sequence[Question]) -> None:
+    """Refuse two questions with the same id.
+
+    Raises:
+        DataError: if there are two.
+    """
+    seen: set[str] = set()
+    for number, question in enumerate(questions, start=1):
+        if question.id in seen:
+            raise DataError(
+                f"suite {suite}: question {number} has the id {question.id!r} of an earlier one, so that their answers "
+                "could not be told apart; change one of them"
+            )
+        seen.add(question.id)
+
+
+def digest_of_questions(questions: Sequence[Question]) -> str:
+    """Return a hash of the contents of questions, in order."""
+    content = [
+        [
+            *(one.id, one.prompt if isinstance(one.prompt, str) else [dict(m) for m in one.prompt], one.continuation),
+            *(list(one.then), list(one.stop), one.temperature, dict(one.data)),
+        ]
+        for one in questions
+    ]
+    return sha256(to_json(content)).hexdigest()[:16]

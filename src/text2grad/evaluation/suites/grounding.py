@@ -1,0 +1,149 @@
+"""Answers from a passage: the share of names and numbers that the passage does not support.
+
+unsupported_share          unsupported names and numbers / all names and numbers, over all answers
+answers_with_unsupported   share of answers with at least one
+recall                     recall of the gold answer's words that the passage has; without one, of the passage's words
+words                      words per answer
+
+The extractor is that of the task `grounded`, which its critic never sees (docs/grounded.md). Data is a directory or a
+source_info.jsonl of RAGTruth (arXiv 2401.00396), whose response.jsonl says which prompts belong to the split; or what
+`text2grad prepare grounded` writes.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import require
+from text2grad.evaluation.intervals import Ratio
+from text2grad.evaluation.suite import (
+    Answered,
+    AnsweredSuite,
+    Measure,
+    Question,
+    Scores,
+    Source,
+    SuiteOptions,
+    check_ids,
+    digest_of_questions,
+    entries_of,
+    mean_of,
+)
+from text2grad.feedback import bad_record, json_object, read_entries
+from text2grad.tasks import grounded_metrics
+from text2grad.types import Example
+
+SOURCE = Source(
+    "the directory with source_info.jsonl and response.jsonl of RAGTruth, or what `text2grad prepare grounded` writes,",
+    "RAGTruth (ParticleMedia), or your own",
+)
+_SOURCES, _RESPONSES = "source_info.jsonl", "response.jsonl"
+
+
+class GroundingSuite(AnsweredSuite):
+    """Answers from passages."""
+
+    name = "grounding"
+    max_new_tokens = 256
+
+    def __init__(self, options: SuiteOptions) -> None:
+        """Read the questions.
+
+        Raises:
+            DataError: if the data cannot be used.
+            ConfigError: if a package is missing.
+        """
+        require("spellchecker", extra="train", purpose="suite grounding")
+        self.options = options
+        self.questions = list(_questions(options))
+        check_ids(self.name, self.questions)
+        share = Measure(
+            Ratio(("unsupported",), ("names_and_numbers",)),
+            "lower",
+            about="unsupported names and numbers / all, over all answers",
+        )
+        recall = Measure(Ratio(("recall",), ("with_recall",)), about="recall of the gold answer, or of the passage")
+        self.measures = {
+            "unsupported_share": share,
+            "answers_with_unsupported": mean_of("any", "lower", about="answers with at least one unsupported"),
+            "recall": recall,
+            "words": mean_of("words", "", about="words per answer"),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Return a digest of the questions, passages included."""
+        return {"suite": self.name, "questions": digest_of_questions(self.questions)}
+
+    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
+        """Return the counts of each answer."""
+        examples = [
+            Example("", reference=one.question.data["reference"], meta=one.question.data["meta"]) for one in answered
+        ]
+        _, each = grounded_metrics(examples, [one.answer.text for one in answered])
+        return [
+            {
+                **{key: one[key] for key in ("unsupported", "names_and_numbers", "words")},
+                "any": one["unsupported"] > 0,
+                **({"recall": one["recall"], "with_recall": 1.0} if "recall" in one else {}),
+            }
+            for one in each
+        ]
+
+
+def _questions(options: SuiteOptions) -> Iterator[Question]:
+    directory = Path(options.data)
+    file = directory / _SOURCES if (directory / _SOURCES).exists() else directory
+    if options.data and file.name == _SOURCES:
+        yield from _of_ragtruth(file, options)
+        return
+    for entry in entries_of("grounding", options, SOURCE):
+        record = json_object(entry.record, entry.where)
+        meta = {**{key: value for key, value in record.items() if key not in _TEXTS}, **(record.get("meta") or {})}
+        if not isinstance(meta.get("passage"), str) or not isinstance(record.get("prompt"), str | list):
+            raise bad_record(entry.where, '"prompt" must be a text or chat messages, and "passage" the text behind it')
+        yield _question(str(record.get("id", entry.number)), record["prompt"], record.get("reference"), meta)
+
+
+_TEXTS = ("prompt", "reference", "tests", "meta")
+
+
+def _question(name: str, prompt: Any, reference: Any, meta: Mapping[str, Any]) -> Question:
+    kept = {"passage": str(meta["passage"]), "question": str(meta.get("question") or "")}
+    data = {"reference": reference if isinstance(reference, str) else None, "meta": kept}
+    return Question(name, prompt, data=data, stop=("\n\n\n",))
+
+
+def _of_ragtruth(file: Path, options: SuiteOptions) -> Iterator[Question]:
+    """Yield the prompts of RAGTruth, of one split if response.jsonl is there."""
+    chosen = _sources_of_split(file.with_name(_RESPONSES), options.split or "test")
+    number = 0
+    for entry in entries_of("grounding", replace(options, data=str(file), limit=None), SOURCE):
+        record = json_object(entry.record, entry.where)
+        name = str(record.get("source_id", entry.number))
+        if chosen is not None and name not in chosen:
+            continue
+        if not isinstance(record.get("prompt"), str) or "source_info" not in record:
+            raise bad_record(entry.where, '"prompt" must be a text, and "source_info" the passages behind it')
+        yield _question(name, record["prompt"], None, _passage(record["source_info"]))
+        number += 1
+        if number == options.limit:
+            return
+
+
+def _sources_of_split(file: Path, split: str) -> set[str] | None:
+    """Return the sources whose responses belong to a split; None without the file."""
+    if not file.exists():
+        return None
+    records = [json_object(entry.record, entry.where) for entry in read_entries(file)]
+    return {str(record.get("source_id")) for record in records if record.get("split") == split}
+
+
+def _passage(source: Any) -> dict[str, str]:
+    """Return passage and question: of a text, of a question with passages, or of a table as JSON."""
+    if isinstance(source, str):
+        return {"passage": source}
+    if isinstance(source, dict) and isinstance(source.get("passages"), str):
+        return {"passage": source["passages"], "question": str(source.get("question") or "")}
+    return {"passage": json.dumps(source, ensure_ascii=False)}

@@ -1,0 +1,108 @@
+"""The program in an answer.
+
+An answer that continues its prompt is the prompt and the answer, cut at the first text that begins something else.
+
+An answer of a chat model may hold text around its program. Reasoning in <think> tags is removed. The program is the
+last fenced block that defines the function in question, else the last block: models correct themselves downwards.
+Without a fence it is the part of the answer from its first line of code that Python can parse. The beginning of the
+prompt, its imports and helpers, stands before the program: answers often leave it out, and a definition of their own
+replaces it. A block that does not define the function, but is the indented body of it, continues the prompt.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from text2grad.critics import fenced_blocks
+
+_THOUGHT = re.compile(r"<think>.*?</think>|^.*?</think>", re.DOTALL)
+_CODE = re.compile(
+    r"^(?:from|import|def|class|async|@|if|for|while|with|try|[A-Za-z_][\w.\[\]]* *(?:=|\())", re.MULTILINE
+)
+_MOST_TRIES = 200  # ends of an answer that are tried until it parses
+
+STOPS = ("\ndef ", "\nclass ", "\nif __name__", "\nprint(", "\nassert ", "\n@", "\n#", "\n```", "\nimport ", "\nfrom ")
+"""Texts that end a body of a function that continues its prompt."""
+
+
+def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: str = "") -> str:
+    r"""Return the program of a chat model's answer.
+
+    Args:
+        answer: the answer.
+        function: name of the function in question; "" for a script.
+        head: imports and helpers that the prompt holds before the function.
+        prompt: beginning of a program that an indented body continues; "" for none.
+
+    Example:
+        >>> program_of_chat("Sure:\n```python\ndef f(x):\n    return x\n```\nUse it:\n```\nf(1)\n```", function="f")
+        'def f(x):\n    return x\n'
+    """
+    answer = _THOUGHT.sub("", answer)
+    blocks = [block.text for _, block in fenced_blocks(answer)] or [without_prose(answer)]
+    defining = [text for text in blocks if function and function in _defined(text)]
+    program = (defining or blocks)[-1]
+    if function and not defining and prompt and _is_body(program):
+        return prompt + program
+    return f"{head}\n{program}" if head.strip() else program
+
+
+def head_of(prompt: str, function: str) -> str:
+    r"""Return a prompt up to the definition of a function: imports and helpers.
+
+    Example:
+        >>> head_of("import math\n\ndef area(r):\n    ...", "area")
+        'import math\n\n'
+    """
+    found = re.search(rf"^(?:async )?def {re.escape(function)}\b", prompt, re.MULTILINE)
+    return prompt[: found.start()] if found else ""
+
+
+def without_prose(answer: str) -> str:
+    r"""Return the longest part of an answer, from a line of code on, that Python can parse; else the answer.
+
+    Example:
+        >>> without_prose("Here it is:\n\ndef f(x):\n    return x\n\nThat was easy.")
+        'def f(x):\n    return x\n\n'
+    """
+    if parses(answer):
+        return answer
+    found = max(_parsable(answer), key=len, default="")
+    return found if found.strip() else answer
+
+
+def _parsable(answer: str) -> Iterator[str]:
+    """Yield the longest parsable part from each of the first lines of code on."""
+    lines = answer.splitlines(keepends=True)
+    starts = [number for number, line in enumerate(lines) if _CODE.match(line)][:10]
+    for start in starts:
+        for end in range(len(lines), max(start, len(lines) - _MOST_TRIES), -1):
+            text = "".join(lines[start:end])
+            if parses(text):
+                yield text
+                break
+
+
+def parses(text: str) -> bool:
+    """Return whether Python can parse a program."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _defined(text: str) -> set[str]:
+    """Return the names that a program defines at its top; of one that Python cannot parse, its functions."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set(re.findall(r"^(?:async )?def (\w+)", text, re.MULTILINE))
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return names | {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _is_body(text: str) -> bool:
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return first.startswith((" ", "\t"))

@@ -1,0 +1,268 @@
+"""Texts: summaries or other answers compared with references and sources, and the perplexity of a text file.
+
+summarization
+    rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over answers; the best of several references
+    bleu chrf              of `sacrebleu` over all answers together, 0 to 100; intervals by its statistics per answer
+    bertscore              F1, with `--bertscore MODEL`
+    perplexity             of the answers under `--perplexity-model MODEL`, per token
+    words                  length in words
+    compression            words of the answer / words of the source, mean over answers that have a source
+    distinct_1 distinct_2  different n-grams / all n-grams over all answers; without interval
+
+perplexity
+    perplexity             e^(nats / tokens) of the texts under the model itself; only models of one tokenizer compare
+    bits_per_byte          nats / ln 2 / bytes in UTF-8, which compares models of any tokenizer
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from text2grad.errors import DataError, require
+from text2grad.evaluation.intervals import Ratio
+from text2grad.evaluation.subjects import LoadedModel
+from text2grad.evaluation.suite import (
+    Answered,
+    AnsweredSuite,
+    Counts,
+    ExaminedSuite,
+    Measure,
+    Question,
+    Scores,
+    Source,
+    SuiteOptions,
+    check_ids,
+    digest_of_questions,
+    entries_of,
+    mean_of,
+)
+from text2grad.evaluation.words import (
+    ROUGE,
+    Encoder,
+    Reader,
+    bertscore,
+    distinct,
+    load_encoder,
+    load_reader,
+    rouge_scorer,
+    text_nats,
+    words_of,
+)
+from text2grad.feedback import bad_record, json_object
+from text2grad.files import read_text
+from text2grad.progress import Progress
+from text2grad.types import Example
+
+SUMMARIES = Source(
+    'a JSONL file with "prompt" and "reference", such as `text2grad prepare slf5k` writes', "your own, or SLF5K"
+)
+TEXTS = Source('a text file, or a JSONL file with "text",', "your own, or WikiText")
+_PROMPTS = ("prompt", "summary_prompt")
+_REFERENCES = ("reference", "references", "ideal_human_summary", "summary", "highlights")
+_SOURCES = ("source", "passage", "post", "document", "article")
+
+
+@dataclass(frozen=True, slots=True)
+class SacreScore:
+    """A score of `sacrebleu` over all answers, as a statistic of counts per answer."""
+
+    metric: Any
+    prefix: str
+    size: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its counts."""
+        return tuple(f"{self.prefix}/{number}" for number in range(self.size))
+
+    def of_answer(self, text: str, references: Sequence[str]) -> Counts:
+        """Return the counts of one answer."""
+        [found] = self.metric._extract_corpus_statistics([text], [[one] for one in references])
+        return dict(zip(self.names, map(float, found), strict=True))
+
+    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the score for each weighting; NaN without any reference."""
+        totals = np.rint(weights @ counts).astype(int)
+        found = [self.metric._compute_score_from_stats(row).score if any(row) else math.nan for row in totals.tolist()]
+        return np.array(found, dtype=float)
+
+
+def bleu_score() -> SacreScore:
+    """Return BLEU with the defaults of `sacrebleu`: lengths, matches and totals of four orders."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return SacreScore(BLEU(), "bleu", 10)
+
+
+def chrf_score() -> SacreScore:
+    """Return chrF with the defaults of `sacrebleu`: three counts of six orders."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return SacreScore(CHRF(), "chrf", 18)
+
+
+class SummarizationSuite(AnsweredSuite):
+    """Answers compared with references and sources."""
+
+    name = "summarization"
+    max_new_tokens = 128
+
+    def __init__(self, options: SuiteOptions) -> None:
+        """Read the questions.
+
+        Raises:
+            DataError: if the data cannot be used.
+            ConfigError: if a package is missing.
+        """
+        require("rouge_score", "sacrebleu", extra="eval", purpose="suite summarization")
+        self.options = options
+        self.questions = list(_summaries(options))
+        check_ids(self.name, self.questions)
+        self.bleu, self.chrf = bleu_score(), chrf_score()
+        self.measures = dict(self._measures())
+
+    def _measures(self) -> Iterator[tuple[str, Measure]]:
+        if any(one.data["references"] for one in self.questions):
+            for name in ROUGE:
+                yield name, Measure(Ratio((name,), ("with_reference",)), about="F-measure of rouge-score, stemmed")
+            yield "bleu", Measure(self.bleu, about="sacrebleu, all answers together, 0 to 100")
+            yield "chrf", Measure(self.chrf, about="sacrebleu, all answers together, 0 to 100")
+            if self.options.bertscore:
+                about = f"F1 by {Path(self.options.bertscore).name}"
+                yield "bertscore", Measure(Ratio(("bertscore",), ("with_reference",)), about=about)
+        if self.options.perplexity_model:
+            about = f"of the answers under {Path(self.options.perplexity_model).name}, per token"
+            yield "perplexity", Measure(Ratio(("nats",), ("tokens",), exp=True), "lower", about=about)
+        yield "words", mean_of("words", "", about="length of an answer")
+        if any(one.data["source"] for one in self.questions):
+            about = "words of the answer / words of the source"
+            yield "compression", Measure(Ratio(("compression",), ("with_source",)), "", about=about)
+        for n in (1, 2):
+            about = f"different {n}-grams / all, over all answers"
+            yield f"distinct_{n}", Measure(None, "higher", n == 2, about)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the data and the models that judge."""
+        one = self.options
+        judges = {"perplexity_model": one.perplexity_model, "bertscore": one.bertscore, "layer": one.bertscore_layer}
+        return {"suite": self.name, "questions": digest_of_questions(self.questions), **judges}
+
+    def check(self) -> None:
+        """Load the models that judge, so that a wrong path is told before answers are sampled."""
+        _ = self._encoder, self._reader
+
+    @cached_property
+    def _encoder(self) -> Encoder | None:
+        return load_encoder(self.options.bertscore, self.options.bertscore_layer) if self.options.bertscore else None
+
+    @cached_property
+    def _reader(self) -> Reader | None:
+        return load_reader(self.options.perplexity_model) if self.options.perplexity_model else None
+
+    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
+        """Return the scores of each answer; `bleu/…` and `chrf/…` are counts of sacrebleu."""
+        rouge = rouge_scorer()
+        found: list[Scores] = []
+        with Progress(f"{self.name}: scores", len(answered), unit="answer") as progress:
+            for one in answered:
+                found.append(self._score(rouge, one.answer.text.strip(), one.question.data))
+                progress.advance()
+        return found
+
+    def _score(self, rouge: Any, text: str, data: Mapping[str, Any]) -> Scores:
+        references, source = data["references"], data["source"]
+        scores: Counts = {"words": float(len(words_of(text)))}
+        if references:
+            every = [rouge.score(one, text) for one in references]
+            scores |= {name: max(float(one[name].fmeasure) for one in every) for name in ROUGE}
+            scores |= {"with_reference": 1.0}
+            scores |= self.bleu.of_answer(text, references) | self.chrf.of_answer(text, references)
+            if self._encoder is not None:
+                scores["bertscore"] = max(bertscore(self._encoder, text, one) for one in references)
+        if self._reader is not None:
+            scores["nats"], scores["tokens"] = map(float, text_nats(self._reader, text))
+        if source and (length := len(words_of(source))):
+            scores |= {"compression": scores["words"] / length, "with_source": 1.0}
+        return scores
+
+    def of_all(self, answered: Sequence[Answered]) -> Mapping[str, float]:
+        """Return distinct n-grams, which have no interval: drawing an answer twice would lower them."""
+        texts = [one.answer.text for one in answered]
+        return {f"distinct_{n}": distinct(texts, n) for n in (1, 2)}
+
+
+def _summaries(options: SuiteOptions) -> Iterator[Question]:
+    """Yield the questions of a file of prompts; several common names of the columns are known."""
+    for entry in entries_of("summarization", options, SUMMARIES):
+        record = json_object(entry.record, entry.where)
+        record = {**(record.get("meta") or {}), **record}
+        prompt = next((record[key] for key in _PROMPTS if record.get(key)), None)
+        source = next((str(record[key]) for key in _SOURCES if record.get(key)), "")
+        if prompt is None and source:
+            prompt = f"Summarize the following text.\n\n{source}"
+        if not isinstance(prompt, str | list):
+            raise bad_record(entry.where, '"prompt" must be a text or chat messages, or "source" the text to summarize')
+        found: Any = next((record[key] for key in _REFERENCES if record.get(key)), [])
+        references = [found] if isinstance(found, str) else list(found)
+        text = source or Example(prompt).prompt_text
+        data = {"references": references, "source": text}
+        yield Question(str(record.get("id", entry.number)), prompt, data=data, stop=("\n\n\n",))
+
+
+class PerplexitySuite(ExaminedSuite):
+    """Perplexity of texts under the model itself."""
+
+    name = "perplexity"
+
+    def __init__(self, options: SuiteOptions) -> None:
+        """Read the texts.
+
+        Raises:
+            DataError: if the data cannot be used, or has no text.
+        """
+        self.options = options
+        self.texts = list(_texts(options))
+        self.measures = {
+            "perplexity": Measure(Ratio(("nats",), ("tokens",), exp=True), "lower", about="per token"),
+            "bits_per_byte": Measure(Ratio(("bits",), ("bytes",)), "lower", about="compares any tokenizers"),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Return a digest of the texts."""
+        content = digest_of_questions([Question(name, text) for name, text in self.texts])
+        return {"suite": self.name, "texts": content}
+
+    def examine(self, model: LoadedModel) -> list[tuple[str, Counts]]:
+        """Return nats, tokens and bytes of each text."""
+        reader = Reader(model.model, model.tokenizer)
+        found: list[tuple[str, Counts]] = []
+        with Progress(f"{self.name}: {model.subject.name}", len(self.texts), unit="text") as progress:
+            for name, text in self.texts:
+                nats, tokens = text_nats(reader, text)
+                size = float(len(text.strip().encode()))
+                found.append((name, {"nats": nats, "tokens": float(tokens), "bits": nats / math.log(2), "bytes": size}))
+                progress.advance()
+        return found
+
+
+def _texts(options: SuiteOptions) -> Iterator[tuple[str, str]]:
+    """Yield names and texts: of a text file its paragraphs, else "text", or prompt and reference, of each record."""
+    file = Path(options.data)
+    if options.data and file.is_file() and not file.name.endswith((".jsonl", ".json", ".gz", ".csv", ".parquet")):
+        paragraphs = [one for one in read_text(file).split("\n\n") if one.strip()]
+        if not paragraphs:
+            raise DataError(f"suite perplexity: {options.data} holds no text")
+        yield from ((str(number), one) for number, one in enumerate(paragraphs[: options.limit], start=1))
+        return
+    for entry in entries_of("perplexity", options, TEXTS):
+        record = json_object(entry.record, entry.where)
+        text = record.get("text") or record.get("reference")
+        if not isinstance(text, str) or not text.strip():
+            raise bad_record(entry.where, f'"text" must be a text that is not empty; got {json.dumps(text)[:60]}')
+        yield str(record.get("id", entry.number)), text

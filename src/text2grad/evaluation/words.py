@@ -1,0 +1,165 @@
+"""Texts → ROUGE, BERTScore, nats per token, distinct n-grams: the functions behind every comparison of words.
+
+rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming; it only counts a to z and 0 to 9
+bertscore              F1 (arXiv 1904.09675) without idf weights and without rescaling. `bert-score` fails on empty
+                       texts with transformers 5, so it is computed here; a test compares the results
+nats                   negative log-likelihood under a causal language model; perplexity is e^(nats / tokens)
+distinct n             different n-grams / all n-grams (arXiv 1510.03055)
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.errors import ModelError, require
+from text2grad.models import context_of
+
+ROUGE = ("rouge1", "rouge2", "rougeL")
+MOST_TOKENS = 2048  # scored together: the logits of more would not fit beside a large model
+_ONE_WORD = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # kana and Chinese characters: no spaces between words
+_WORD = re.compile(rf"[{_ONE_WORD}]|[^\W{_ONE_WORD}]+")
+
+
+def rouge_scorer() -> Any:
+    """Return the scorer of `rouge-score`, whose `score(reference, text)` has `fmeasure` by the names in `ROUGE`.
+
+    Raises:
+        ConfigError: if the package is not installed.
+    """
+    require("rouge_score", extra="eval", purpose="ROUGE")
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(list(ROUGE), use_stemmer=True)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text as spelled, without punctuation; a kana or Chinese character is a word."""
+    return _WORD.findall(text)
+
+
+def n_grams(text: str, n: int) -> Iterator[tuple[str, ...]]:
+    """Yield each sequence of n neighbouring words of a text."""
+    words = words_of(text)
+    return zip(*(words[start:] for start in range(n)), strict=False)
+
+
+def distinct(texts: Iterable[str], n: int) -> float:
+    """Return distinct n-grams: different n-grams / all n-grams; no n-gram spans two texts; 0 without any.
+
+    The share falls as the number or the length of the texts grows.
+
+    Example:
+        >>> distinct(["a b a b", "a b"], 2)  # a b, b a, a b; a b
+        0.5
+    """
+    grams = [gram for text in texts for gram in n_grams(text, n)]
+    return len(set(grams)) / max(len(grams), 1)
+
+
+class Encoder(NamedTuple):
+    """The model of BERTScore: an encoder, its tokenizer, and the layer of the compared states; 0 is the embeddings."""
+
+    model: Any
+    tokenizer: Any
+    layer: int
+
+
+class Reader(NamedTuple):
+    """The model of perplexity: a causal language model and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+def bertscore(encoder: Encoder, candidate: str, reference: str) -> float:
+    """Return F1 of greedy matching by cosine similarity; 0 if one of the two texts has no token.
+
+    Special tokens can be matched, but the means leave them out.
+    """
+    (here, own), (there, other) = _embedded(encoder, candidate), _embedded(encoder, reference)
+    if not own.any() or not other.any():
+        return 0.0
+    similarity = here @ there.T
+    precision = similarity.max(dim=1).values[own].mean()
+    recall = similarity.max(dim=0).values[other].mean()
+    return float(2 * precision * recall / (precision + recall))
+
+
+def _embedded(encoder: Encoder, text: str) -> tuple[Any, Any]:
+    """Return unit vectors of the tokens [T, H], cut at the model's maximum, and a mask of ordinary tokens [T]."""
+    import torch
+
+    longest = min(encoder.tokenizer.model_max_length, encoder.model.config.max_position_embeddings)
+    encoded = encoder.tokenizer(
+        text.strip(), return_tensors="pt", truncation=True, max_length=longest, return_special_tokens_mask=True
+    ).to(encoder.model.device)
+    special = encoded.pop("special_tokens_mask")[0].bool()
+    with torch.no_grad():
+        states = encoder.model(**encoded, output_hidden_states=True).hidden_states[encoder.layer][0]
+    return torch.nn.functional.normalize(states, dim=-1), ~special
+
+
+def text_nats(reader: Reader, text: str) -> tuple[float, int]:
+    """Return the negative log-likelihood of a text in nats, and the number of its tokens.
+
+    The first token counts if the tokenizer has a beginning-of-text token to put before it. A text longer than the
+    model's context, or than 2,048 tokens, is scored in pieces of that length.
+    """
+    import torch
+
+    ids = reader.tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
+    begin = [] if reader.tokenizer.bos_token_id is None else [reader.tokenizer.bos_token_id]
+    context = int(min(context_of(reader.model), MOST_TOKENS))
+    nats, tokens, step = 0.0, 0, context - len(begin)
+    for start in range(0, len(ids), step):
+        piece = torch.tensor([[*begin, *ids[start : start + step]]], device=getattr(reader.model, "device", None))
+        if piece.shape[1] > 1:
+            with torch.no_grad():
+                loss = reader.model(input_ids=piece, labels=piece).loss  # mean over all tokens but the first
+            nats, tokens = nats + float(loss) * (piece.shape[1] - 1), tokens + piece.shape[1] - 1
+    return nats, tokens
+
+
+def load_encoder(path: str, layer: int | None) -> Encoder:
+    """Load the model of BERTScore from a directory, or from Hugging Face's local cache.
+
+    Args:
+        path: the model.
+        layer: the layer whose hidden states are compared; None takes the last. The authors of BERTScore take layer
+            17 of the 24 of roberta-large.
+
+    Raises:
+        ModelError: if the model cannot be loaded or has no such layer.
+    """
+    from transformers import AutoModel
+
+    model, tokenizer = _load(path, AutoModel, "BERTScore")
+    layers = model.config.num_hidden_layers
+    if layer is not None and not 0 <= layer <= layers:
+        raise ModelError(f"--bertscore-layer is 0 to {layers} for {path}, got {layer}")
+    return Encoder(model, tokenizer, layers if layer is None else layer)
+
+
+def load_reader(path: str) -> Reader:
+    """Load a causal language model for perplexity, from a directory or from Hugging Face's local cache.
+
+    Raises:
+        ModelError: if the model cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    return Reader(*_load(path, AutoModelForCausalLM, "perplexity"))
+
+
+def _load(path: str, kind: Any, purpose: str) -> tuple[Any, Any]:
+    from transformers import AutoTokenizer
+
+    try:
+        model = kind.from_pretrained(path, local_files_only=True, use_safetensors=True)
+        return model.eval(), AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".") if Path(path).exists() else "no such directory"
+        raise ModelError(
+            f"cannot load a model for {purpose} from {path}: {reason}. Give the directory of a Hugging Face model"
+        ) from error

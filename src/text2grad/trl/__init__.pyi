@@ -1,0 +1,1 @@
+from .span_grpo import SpanGRPOTrainer as SpanGRPOTrainer

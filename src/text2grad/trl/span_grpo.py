@@ -1,0 +1,203 @@
+"""Critiques in words in TRL's `GRPOTrainer`: spans become advantages of shape [B, T] in place of [B].
+
+The rest is TRL's: sampling (also with vLLM), DeepSpeed, FSDP, checkpoints, the clipped loss. Two differences from the
+paper's PPO: the baseline is the mean of a prompt's group of responses, not a value function, and the KL term stands in
+the loss (k3), not in the reward. docs/trl.md tells when to choose which trainer.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import trl
+from torch import Tensor
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from text2grad.align import AlignSettings, response_deltas
+from text2grad.config import make_recipe
+from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback import Critic, Match, ask
+from text2grad.models import collate, stop_ids
+from text2grad.rl import FailureRate, Moments, group_advantages, moments, token_rewards, whiten
+from text2grad.types import Critique, Example, Rollout
+
+TESTED = ((1, 14), (1, 17))
+"""The first version of TRL that the tests cover, and the first that they do not."""
+
+
+class SpanGRPOTrainer(GRPOTrainer):
+    """TRL's `GRPOTrainer` with a reward on each token, from the spans of a critic.
+
+    G_t = Σ_k γ^(k−t) r_k is the return of token t, and its advantage is G_t minus the mean return of the tokens of all
+    `num_generations` responses to the prompt (`rl.group_advantages`), over all processes. `args.scale_rewards` divides
+    by the deviation within the group ("group", GRPO), by that of all tokens ("batch"), or by nothing ("none").
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        critic: Critic,
+        args: GRPOConfig | None = None,
+        train_dataset: Any = None,
+        *,
+        reward: Mapping[str, Any] | None = None,
+        gamma: float = 1.0,
+        leave_one_out: bool = False,
+        match: Match = "exact",
+        max_failure_rate: float = 0.2,
+        reward_funcs: Sequence[Any] = (),
+        **more: Any,
+    ) -> None:
+        """Take a model and a critic.
+
+        Args:
+            model: as `GRPOTrainer` takes it.
+            critic: any text2grad critic. Its examples have the dataset's columns: `prompt`, `reference`, `tests`, and
+                all others as `meta`.
+            args: TRL's settings; `reward_weights` begin with the critic's, which only weighs its number in the log.
+            train_dataset: rows with "prompt".
+            reward: the section [reward] of a recipe: `{"positive": 0.3, "span_mass": "span"}`. None is the paper's δ.
+            gamma: discount γ in [0, 1]; 1 compares whole responses, a small one gives credit near to the span.
+            leave_one_out: the baseline of a response is the mean of the other ones (RLOO, arXiv 2402.14740).
+            match: how the quotes of critiques in text form are found.
+            max_failure_rate: share of unreadable critiques, of the last 100, above which the training stops.
+            reward_funcs: TRL's reward functions; their weighted numbers stand on the last token.
+            more: further arguments of `GRPOTrainer`.
+
+        Raises:
+            ConfigError: if a setting would make one number of the token rewards, or this version of TRL is not tested.
+        """
+        _refuse(args, reward_funcs, gamma)
+        self.critic, self.match = critic, match
+        self.gamma, self.leave_one_out = gamma, leave_one_out
+        self.reward_recipe = make_recipe({"reward": dict(reward or {})})
+        self.failures = FailureRate(max_failure_rate, 1)
+        self.critiques: list[Critique] = []
+        self.token_rewards = torch.zeros(0, 0)  # of this process's newest responses, [B, T]
+        self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
+
+        def spans(log_extra: Any, log_metric: Any, **_: Any) -> list[float | None]:
+            """Return the sum of each response's token rewards, for the log alone."""
+            for label in ("positive", "negative"):
+                count = sum(span.label == label for one in self.critiques for span in one.spans)
+                log_metric(f"critic/{label}_spans", count / max(len(self.critiques), 1))
+            log_metric("critic/failure_rate", self.failures.rate)
+            log_metric("critic/rewarded_tokens", float((self.token_rewards != 0).sum() / len(self.token_rewards)))
+            log_extra("critique", [one.feedback for one in self.critiques])
+            found: list[float | None] = self.token_rewards.sum(dim=1).tolist()
+            return found
+
+        super().__init__(model, [spans, *reward_funcs], args, train_dataset, **more)
+
+    def _calculate_rewards(
+        self, inputs: list[dict[str, Any]], prompts: Any, completions: Any, completion_ids_list: list[list[int]]
+    ) -> Tensor:
+        """Judge the responses of this process; return the number of each reward function, over all processes."""
+        self.token_rewards, self.response_mask = self._judge(inputs, completion_ids_list)
+        found: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        others = (found[:, 1:] * self.reward_weights[1:].to(found.device)).nansum(dim=1)  # [B of all processes]
+        first = self.accelerator.process_index * len(inputs)
+        rows = torch.arange(len(inputs), device=found.device)
+        self.token_rewards[rows, self.response_mask.sum(dim=1) - 1] += others[first : first + len(inputs)]
+        return found
+
+    def _judge(self, rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return the reward of each sampled token and the mask of the response tokens, both [B, T]."""
+        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
+        ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
+        rollouts = [
+            Rollout(
+                _example(row),
+                (0,),  # the prompt gets no reward
+                tuple(own),
+                tokenizer.decode(own, skip_special_tokens=True),
+                own[-1] not in ends,
+            )
+            for row, own in zip(rows, ids, strict=True)
+        ]
+        texts = [rollout.response for rollout in rollouts]
+        self.critiques = ask(self.critic, [rollout.example for rollout in rollouts], texts, match=self.match)
+        self.failures.count(critique.status for critique in self.critiques)
+        if self.failures.too_many:
+            raise CriticError(
+                f"{self.failures.rate:.0%} of the last {len(self.failures.statuses)} critiques could not be read "
+                f"(max_failure_rate is {self.failures.limit:.0%}). Mend the critic, and go on from the last checkpoint "
+                "with trainer.train(resume_from_checkpoint=True)"
+            )
+        reward = self.reward_recipe.reward
+        settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
+        deltas, offsets = response_deltas(tokenizer, rollouts, self.critiques, settings)
+        batch = collate(rollouts, pad_id=0, device=self.accelerator.device)
+        rewards = token_rewards(self.reward_recipe, deltas, self.critiques, batch, responses=texts, offsets=offsets)
+        return rewards, batch.response_mask
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return TRL's batch with advantages of shape [B, T]."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        policy: Any = self.model
+        if policy.training:  # evaluation needs the logged numbers alone
+            output["advantages"] = self._advantages(output)
+        return output
+
+    def _advantages(self, output: Mapping[str, Any]) -> Tensor:
+        """Return the advantage of each token over its group, [B, T]; 0 where TRL's loss has no token."""
+        learned = output["completion_mask"].bool() & output.get("tool_mask", output["completion_mask"]).bool()
+        wider = (0, learned.shape[1] - self.response_mask.shape[1])
+        rewards, mask = (torch.nn.functional.pad(one, wider) for one in (self.token_rewards, self.response_mask))
+        if "tool_mask" in output:  # what tools answered is no action
+            mask = mask & output["tool_mask"].bool()
+        found = group_advantages(
+            rewards,
+            mask,
+            group_size=int(self.num_generations or 0),
+            gamma=self.gamma,
+            lam=1.0,
+            leave_one_out=self.leave_one_out,
+            scale=self.scale_rewards == "group",
+            gather=self.accelerator.gather,
+            first_row=self.accelerator.process_index * len(rewards),
+        ).advantages
+        if self.scale_rewards == "batch":
+            over = Moments(*self.accelerator.reduce(torch.stack(moments(found, mask)), reduction="sum"))
+            found = whiten(found, mask, over, center=False)
+        advantages: Tensor = found * learned
+        return advantages
+
+
+def _example(row: Mapping[str, Any]) -> Example:
+    """Return a row of the dataset as an example; other columns than the example's own are its `meta`."""
+    meta = {name: value for name, value in row.items() if name not in ("prompt", "reference", "tests")}
+    return Example(row.get("prompt", ""), row.get("reference"), row.get("tests"), meta)
+
+
+def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float) -> None:
+    """Refuse what would change the token rewards in silence.
+
+    Raises:
+        ConfigError: with the setting, its value and the way out.
+    """
+    version = tuple(int(part) for part in re.findall(r"\d+", trl.__version__)[:2])
+    if not TESTED[0] <= version < TESTED[1]:
+        first, beyond = (".".join(map(str, one)) for one in TESTED)
+        raise ConfigError(
+            f"SpanGRPOTrainer overrides methods of TRL that are not public, and is tested with trl >= {first} and "
+            f"< {beyond}; installed is {trl.__version__}. Install: pip install 'text2grad[trl]'"
+        )
+    if not 0.0 <= gamma <= 1.0:
+        raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
+    if callable(reward_funcs):
+        raise ConfigError("reward_funcs is a list of functions; put the function into a list")
+    if args is None:
+        return
+    if args.importance_sampling_level != "token":
+        raise ConfigError(
+            f"importance_sampling_level = {args.importance_sampling_level!r}: one ratio per response gives each of its "
+            "tokens the mean of their advantages, so the spans would have no effect; set it to 'token'"
+        )
+    if args.multi_objective_aggregation != "sum_then_normalize":
+        raise ConfigError(
+            f"multi_objective_aggregation = {args.multi_objective_aggregation!r} normalises each "
+            "reward function's numbers; set it to 'sum_then_normalize'"
+        )

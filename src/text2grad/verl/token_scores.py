@@ -1,0 +1,132 @@
+"""One response of verl → the reward of each of its token ids; without verl, so that it runs and is tested anywhere."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
+
+from text2grad.align import AlignSettings, response_deltas
+from text2grad.config import make_recipe
+from text2grad.errors import ConfigError, CriticError, check_known
+from text2grad.feedback import Match, ask, load_critic
+from text2grad.models import collate
+from text2grad.rl import FailureRate, token_rewards
+from text2grad.types import Critique, Example, Rollout
+
+TOKEN_LEVEL = ("gae", "reinforce_plus_plus")
+"""verl's advantage estimators that keep the reward of each token; the others add them up to one number."""
+
+
+class Judged(NamedTuple):
+    """A response with the reward of each token id, and the critique that it comes from."""
+
+    scores: list[float]
+    critique: Critique
+
+
+class TokenJudge:
+    """Asks a critic about single responses, and stops when too many critiques cannot be read."""
+
+    def __init__(self, critic: str, reward: Mapping[str, Any], match: Match, max_failure_rate: float) -> None:
+        """Load the critic.
+
+        Args:
+            critic: "module:name" of a Python critic; it may be called from several threads at once.
+            reward: the section [reward] of a recipe.
+            match: how the quotes of critiques in text form are found.
+            max_failure_rate: share of unreadable critiques, of the last 100, above which the run stops.
+
+        Raises:
+            ConfigError: if the critic cannot be loaded, or a setting is wrong.
+        """
+        check_known("match", match, get_args(Match))
+        self.recipe, self.match = make_recipe({"reward": dict(reward)}), match
+        self.critic = load_critic(critic)
+        self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
+
+    def __call__(self, tokenizer: Any, example: Example, ids: Sequence[int], *, truncated: bool) -> Judged:
+        """Return the rewards of a response.
+
+        Args:
+            tokenizer: the policy's.
+            example: the task instance.
+            ids: the sampled ids; the rewards of empty responses are an empty list.
+            truncated: the length limit ended the response.
+
+        Raises:
+            CriticError: if the critic fails, or too many of its critiques could not be read.
+        """
+        if not ids:
+            return Judged([], Critique(""))
+        text = tokenizer.decode(list(ids), skip_special_tokens=True)
+        rollout = Rollout(example, (0,), tuple(ids), text, truncated)  # the prompt gets no reward
+        critiques = ask(self.critic, [example], [text], match=self.match)
+        with self._lock:
+            self.failures.count(one.status for one in critiques)
+            if self.failures.too_many:
+                rate, count = self.failures.rate, len(self.failures.statuses)
+                raise CriticError(
+                    f"{rate:.0%} of the last {count} critiques of this worker could not be read (max_failure_rate is "
+                    f"{self.failures.limit:.0%}). Mend the critic, and resume"
+                )
+        reward = self.recipe.reward
+        settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
+        deltas, offsets = response_deltas(tokenizer, [rollout], critiques, settings)
+        batch = collate([rollout], pad_id=0)
+        rewards = token_rewards(self.recipe, deltas, critiques, batch, responses=[text], offsets=offsets)
+        return Judged(rewards[0].tolist(), critiques[0])
+
+
+@lru_cache
+def shared_judge(critic: str, reward: str, match: Match, max_failure_rate: float) -> TokenJudge:
+    """Return the judge of this process: verl makes an agent loop for each response; `reward` is JSON."""
+    return TokenJudge(critic, json.loads(reward), match, max_failure_rate)
+
+
+def example_of(row: Mapping[str, Any]) -> Example:
+    """Return a row of verl's data as an example: `raw_prompt`, the ground truth of `reward_model`, `extra_info`."""
+    about = row.get("reward_model")
+    truth = about.get("ground_truth") if isinstance(about, Mapping) else None
+    extra = row.get("extra_info")
+    meta = {**(extra if isinstance(extra, Mapping) else {}), "data_source": row.get("data_source")}
+    prompt = [{"role": str(one["role"]), "content": str(one["content"])} for one in row["raw_prompt"]]
+    tests = meta.pop("tests", None)
+    return Example(prompt, None if truth is None else str(truth), None if tests is None else str(tests), meta)
+
+
+def refuse_scalar_settings(config: Any) -> None:
+    """Refuse settings of verl under which the reward of each token is lost or replaced.
+
+    Args:
+        config: verl's whole configuration, with attributes or keys.
+
+    Raises:
+        ConfigError: with the setting, its value and the way out.
+    """
+    estimator = str(_value(config, "algorithm.adv_estimator", "gae"))
+    if estimator not in TOKEN_LEVEL:
+        raise ConfigError(
+            f"algorithm.adv_estimator = {estimator}: verl adds the rewards of all tokens up to one number; set it to "
+            f"{' or '.join(TOKEN_LEVEL)}"
+        )
+    if not _value(config, "trainer.use_v1", True):
+        raise ConfigError(
+            "trainer.use_v1 = False: verl's old trainer makes one number of the rewards of a response; set "
+            "trainer.use_v1=True"
+        )
+    if _value(config, "reward.reward_model.enable", False) or _value(config, "reward_model.enable", False):
+        raise ConfigError(
+            "reward.reward_model.enable = True: verl would replace the token rewards by its reward model's number; "
+            "set it to False, and let the critic ask the reward model"
+        )
+
+
+def _value(config: Any, path: str, default: Any) -> Any:
+    """Return a nested setting; the default if a part of the path is absent."""
+    for name in path.split("."):
+        found = config.get(name) if hasattr(config, "get") else getattr(config, name, None)
+        if found is None:
+            return default
+        config = found
+    return config

@@ -1,0 +1,192 @@
+"""`text2grad evaluate`: models side by side, differences, servers paid once, kills, and wrong inputs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_server import Running
+from places import ROOT
+from text2grad.cli.__main__ import main
+from text2grad.models.adapters import _retired_name
+from text2grad.tasks.tiny import tiny_llama
+from tokenizers_made_here import made
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+RECORDS = [
+    {"prompt": f"Summarize: the {place} opens at {hour}", "reference": f"opens at {hour}", "source": f"{place} " * 9}
+    for place, hour in (("museum", "nine"), ("<b>bank</b>", "ten"), ("shop", "noon"), ("bar", "six"), ("zoo", "two"))
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save two models of random weights, and an adapter on the first that changes nothing."""
+    from peft import LoraConfig, get_peft_model
+
+    folder, tokenizer = tmp_path_factory.mktemp("models"), made("llama3")
+    for seed, name in enumerate(("one", "two")):
+        tiny_llama(tokenizer, seed=seed, width=32, layers=1, context=512).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    base = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=512)
+    base.name_or_path = str(folder / "one")
+    with _retired_name():
+        adapted = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"]))
+    adapted.save_pretrained(folder / "adapter")
+    tokenizer.save_pretrained(folder / "adapter")
+    (folder / "data.jsonl").write_text("".join(json.dumps(one) + "\n" for one in RECORDS), "utf-8")
+    (folder / "text.txt").write_text("A dog ran.\n\nThe cat sat down.\n", "utf-8")
+    return folder
+
+
+def command(models: Path, out: Path, *more: str, named: tuple[str, ...] = ("one", "two")) -> list[str]:
+    data = ["--suite", "summarization", "--data", f"summarization={models / 'data.jsonl'}", "--max-new-tokens", "6"]
+    return ["evaluate", *(str(models / name) for name in named), *data, "--out", str(out), "--draws", "50", *more]
+
+
+def result(out: Path) -> Any:
+    return json.loads((out / "evaluation.json").read_bytes())
+
+
+def test_models_stand_side_by_side_with_paired_differences(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--suite", "perplexity", "--data", f"perplexity={models / 'text.txt'}", "--baseline", "one"]
+    assert main(command(models, tmp_path, *more, named=("one", "two", "adapter"))) == 0
+    found = result(tmp_path)
+    assert list(found["suites"]) == ["summarization", "perplexity"]
+    texts, book = found["suites"]["summarization"], found["suites"]["perplexity"]
+    assert texts["questions"] == 5
+    assert texts["models"]["adapter"] == texts["models"]["one"]  # a fresh adapter changes nothing
+    assert set(texts["differences"]) == {"two", "adapter"}
+    assert all(one == {"value": 0, "low": 0, "high": 0} for one in book["differences"]["adapter"].values())
+    difference = book["differences"]["two"]["perplexity"]
+    assert difference["value"] == pytest.approx(
+        book["models"]["two"]["perplexity"]["value"] - book["models"]["one"]["perplexity"]["value"]
+    )
+    assert difference["low"] <= difference["value"] <= difference["high"]
+    page = (tmp_path / "evaluation.html").read_text("utf-8")
+    assert "&lt;b&gt;bank" in page
+    assert "<b>bank" not in page
+    assert (tmp_path / "evaluation.png").read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert "summarization: difference from one, paired by question" in printed
+    lines = (tmp_path / "scores" / "summarization.two.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out picture and page, which take most of the time of a small evaluation."""
+    monkeypatch.setattr("text2grad.cli.evaluate._write", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_repeated_evaluation_gives_the_same_files(models: Path, tmp_path: Path) -> None:
+    sampled = ["--temperature", "1", "--samples", "2", "--seed", "3"]
+    assert main(command(models, tmp_path / "a", *sampled)) == 0
+    assert main(command(models, tmp_path / "b", *sampled)) == 0
+    assert main(command(models, tmp_path / "a", *sampled)) == 0
+    for path in sorted((tmp_path / "a").rglob("*.json*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path.name
+    assert main(command(models, tmp_path / "c", *sampled[:-1], "4")) == 0
+    name = "answers/summarization.one.jsonl"
+    assert (tmp_path / "a" / name).read_bytes() != (tmp_path / "c" / name).read_bytes()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_run_is_evaluated_by_its_newest_policy(models: Path, tmp_path: Path) -> None:
+    run, policy = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-000002" / "policy"
+    policy.parent.mkdir(parents=True)
+    (policy.parent / "state.json").write_text("{}")
+    policy.symlink_to(models / "two")
+    recipe = {"rollout": {"prompt_format": "plain"}}
+    (run / "run.json").write_text(json.dumps({"recipe": recipe}))
+    assert main([*command(models, tmp_path / "out", named=()), f"ours={run}", f"base={models / 'two'}"]) == 0
+    found = result(tmp_path / "out")
+    assert found["models"]["ours"]["path"] == str(policy)
+    assert found["suites"]["summarization"]["models"]["ours"] == found["suites"]["summarization"]["models"]["base"]
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_a_server_is_asked_once_also_after_kills(kills: int, server: Running, tmp_path: Path) -> None:
+    """Each kill ends the process after some requests; every request is counted by the server."""
+    data, count = tmp_path / "many.jsonl", 20 * kills + 20
+    data.write_text("".join(json.dumps({"prompt": f"{tmp_path} {n}", "reference": "x"}) + "\n" for n in range(count)))
+    arguments = [
+        *("evaluate", f"served={server.url}", "--model-name", "m", "--suite", "summarization", "--data", str(data)),
+        *("--out", str(tmp_path / "out"), "--concurrency", "2", "--draws", "20", "--quiet"),
+    ]
+    before, environment = server.requests(), {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    for number in range(1, kills + 1):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "text2grad.cli", *arguments],
+            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while server.requests() - before < 18 * number and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT if number % 3 == 0 else signal.SIGKILL)
+        process.wait(60)
+    assert main(arguments) == 0
+    under_way = 2 * kills  # answers on their way to a killed process are lost
+    assert count <= server.requests() - before <= count + under_way
+    asked = server.requests()
+    assert main(arguments) == 0
+    assert server.requests() == asked
+    assert result(tmp_path / "out")["suites"]["summarization"]["questions"] == count
+
+
+def test_answers_that_do_not_arrive_are_told(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"{tmp_path} {n} [[{n}]]"}) + "\n" for n in (400, "ok")))
+    arguments = ["evaluate", server.url, "--model-name", "m", "--suite", "summarization", "--data", str(data)]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert (
+        "RequestError: rejected: 1 of 2 answers of m to suite summarization did not arrive; the first: status 400"
+        in told
+    )
+    assert "Run the same command again: it requests the missing answers only" in told
+
+
+WRONG = [
+    (["{one}", "{one}"], "are both called 'one'; give them names: NAME="),
+    (
+        ["{one}", "--baseline", "none"],
+        "ConfigError: --baseline has no value 'none'. Did you mean \"one\"? Known values: one",
+    ),
+    (["{one}", "--suite", "sumarization"], "--suite has no value 'sumarization'. Did you mean \"summarization\"?"),
+    (["{one}", "--suite", "mbpp"], "DataError: suite mbpp: "),
+    (["{one}", "--model-name", "m"], "--model-name m: no model is on a server; give http://HOST:PORT/v1"),
+    (["http://localhost:9/v1"], "http://localhost:9/v1: name the model on this server with --model-name MODEL"),
+    (
+        ["s=http://localhost:9/v1", "--model-name", "m", "--suite", "perplexity", "--data", "perplexity={text}"],
+        "suite perplexity reads the model itself, and s is on a server; name the directory of its weights",
+    ),
+    (["{one}", "--samples", "4"], "--samples 4 at --temperature 0 would give the same answer 4 times"),
+    (["{one}", "--data", "mbpp=x.jsonl"], "--data mbpp=…: this suite is not evaluated; add --suite mbpp"),
+    (["{nowhere}"], "ModelError: cannot load a tokenizer from"),
+    (["{run}"], "is a run without a checkpoint; wait for its first (run.save_every)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+def test_wrong_inputs_are_told(
+    arguments: list[str], message: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_hub: None
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text('{"recipe": {}}')
+    places = {"one": models / "one", "text": models / "text.txt", "nowhere": tmp_path / "nowhere", "run": run}
+    given = [one.format(**places) for one in arguments]
+    assert main([*command(models, tmp_path / "out", named=()), *given]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")

@@ -1,0 +1,278 @@
+"""`text2grad judge` (`win-rate`): two sets judged in both orders, against a server that prefers a place or a length."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_server import Running
+from text2grad.cli.__main__ import main
+from text2grad.critics.servers.preference import Comparison, Preference, messages, read_verdict
+from text2grad.critics.servers.store import Answer
+from text2grad.experiments.critic_quality.verdicts import judges_agreement, summary
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+
+
+def files(path: Path, server: Running, scripts: list[tuple[str, str, str]], *, what: str = "responses") -> list[str]:
+    """Write two files, whose prompts say what happens to them, and a recipe; return the command."""
+    for column, name in ((1, "ours"), (2, "theirs")):
+        records: list[dict[str, Any]] = []
+        for row, one in enumerate(scripts):
+            prompt = {"prompt": f"{path} {row} [[{one[0]}]]"}
+            critique = {"response": "So glad.", "critique": {"feedback": one[column], "spans": [[0, 2, "positive"]]}}
+            records.append({**prompt, **(critique if what == "critiques" else {"response": one[column]})})
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (path / "my.toml").write_text(
+        f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\nretries = 1\n'
+    )
+    names = [str(path / "ours.jsonl"), str(path / "theirs.jsonl"), "--recipe", str(path / "my.toml")]
+    return ["win-rate", *names, "--out", str(path / "out"), "--what", what]
+
+
+def result(path: Path) -> dict[str, Any]:
+    return json.loads((path / "out" / "win_rate.json").read_text())  # type: ignore[no-any-return]
+
+
+SCRIPTS = [
+    *[("longer", "a long text", "short")] * 2,  # wins, whichever stands first
+    ("longer", "short", "a long text"),  # a loss
+    ("firstplace", "one", "two"),  # contradicts itself: a tie
+    ("undecided", "one", "two"),
+    ("400", "the same", "the same"),  # a tie that nobody is asked about
+]
+
+
+@pytest.mark.parametrize("what", ["responses", "critiques"])
+def test_wins_ties_and_losses_are_counted_in_both_orders_and_paid_for_once(
+    what: str, server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, before = files(tmp_path, server, SCRIPTS, what=what), server.requests()
+    assert main(command) == 0
+    found = result(tmp_path)
+    assert (found["wins"], found["ties"], found["losses"], found["pairs"]) == (2, 3, 1, 6)
+    assert (found["inconsistent"], found["first_place_twice"], found["second_place_twice"]) == (1, 1, 0)
+    assert (found["alike"], found["failed"]) == (1, 0)
+    assert found["rates"]["win"]["value"] == pytest.approx(2 / 6)
+    assert found["rates"]["win"]["low"] < 2 / 6 < found["rates"]["win"]["high"]
+    assert server.requests() - before == 10  # two orders of five pairs
+    assert "33.3 [0.0, 66.7]   50.0 [16.7, 83.3]   16.7 [0.0, 50.0]   6       1" in capsys.readouterr().out
+    verdicts = [json.loads(line) for line in (tmp_path / "out" / "verdicts.jsonl").read_text().splitlines()]
+    assert [one["verdicts"] for one in verdicts[2:4]] == [["second", "second"], ["first", "second"]]
+    assert all("sk-never" not in file.read_text("latin-1") for file in (tmp_path / "out").iterdir())
+
+    assert main(command) == 0
+    assert server.requests() - before == 10
+    assert result(tmp_path)["answers_from_before"] == 10
+
+
+def test_pairs_without_a_verdict_are_no_ties_and_the_exit_status_says_that_some_remain(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = [
+        ("longer", "a long text", "short"),
+        *((kind, "one", "two") for kind in ("prose", "refused", "empty", "400")),
+    ]
+    assert main(files(tmp_path, server, scripts)) == 3
+    found = result(tmp_path)
+    assert (found["pairs"], found["wins"], found["failed"]) == (1, 1, 4)
+    said = capsys.readouterr().out
+    for kind in ("unreadable, 1 times: Once upon a time", "refused, 1 times", "empty, 1 times", "rejected, 1 times"):
+        assert f"without a verdict: {kind}" in said
+
+
+def test_files_of_other_prompts_and_responses_without_text_are_refused(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, before = files(tmp_path, server, SCRIPTS[:2]), server.requests()
+    (tmp_path / "theirs.jsonl").write_text('{"prompt": "another", "response": "x"}\n')
+    assert main(command) == 2
+    assert "do not answer the same prompts: 3 prompts occur in one file only" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    (tmp_path / "theirs.jsonl").write_text('{"prompt": "another"}\n')
+    assert main(command) == 2
+    assert 'each line needs the texts "prompt" and "response"' in " ".join(capsys.readouterr().err.split())
+    assert server.requests() == before
+
+
+def test_a_comparison_of_other_files_is_not_overwritten(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = files(tmp_path, server, SCRIPTS[:1])
+    assert main(command) == 0
+    before = (tmp_path / "out" / "win_rate.json").read_bytes()
+    other = [command[0], command[2], command[1], *command[3:]]
+    assert main(other) == 2
+    assert "would be overwritten; choose another --out, or add --force" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "out" / "win_rate.json").read_bytes() == before
+    assert main([*other, "--force"]) == 0
+    assert result(tmp_path)["first"].endswith("theirs.jsonl")
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    assert "holds other files" in capsys.readouterr().err
+
+
+def test_a_budget_stops_it_cleanly(server: Running, tmp_path: Path) -> None:
+    command = files(tmp_path, server, SCRIPTS[:3])
+    assert main([*command, "--max-requests", "3"]) == 3
+    assert result(tmp_path)["requests"] == 3
+    assert main(command) == 0
+    assert (result(tmp_path)["requests"], result(tmp_path)["answers_from_before"]) == (3, 3)
+
+
+def test_one_tie_and_one_preference_are_an_inconsistent_tie() -> None:
+    found = summary([Preference("tie", ("first", "tie")), Preference("second", ("second", "second"))], seed=0)
+    assert (found["wins"], found["ties"], found["losses"], found["inconsistent"]) == (0, 1, 1, 1)
+    assert (found["first_place_twice"], found["second_place_twice"]) == (0, 0)
+
+
+def test_the_texts_change_places_and_stand_between_tags_that_they_do_not_hold() -> None:
+    comparison = Comparison("Why?", "So.", "A </first>", "B")
+    forth, back = (messages(comparison, swapped=swapped)[0]["content"] for swapped in (False, True))
+    assert "<first-1>\nA </first>\n</first-1>\n\n<second>\nB\n</second>" in forth
+    assert "<first>\nB\n</first>\n\n<second>\nA </first>\n</second>" in back
+    assert "<response>\nSo.\n</response>" in forth
+    assert "<response>" not in messages(comparison._replace(response=None), swapped=False)[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("text", "side"),
+    [
+        ('{"better": "first"}', "first"),
+        ('{"better": "first"} No: {"better": " TIE "}', "tie"),
+        ('{"better": "the second"}', None),
+        ('{"better": 1}', None),
+        ("first", None),
+    ],
+)
+def test_a_verdict_is_one_of_three_words_and_the_last_one_counts(text: str, side: str | None) -> None:
+    assert read_verdict(Answer(text, "stop")) == side
+    assert read_verdict(Answer(text, "refused")) is None
+
+
+# Several judges, people, and the cost beforehand.
+
+
+def test_two_judges_stand_beside_each_other_with_their_agreement(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, before = files(tmp_path, server, SCRIPTS), server.requests()
+    assert main([*command, "--judge", "one", "--judge", "two"]) == 0
+    found = result(tmp_path)
+    assert server.requests() - before == 20
+    assert (found["judge"], list(found["judges"])) == ("one", ["one", "two"])
+    assert found["judges"]["two"]["wins"] == 2
+    [pair] = found["agreement"]["pairs"]
+    assert (pair["judges"], pair["both"], pair["agreement"], pair["alpha"]) == (["one", "two"], 6, 1.0, 1.0)
+    verdicts = [json.loads(line) for line in (tmp_path / "out" / "verdicts.jsonl").read_text().splitlines()]
+    assert [one["judge"] for one in verdicts] == ["one"] * 6 + ["two"] * 6
+    assert main([*command, "--judge", "one", "--judge", "one"]) == 2
+    assert "two judges are the model one" in capsys.readouterr().err
+
+
+def test_people_judge_beside_a_model_and_never_see_the_sides(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = [("longer", f"a long text of number {row}", f"short {row}") for row in range(8)]
+    command = files(tmp_path, server, scripts)
+    study = tmp_path / "study"
+    ours, theirs = str(tmp_path / "ours.jsonl"), str(tmp_path / "theirs.jsonl")
+    assert main(["study", "export", ours, "--against", theirs, "--items", "8", "--out", str(study)]) == 0
+    rows = list(csv.DictReader(io.StringIO((study / "sheet.csv").read_bytes().decode("utf-8-sig"))))
+    long_first = [row["text_1"].startswith("a long") for row in rows]
+    assert 0 < sum(long_first) < 8  # both sides occur
+    page = (study / "sheet.html").read_text()
+    assert "a long text of number 3" in page
+    assert all(word not in page + (study / "study.json").read_text().replace(str(tmp_path), "") for word in ("swap",))
+    for row, longer in zip(rows, long_first, strict=True):  # ann always prefers the long one, but once
+        row["better"] = "1" if longer else "2"
+    rows[0]["better"] = "tie"
+    rows[1]["better"] = ""
+    with (tmp_path / "ann.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    assert main([*command, "--human", str(tmp_path / "ann.csv")]) == 0
+    found = result(tmp_path)["judges"]["human ann"]
+    assert (found["wins"], found["ties"], found["losses"], found["failed"]) == (6, 1, 0, 1)
+    assert found["first_place"]["value"] == pytest.approx(sum(long_first[2:]) / 6)
+    assert result(tmp_path)["agreement"]["pairs"][0]["agreement"] == pytest.approx(6 / 7)
+    turned = [*command[:1], theirs, ours, *command[3:]]
+    assert main([*turned, "--human", str(tmp_path / "ann.csv"), "--force"]) == 2
+    assert "is no pair of the two files. Give the files, in their order" in " ".join(capsys.readouterr().err.split())
+    alone = ["judge", ours, theirs, "--out", str(tmp_path / "alone"), "--human", str(tmp_path / "ann.csv")]
+    assert main(alone) == 0
+    assert json.loads((tmp_path / "alone" / "win_rate.json").read_text())["judge"] == "human ann"
+
+
+PRICES = ["--set", "annotate.input_price=1000", "--set", "annotate.output_price=2000"]
+
+
+def test_cost_is_told_beforehand_and_a_dear_run_is_refused(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, before = files(tmp_path, server, [("longer", "a long text", "short")] * 3), server.requests()
+    assert main([*command, *PRICES, "--dry-run"]) == 0
+    assert re.search(
+        r"m: 6 requests, about [\d,]+ tokens of prompts and 1,500 of answers, about \$", capsys.readouterr().out
+    )
+    assert main([*command, *PRICES, "--max-cost", "0.5"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "above max_cost = $0.5; nothing was requested. Raise max_cost" in said
+    assert server.requests() == before
+    assert main([*command, *PRICES, "--max-cost", "50"]) == 0
+    assert main([*command, *PRICES, "--dry-run"]) == 0
+    assert "m: no request (6 are answered already)" in capsys.readouterr().out
+    # 6 answers of 100 and 20 tokens at 1,000 and 2,000 dollars per million
+    assert result(tmp_path)["cost_usd"] == pytest.approx(6 * (0.1 + 0.04))
+
+
+def test_two_judges_share_a_budget_each_at_its_own_prices(server: Running, tmp_path: Path) -> None:
+    command = files(tmp_path, server, [("longer", "a long text", "short")] * 2)
+    for name, price in (("dear", 1000), ("cheap", 10)):
+        text = (tmp_path / "my.toml").read_text().replace('"m"', f'"{name}"')
+        (tmp_path / f"{name}.toml").write_text(f"{text}input_price = {price}\n")
+    judges = ["--judge", str(tmp_path / "dear.toml"), "--judge", str(tmp_path / "cheap.toml")]
+    assert main([*command, *judges, "--max-cost", "9"]) == 0
+    assert result(tmp_path)["cost_usd"] == pytest.approx(4 * 0.1 + 4 * 0.001)
+    assert main([*command, *judges, "--max-cost", "9"]) == 0
+    assert (result(tmp_path)["requests"], result(tmp_path)["cost_usd"]) == (0, pytest.approx(0.404))
+
+
+def test_no_judge_two_responses_and_a_sheet_without_verdicts_are_refused(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files(tmp_path, server, SCRIPTS[:1])
+    ours, theirs = str(tmp_path / "ours.jsonl"), str(tmp_path / "theirs.jsonl")
+    command = ["judge", ours, theirs, "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert "no judge is named" in capsys.readouterr().err
+    assert main([*command, "--judge", "m"]) == 2
+    assert "--judge m is a model on the server of --recipe FILE" in " ".join(capsys.readouterr().err.split())
+    assert main(["study", "export", ours, "--against", theirs, "--out", str(tmp_path / "study")]) == 0
+    assert main([*command, "--human", str(tmp_path / "study" / "sheet.csv")]) == 2
+    assert "there is no verdict in" in capsys.readouterr().err
+    (tmp_path / "theirs.jsonl").write_text('{"prompt": "a", "response": "x"}\n{"prompt": "a", "response": "y"}\n')
+    assert main([*command, "--judge", str(tmp_path / "my.toml")]) == 2
+    assert "the prompt 'a' has two responses" in " ".join(capsys.readouterr().err.split())
+
+
+def test_position_bias_and_agreement_by_hand() -> None:
+    one = [
+        Preference("first", ("first", "first")),
+        Preference("tie", ("first", "second")),
+        Preference("tie", ("tie", "tie")),
+    ]
+    # places: first and second; first twice; two ties, which name no place
+    assert summary(one, seed=0)["first_place"]["value"] == pytest.approx(3 / 4)
+    other = [Preference("first", ("first", "first")), Preference("second", ("second", "second")), Preference(None)]
+    found = judges_agreement({"a": one, "b": other})
+    assert found is not None
+    assert (found["pairs"][0]["both"], found["pairs"][0]["agreement"]) == (2, 0.5)
+    # Krippendorff: values first 2, tie 1, second 1; D_o = (0 + 1) / 2; D_e = 1 - (2·1 + 0 + 0) / (4·3) = 5/6
+    assert found["alpha"] == pytest.approx(1 - 0.5 / (5 / 6))
+    assert judges_agreement({"a": one}) is None

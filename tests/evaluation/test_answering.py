@@ -1,0 +1,163 @@
+"""Answers: the same whatever was interrupted, from the model's own distribution, refused where they do not belong."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.errors import ConfigError, DataError
+from text2grad.evaluation import answering
+from text2grad.evaluation.answering import AnswerFile, Sampling, cut_at, is_complete, read_answers, sample_answers
+from text2grad.evaluation.subjects import load, read_subjects
+from text2grad.evaluation.suite import Answered, AnsweredSuite, Question, Scores, SuiteOptions, mean_of
+
+
+class Talk(AnsweredSuite):
+    """Questions of one and of two turns; a score is the length of the answer."""
+
+    name = "talk"
+    max_new_tokens = 6
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        self.questions, self.options = questions, SuiteOptions()
+        self.measures = {"length": mean_of("length")}
+
+    def identity(self) -> dict[str, Any]:
+        return {"suite": self.name}
+
+    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
+        return [{"length": len(one.answer.text), "why": "counted"} for one in answered]
+
+
+QUESTIONS = [
+    Question("one", "Once upon a time"),
+    Question("two", "Tell me", then=("And then?",)),
+    Question("greedy", "A dog", temperature=0.0),
+    Question("four", "The end of"),
+]
+HOT = Sampling(temperature=1.0, samples=2, rows_at_once=3)
+
+
+def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> AnswerFile:
+    """Sample what is missing, and return the file."""
+    [subject] = read_subjects([str(path)])
+    file = AnswerFile(out, suite, subject, sampling)
+    said = file.open(force=False)
+    if not is_complete(suite, sampling, said):
+        sample_answers(load(subject), file, said)
+    return file
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def test_answers_are_equal_wherever_a_run_was_killed(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = Talk(QUESTIONS)
+    whole = asked(policy, tmp_path / "whole", suite).path.read_bytes()
+    assert len(whole.splitlines()) == 2 * 5
+    own, out = AnswerFile.append, tmp_path / "killed"
+    for cut in (0, 1, 40, 10_000):  # bytes of each batch that reach the disk before the process ends
+
+        def append(file: AnswerFile, lines: Sequence[Any], cut: int = cut) -> None:
+            own(file, lines)
+            with file.path.open("rb+") as opened:
+                size = len(file.path.read_bytes())
+                opened.truncate(max(0, size - cut) if cut < 10_000 else size)
+            raise Killed
+
+        monkeypatch.setattr(AnswerFile, "append", append)
+        with pytest.raises(Killed):
+            asked(policy, out, suite)
+    monkeypatch.setattr(AnswerFile, "append", own)
+    assert asked(policy, out, suite).path.read_bytes() == whole
+
+
+def test_finished_answers_need_no_model(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(policy, tmp_path, Talk(QUESTIONS))
+    monkeypatch.setattr(answering, "sample", None)
+    asked(policy, tmp_path, Talk(QUESTIONS))
+
+
+def test_an_answer_follows_from_its_own_question_and_sample(policy: Path, tmp_path: Path) -> None:
+    """Neither the order of the questions nor the size of a batch changes the random numbers."""
+    first = asked(policy, tmp_path / "a", Talk(QUESTIONS)).path.read_text("utf-8").splitlines()
+    turned = replace(HOT, rows_at_once=2)
+    second = asked(policy, tmp_path / "b", Talk(QUESTIONS[::-1]), turned).path.read_text("utf-8").splitlines()
+    assert sorted(first) == sorted(second)
+    texts = [json.loads(line)["text"] for line in first if '"one"' in line]
+    assert len(set(texts)) == 2  # two samples differ
+
+
+def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Path) -> None:
+    suite, [subject] = Talk(QUESTIONS[1:2]), read_subjects([str(chat)])
+    file = asked(chat, tmp_path, suite)
+    said = file.open(force=False)
+    [_, second] = [json.loads(line) for line in file.path.read_bytes().splitlines()][1:3]
+    assert second["turn"] == 1
+    turn = answering.Turn(QUESTIONS[1], 0, 1)
+    assert answering._prompt(turn, said, chat=True) == [
+        {"role": "user", "content": "Tell me"},
+        {"role": "assistant", "content": said["two", 0, 0]["text"]},
+        {"role": "user", "content": "And then?"},
+    ]
+    answers = read_answers(suite, HOT, said, chat=True)
+    assert [len(one.texts) for one in answers] == [2, 2]
+    assert not answers[0].continues
+    assert subject.name == chat.name
+
+
+def test_temperature_zero_is_the_models_own_greedy_text(policy: Path, tmp_path: Path) -> None:
+    [subject] = read_subjects([str(policy)])
+    loaded = load(subject)
+    said = asked(policy, tmp_path, Talk(QUESTIONS)).open(force=False)
+    ids = loaded.tokenizer("A dog", return_tensors="pt")
+    greedy = loaded.model.generate(**ids, max_new_tokens=6, do_sample=False, pad_token_id=loaded.pad_id)
+    text = loaded.tokenizer.decode(greedy[0, ids.input_ids.shape[1] :], skip_special_tokens=True)
+    assert said["greedy", 0, 0]["text"] == said["greedy", 1, 0]["text"] == text
+
+
+def test_an_answer_ends_before_a_text_that_ends_it(policy: Path, tmp_path: Path) -> None:
+    """The text is taken from the middle of the answer without it: the answer then ends there, and no token follows."""
+    free = asked(policy, tmp_path / "free", Talk(QUESTIONS[:1]), Sampling()).open(force=False)["one", 0, 0]
+    stop = free["text"][3:5]
+    ended = replace(QUESTIONS[0], stop=(stop,))
+    cut = asked(policy, tmp_path / "cut", Talk([ended]), Sampling()).open(force=False)["one", 0, 0]
+    assert cut["text"] == free["text"][: free["text"].index(stop)]
+    assert cut["finish"] == "stop"
+    assert cut["tokens"] < free["tokens"]
+    assert cut_at("abcabc", ["c", "b"]) == "a"
+
+
+def test_prompts_without_room_are_refused_or_empty(policy: Path, tmp_path: Path) -> None:
+    suite = Talk([Question("short", "a"), Question("long", "word " * 600)])
+    with pytest.raises(
+        DataError,
+        match=r"^1 of 2 prompts of suite talk leave no room for 6 new tokens in the context of 512 tokens of .*; the "
+        r"first is question 'long' with \d+ tokens\. Lower --max-new-tokens, or count them as failed with --too-long",
+    ):
+        asked(policy, tmp_path / "a", suite, Sampling())
+    said = asked(policy, tmp_path / "b", suite, Sampling(too_long="empty")).open(force=False)
+    assert said["long", 0, 0] == {"id": "long", "sample": 0, "turn": 0, "text": "", "tokens": 0, "finish": "too_long"}
+    assert said["short", 0, 0]["tokens"] == 6
+
+
+def test_answers_of_others_are_refused(policy: Path, other: Path, tmp_path: Path) -> None:
+    [mine], [theirs] = read_subjects([f"m={policy}"]), read_subjects([f"m={other}"])
+    suite = Talk(QUESTIONS[:1])
+    AnswerFile(tmp_path, suite, mine, HOT).open(force=False)
+    with pytest.raises(ConfigError, match=r"talk\.m\.jsonl holds answers of another model \(.*; choose another --out"):
+        AnswerFile(tmp_path, suite, theirs, HOT).open(force=False)
+    with pytest.raises(ConfigError, match=r"holds answers of other settings of sampling \(.* and other questions \("):
+        AnswerFile(tmp_path, Talk(QUESTIONS), mine, replace(HOT, seed=1)).open(force=False)
+    assert AnswerFile(tmp_path, suite, theirs, HOT).open(force=True) == {}
+
+
+def test_several_greedy_samples_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^--samples 3 at --temperature 0 would give the same answer 3 times; set a"):
+        Sampling(samples=3)

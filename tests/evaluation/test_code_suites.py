@@ -1,0 +1,255 @@
+"""Programs: reference solutions pass, wrong ones do not, for each format of records; extraction and pass@k by hand."""
+
+import base64
+import itertools
+import json
+import pickle
+import zlib
+from collections.abc import Callable
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from places import SHARED
+from text2grad.errors import DataError
+from text2grad.evaluation.intervals import estimate
+from text2grad.evaluation.registry import make_suites
+from text2grad.evaluation.suite import Answer, Answered, Scores, SuiteOptions
+from text2grad.evaluation.suites import evalplus, livecodebench
+from text2grad.evaluation.suites.code import CodeSuite, pass_at_k
+from text2grad.evaluation.suites.programs import head_of, program_of_chat, without_prose
+
+OPTIONS = SuiteOptions(accept_weaker=True)
+
+
+def suite_of(tmp_path: Path, *records: Any, name: str = "code", samples: int = 1) -> CodeSuite:
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), "utf-8")
+    [found] = make_suites([name], [str(path)], SuiteOptions(accept_weaker=True, samples=samples))
+    assert isinstance(found, CodeSuite)
+    return found
+
+
+def scores(suite: CodeSuite, *texts: str, continues: bool = False) -> list[Scores]:
+    """Return the scores of answers to the questions in turn."""
+    answered = [
+        Answered(question, Answer(question.id, number, (text,), (9,), ("stop",), continues=continues))
+        for number, (question, text) in enumerate(zip(itertools.cycle(suite.questions), texts, strict=False))
+    ]
+    return suite.score(answered, Path())
+
+
+def passed(suite: CodeSuite, *texts: str, continues: bool = False) -> list[bool]:
+    return [bool(one["passed"]) for one in scores(suite, *texts, continues=continues)]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "number"),
+    [("humaneval", "humaneval/HumanEval.jsonl.gz", 164), ("mbpp", "mbpp/sanitized-mbpp.json", 427)],
+)
+def test_all_reference_solutions_pass(name: str, file: str, number: int) -> None:
+    if not (SHARED / "data" / file).exists():
+        pytest.skip("needs ../shared/data, which is not part of the project")
+    [suite] = make_suites([name], [str(SHARED / "data" / file)], OPTIONS)
+    assert isinstance(suite, CodeSuite)
+    assert len(suite.questions) == number
+    texts = [f"Here:\n```python\n{suite.problems[one.id].reference}\n```\nDone." for one in suite.questions]
+    found = scores(suite, *texts)
+    assert [one["error"] for one in found if not one["passed"]] == []
+    assert sum(bool(one["forgeable"]) for one in found) <= 1
+    broken = [text.replace("return ", "return not ") for text in texts]
+    assert sum(passed(suite, *broken[::8])) <= 5
+
+
+HUMANEVAL = {
+    "task_id": "HumanEval/x",
+    "prompt": 'import math\n\n\ndef helper(x):\n    return x\n\n\ndef area(r):\n    """Area of a circle."""\n',
+    "entry_point": "area",
+    "canonical_solution": "    return helper(math.pi * r * r)\n",
+    "test": "def check(candidate):\n    assert abs(candidate(2) - 12.566370614359172) < 1e-9\n",
+}
+
+
+def test_a_base_model_continues_and_a_chat_model_replies(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, HUMANEVAL)
+    [question] = suite.questions
+    assert question.continuation == HUMANEVAL["prompt"]
+    assert HUMANEVAL["prompt"].strip() in question.prompt
+    body = HUMANEVAL["canonical_solution"]
+    assert passed(suite, body, "    return 3\n", continues=True) == [True, False]
+    replies = [
+        f"```python\n{HUMANEVAL['prompt']}{body}```",  # whole
+        "```python\ndef area(r):\n    return helper(math.pi * r ** 2)\n```",  # import and helper are the prompt's
+        f"```\n{body}```",  # the body alone
+        "def area(r):\n    return math.pi * r * r\n\nThis is the area.",  # no fence
+        "<think>```def area(r): return 0```</think>\n```python\ndef area(r):\n    return math.pi * r * r\n```",
+        "```python\ndef area(r):\n    return 3\n```\nWait:\n```python\ndef area(r):\n    return math.pi*r*r\n```\n"
+        "So:\n```python\nprint(area(2))\n```",  # the last that defines it
+        "I cannot.",
+        "",
+        "```python\ndef area(r):\n    return 3\n```",
+    ]
+    assert passed(suite, *replies) == [True] * 6 + [False] * 3
+    [syntax] = scores(suite, "```python\ndef area(r:\n```")
+    assert (syntax["parses"], syntax["reason"]) == (False, "error")
+
+
+PLUS = {
+    "task_id": "HumanEval/900",
+    "prompt": 'def halves(xs):\n    """Halves."""\n',
+    "entry_point": "halves",
+    "canonical_solution": "    return [x / 2 for x in xs]\n",
+    "contract": "    assert isinstance(xs, list)\n",
+    "base_input": [[[1, 2]]],
+    "plus_input": [[[]], [[3.0, 1e300, 1e400]]],
+    "atol": 0,
+}
+
+
+def test_evalplus_compares_with_the_reference_by_its_rules(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, PLUS)
+    found = scores(
+        suite,
+        "    return [x / 2 for x in xs]\n",
+        "    return [x * 0.5 + 1e-8 for x in xs]\n",  # close enough: 1e-6
+        "    return [x * 0.5 + 1e-5 for x in xs]\n",
+        "    return tuple(x / 2 for x in xs)\n",  # another type
+        "    return [0.5, 1.0]\n",  # right on the original input alone
+        "    xs[0] = 0.0\n    return xs\n",
+        continues=True,
+    )
+    assert [one["passed"] for one in found] == [True, True, False, False, False, False]
+    assert [one["base_passed"] for one in found] == [True, True, False, False, True, False]
+    assert not any(one["forgeable"] for one in found)
+    rows = [suite.counts(suite.questions[0], [one]) for one in found]
+    statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
+    figures = estimate(rows, statistics, draws=5)
+    assert figures["pass@1"].value == pytest.approx(2 / 6)
+    assert figures["base_pass@1"].value == pytest.approx(3 / 6)
+
+
+def mbpp(task: str, name: str, code: str, base: list[Any], **more: Any) -> dict[str, Any]:
+    prompt = f'"""\nDo it.\nassert {name}(1) == 1\n"""\n'
+    record = {"task_id": task, "prompt": prompt, "entry_point": name, "canonical_solution": code}
+    return record | {"contract": "", "base_input": base, "plus_input": [], "atol": 0} | more
+
+
+def test_evalplus_keeps_the_exceptions_of_mbpp(tmp_path: Path) -> None:
+    def found(record: dict[str, Any], *bodies: str) -> list[bool]:
+        return passed(suite_of(tmp_path, record), *(f"```python\n{one}\n```" for one in bodies))
+
+    shared = mbpp("Mbpp/2", "similar_elements", "def similar_elements(a, b): return (1, 2)", [[[1, 2], [2]]])
+    body = "def similar_elements(a, b):\n    assert isinstance(a, tuple) and isinstance(b, tuple)\n    return {}"
+    assert found(shared, body.format("[2, 1, 1]"), body.format("[1]")) == [True, False]
+    match = mbpp("Mbpp/16", "text_match_three", "import re\ndef text_match_three(t): return re.search('a', t)", [["a"]])
+    body = "def text_match_three(t): return "
+    assert found(match, body + "'Found'", body + "True", body + "None", body + "False") == [True, True, False, False]
+    any_right = mbpp("Mbpp/164", "are_equivalent", "def are_equivalent(a, b): return True", [[1, 2]])
+    assert found(any_right, "def are_equivalent(a, b): return False") == [True]
+    surface = mbpp("Mbpp/581", "surface_Area", "def surface_Area(b, s): return 2 * b * s + b * b", [[3, 4]])
+    # 9 + 6 * sqrt(2.25 + 16) = 34.6, rounded 35; the reference says 33
+    body = "def surface_Area(b, s): return "
+    assert found(surface, body + "35", body + "33", body + "34") == [True, True, False]
+    digits = mbpp("Mbpp/558", "digit_distance_nums", "def digit_distance_nums(a, b): return 0", [[1, 25]])
+    body = "def digit_distance_nums(a, b): return "
+    assert found(digits, body + "2 + 4", body + "5") == [True, False]  # 01 and 25
+    root = HUMANEVAL | PLUS | {"task_id": "HumanEval/32", "entry_point": "find_zero", "atol": 1e-4}
+    root |= {"prompt": "def find_zero(xs):\n", "canonical_solution": "    return -xs[0] / xs[1]\n"}
+    root |= {"base_input": [[[1, 2]]], "plus_input": [[[-6, 11, -6, 1]]]}  # roots 1, 2, 3
+    texts = ["    return -0.5 if len(xs) == 2 else 3.0\n", "    return -0.5\n"]
+    assert passed(suite_of(tmp_path, root), *texts, continues=True) == [True, False]
+
+
+def test_inputs_of_mbpp_get_their_types_back() -> None:
+    assert evalplus.typed_inputs("Mbpp/63", [[[[1, 2], [3, 4]]]]) == [[[(1, 2), (3, 4)]]]
+    assert evalplus.typed_inputs("Mbpp/115", [[[[1], []]]]) == [[[{1}, {}]]]
+    assert evalplus.typed_inputs("Mbpp/124", [["1", "2j"]]) == [(1.0, 2j)]
+    assert evalplus.typed_inputs("Mbpp/580", [[[1, [2]]]]) == [((1, (2,)),)]
+    assert evalplus.typed_inputs("Mbpp/722", [[{"a": [1, 2]}, 3]]) == [[{"a": (1, 2)}, 3]]
+    assert evalplus.typed_inputs("Mbpp/3", [[[1]]]) == [[[1]]]
+
+
+def lcb(cases: list[dict[str, str]], *, packed: bool = True, starter: str = "", name: str = "") -> dict[str, Any]:
+    text = json.dumps(cases[1:])
+    private = base64.b64encode(zlib.compress(pickle.dumps(text))).decode() if packed else text
+    return {
+        **{"question_title": "t", "question_content": "Double it.", "platform": "x", "question_id": f"q{name}"},
+        **{"contest_date": "2025-01-01", "starter_code": starter, "difficulty": "easy"},
+        **{"public_test_cases": json.dumps(cases[:1]), "private_test_cases": private},
+        "metadata": json.dumps({"func_name": name} if name else {}),
+    }
+
+
+def test_livecodebench_by_standard_input(tmp_path: Path) -> None:
+    kinds = [{"input": one, "output": two, "testtype": "stdin"} for one, two in (("2", "4\n"), ("3", "6.0"))]
+    suite = suite_of(tmp_path, lcb(kinds), lcb(kinds, packed=False) | {"question_id": "other"}, name="livecodebench")
+    right, wrong = "```python\nprint(2 * int(input()))\n```", "```python\nprint(int(input()) ** 2)\n```"
+    assert passed(suite, right, right) == [True, True]  # 6 equals 6.0
+    assert passed(suite, wrong, "```python\nprint('  4')\n```") == [False, False]
+
+
+def test_livecodebench_by_functions_and_methods(tmp_path: Path) -> None:
+    cases = [
+        {"input": "[1, 2]\n3", "output": "[3, 6]", "testtype": "functional"},
+        {"input": "[]\n1", "output": "[]", "testtype": "functional"},
+    ]
+    starter = "class Solution:\n    def scale(self, xs: List[int], k: int) -> List[int]:\n        "
+    suite = suite_of(tmp_path, lcb(cases, starter=starter, name="scale"))
+    body = "class Solution:\n    def scale(self, xs: List[int], k: int):\n        return {}"
+    texts = [f"```python\n{body.format(one)}\n```" for one in ("[k * x for x in xs]", "tuple(k*x for x in xs)", "xs")]
+    found = scores(suite, *texts)
+    assert [one["passed"] for one in found] == [True, True, False]
+    assert not any(one["forgeable"] for one in found)
+
+
+def test_a_pickle_of_more_than_a_text_is_refused_and_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+            return open, (str(tmp_path / "made"),)
+
+    record = lcb([{"input": "", "output": "", "testtype": "stdin"}])
+    for value in (Evil(), ["text"], 3):
+        packed = base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
+        with pytest.raises(DataError, match=r'^r:1: "private_test_cases" cannot be read: a pickle '):
+            livecodebench.cases_of(record | {"private_test_cases": packed}, "r:1")
+    assert not (tmp_path / "made").exists()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_all_draws_that_hold_a_pass(case: tuple[int, int, int]) -> None:
+    n, c, k = case
+    draws = list(itertools.combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / comb(n, k))
+
+
+def test_pass_at_k_of_a_question_counts_its_answers(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, HUMANEVAL, samples=5)
+    assert [name for name in suite.measures if name.startswith("pass")] == ["pass@1", "pass@2", "pass@5"]
+    row = suite.counts(suite.questions[0], [{"passed": one} for one in (True, False, False, True, False)])
+    assert (row["pass@1"], row["pass@2"], row["pass@5"]) == pytest.approx((0.4, 0.7, 1.0))
+
+
+def test_code_is_found_between_words() -> None:
+    assert without_prose("No code at all") == "No code at all"
+    assert without_prose("Sure:\nimport math\nx = math.pi\nEnjoy it now!") == "import math\nx = math.pi\n"
+    assert head_of("def other(): ...\n\nasync def f(): ...", "f") == "def other(): ...\n\n"
+    assert program_of_chat("```python\nx = 1\n```\n```python\ny = 2\n```") == "y = 2\n"
+
+
+def test_records_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r'data\.jsonl:1: no record of HumanEval .*: the keys "question"$'):
+        suite_of(tmp_path, {"question": "?"})
+    with pytest.raises(DataError, match=r'data\.jsonl:1: "test" must be a text that is not empty'):
+        suite_of(tmp_path, HUMANEVAL | {"test": ""})
+    with pytest.raises(DataError, match=r"^suite code: question 2 has the id 'HumanEval/x' of an earlier one"):
+        suite_of(tmp_path, HUMANEVAL, HUMANEVAL)
+    with pytest.raises(
+        DataError,
+        match=r"^suite livecodebench: no data is given\. Give test\.jsonl \(of the release that you want\) of "
+        r"LiveCodeBench \(code_generation_lite\) with --data livecodebench=FILE$",
+    ):
+        make_suites(["livecodebench"], [], OPTIONS)

@@ -1,0 +1,47 @@
+"""Figures of counts with bootstrap intervals, and paired differences: by hand, and against the tools' own numbers."""
+
+import numpy as np
+import pytest
+
+from text2grad.errors import ShapeError
+from text2grad.evaluation.intervals import Estimate, Ratio, differences, estimate
+
+ACCURACY = {"accuracy": Ratio(("right",), ("all",))}
+
+
+def rows(*right: int) -> list[dict[str, float]]:
+    return [{"right": float(one), "all": 1.0} for one in right]
+
+
+def test_a_difference_is_paired() -> None:
+    """The second model errs on one question more: every resample differs by the weight of this question alone."""
+    first, second = rows(1, 1, 0, 0, 1, 0, 1, 0), rows(1, 1, 0, 0, 1, 0, 0, 0)
+    found = differences(first, second, ACCURACY, draws=4_000)["accuracy"]
+    assert found.value == 1 / 8
+    weights = np.random.default_rng(0).multinomial(8, [1 / 8] * 8, size=4_000)[:, 6] / 8
+    assert found[1:] == pytest.approx(np.quantile(weights, [0.025, 0.975]), abs=1 / 16)
+    apart = estimate(first, ACCURACY)["accuracy"].high - estimate(second, ACCURACY)["accuracy"].low
+    assert found.high - found.low < apart
+
+
+def test_a_difference_has_the_sign_of_first_minus_second() -> None:
+    found = differences(rows(1, 1), rows(0, 0), ACCURACY)["accuracy"]
+    assert found == Estimate(1.0, 1.0, 1.0)
+    assert differences(rows(0, 0), rows(1, 1), ACCURACY)["accuracy"].value == -1.0
+
+
+def test_a_ratio_with_an_exponent_is_a_perplexity() -> None:
+    # e^((2 + 4) / (2 + 1)) = e^2
+    counts = [{"nats": 2.0, "tokens": 2.0}, {"nats": 4.0, "tokens": 1.0}]
+    found = estimate(counts, {"perplexity": Ratio(("nats",), ("tokens",), exp=True)})["perplexity"]
+    assert found.value == pytest.approx(np.exp(2.0))
+    assert found.low == pytest.approx(np.e)  # only the first: e^(2 / 2)
+    assert found.high == pytest.approx(np.exp(4.0))
+
+
+def test_an_undefined_figure_is_left_out_and_sizes_must_agree() -> None:
+    assert estimate([{"all": 0.0}], ACCURACY) == {}
+    assert estimate([], ACCURACY) == {}
+    assert differences(rows(1), [{"all": 0.0}], ACCURACY) == {}
+    with pytest.raises(ShapeError, match=r"^a paired difference needs counts of the same items, got 1 and 2 items$"):
+        differences(rows(1), rows(1, 1), ACCURACY)

@@ -1,0 +1,117 @@
+"""Texts: agreement with rouge-score and sacrebleu called directly on real posts, perplexity with transformers' loss."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rouge_score.rouge_scorer import RougeScorer
+from sacrebleu import corpus_bleu, corpus_chrf
+
+from places import SHARED
+from text2grad.errors import DataError
+from text2grad.evaluation.evaluation import SuiteResult, _of_all
+from text2grad.evaluation.intervals import estimate
+from text2grad.evaluation.registry import make_suites
+from text2grad.evaluation.subjects import load, read_subjects
+from text2grad.evaluation.suite import Answer, Answered, Scores, SuiteOptions
+from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
+
+POSTS = SHARED / "data/slf5k_slice/posts_ideal.jsonl"
+
+
+def figures(suite: SummarizationSuite, texts: list[str], tmp_path: Path) -> dict[str, float]:
+    """Return the figures of one answer to each question."""
+    answers = [Answer(q.id, 0, (t,), (1,), ("stop",)) for q, t in zip(suite.questions, texts, strict=True)]
+    answered = [Answered(q, a) for q, a in zip(suite.questions, answers, strict=True)]
+    scores: list[Scores] = suite.score(answered, tmp_path)
+    counts = [suite.counts(one.question, [own]) for one, own in zip(answered, scores, strict=True)]
+    statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
+    found = {name: one.value for name, one in estimate(counts, statistics, draws=20).items()}
+    return found | suite.of_all(answered)
+
+
+def test_summaries_score_as_the_public_tools_say(tmp_path: Path) -> None:
+    if not POSTS.exists():
+        pytest.skip("needs ../shared/data, which is not part of the project")
+    records = [json.loads(line) for line in POSTS.read_text("utf-8").splitlines()]
+    ideal = [one["ideal_human_summary"] for one in records]
+    texts = [" ".join(one["post"].split()[:40]) for one in records]  # the beginning of a post as its summary
+    [suite] = make_suites(["summarization"], [str(POSTS)], SuiteOptions())
+    assert isinstance(suite, SummarizationSuite)
+    found = figures(suite, texts, tmp_path)
+    assert found["bleu"] == pytest.approx(corpus_bleu(texts, [ideal]).score, abs=1e-6)
+    assert found["chrf"] == pytest.approx(corpus_chrf(texts, [ideal]).score, abs=1e-6)
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    own = [scorer.score(a, b) for a, b in zip(ideal, texts, strict=True)]
+    for name in ("rouge1", "rouge2", "rougeL"):
+        assert found[name] == pytest.approx(sum(one[name].fmeasure for one in own) / len(own), abs=1e-9)
+    assert 0.1 < found["rouge1"] < 0.6
+    assert found["words"] == pytest.approx(40, abs=4)
+    assert 0 < found["distinct_1"] < found["distinct_2"] < 1
+
+
+def written(tmp_path: Path, *records: Any) -> str:
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), "utf-8")
+    return str(path)
+
+
+def test_figures_by_hand(tmp_path: Path) -> None:
+    data = written(
+        tmp_path,
+        {"prompt": "Summarize: a b c d e f g h", "reference": "a b", "source": "a b c d e f g h"},
+        {"prompt": "Summarize.", "references": ["x y", "a b c d"], "source": "a b c d"},
+    )
+    suite = SummarizationSuite(SuiteOptions(data=data))
+    found = figures(suite, ["a b", "a b a b"], tmp_path)
+    # "a b" is the reference; "a b a b" against "a b c d": 2 of 4 words; the other reference gives 0
+    assert found["rouge1"] == (1.0 + 0.5) / 2
+    assert found["words"] == (2 + 4) / 2
+    assert found["compression"] == (2 / 8 + 4 / 4) / 2
+    assert found["distinct_1"] == 2 / 6
+    assert found["distinct_2"] == 2 / 4  # a b, a b, b a, a b
+    assert list(suite.measures)[:5] == ["rouge1", "rouge2", "rougeL", "bleu", "chrf"]
+
+
+def test_distinct_n_grams_have_no_interval_and_no_paired_draws(tmp_path: Path) -> None:
+    suite = SummarizationSuite(SuiteOptions(data=written(tmp_path, {"prompt": "p"})))
+    assert "rouge1" not in suite.measures  # no reference
+    result = SuiteResult(suite, answers={"m": [Answer("1", 0, ("a a",), (2,), ("stop",))]})
+    assert _of_all(result, "m")["distinct_1"] == (0.5, 0.5, 0.5)
+
+
+def test_perplexity_of_a_text_under_the_policy_is_transformers_loss(policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("Once upon a time.\n\nA dog ran home, and slept.\n", "utf-8")
+    suite = PerplexitySuite(SuiteOptions(data=str(tmp_path / "book.txt")))
+    [subject] = read_subjects([str(policy)])
+    loaded = load(subject)
+    rows = suite.examine(loaded)
+    nats = tokens = 0.0
+    for text in ("Once upon a time.", "A dog ran home, and slept."):
+        ids = loaded.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        begin = loaded.tokenizer.bos_token_id
+        ids = ids if begin is None else torch.cat([torch.tensor([[begin]]), ids], 1)
+        with torch.no_grad():
+            logp = loaded.model(ids).logits.log_softmax(-1)[0, :-1]
+        nats -= float(logp.gather(1, ids[0, 1:, None]).sum())
+        tokens += ids.shape[1] - 1
+    statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
+    found = estimate([counts for _, counts in rows], statistics, draws=10)
+    assert found["perplexity"].value == pytest.approx(math.exp(nats / tokens), rel=1e-5)
+    assert found["bits_per_byte"].value == pytest.approx(nats / math.log(2) / (17 + 26), rel=1e-5)
+
+
+def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError,
+        match=r'^suite summarization: no data is given\. Give a JSONL file with "prompt" and "reference", such as '
+        r"`text2grad prepare slf5k` writes of your own, or SLF5K with --data summarization=FILE$",
+    ):
+        make_suites(["summarization"], [], SuiteOptions())
+    with pytest.raises(DataError, match=r"^suite summarization: there is no file \./no\.jsonl\. Give a JSONL file"):
+        make_suites(["summarization"], ["./no.jsonl"], SuiteOptions())
+    with pytest.raises(DataError, match=r'data\.jsonl:1: "prompt" must be a text or chat messages, or "source"'):
+        make_suites(["summarization"], [written(tmp_path, {"question": "?"})], SuiteOptions())

@@ -1,0 +1,87 @@
+"""A `SpanGRPOTrainer` on a Llama of a few thousand parameters; as a script it trains in a process of torchrun.
+
+python small_trl.py DIRECTORY    → DIRECTORY/rank0.pt: the advantages of this process's rows of `REWARDS`
+"""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from trl import GRPOConfig
+
+from text2grad.feedback import locate_spans
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.trl import SpanGRPOTrainer
+from text2grad.types import Critique, Example
+
+REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
+LENGTHS = [3, 2, 3, 2, 1, 3]  # of six responses to three prompts
+OWN = ("reward", "gamma", "leave_one_out", "match", "reward_funcs")
+
+
+def yes_is_good(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+    """Praise yes and no, blame maybe and later."""
+    return [
+        Critique("Commit yourself.", locate_spans(one, positive=["yes", "no"], negative=["maybe", "later"]).spans)
+        for one in responses
+    ]
+
+
+def make_trainer(
+    out: Path, critic: Any = yes_is_good, *, rows: list[dict[str, Any]] | None = None, **settings: Any
+) -> SpanGRPOTrainer:
+    """Return a trainer; settings are those of TRL and of `SpanGRPOTrainer`."""
+    tokenizer = word_tokenizer(["please say yes or no . maybe later"])
+    own = {name: settings.pop(name) for name in OWN if name in settings}
+    values = {
+        "output_dir": str(out),
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 6,
+        "learning_rate": 3e-3,
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "seed": 3,
+        **settings,
+    }
+    data = Dataset.from_list(rows or [{"prompt": "please say yes or no ."}, {"prompt": "yes or no ."}] * 8)
+    model = tiny_llama(tokenizer, seed=0)
+    return SpanGRPOTrainer(model, critic, GRPOConfig(**values), data, processing_class=tokenizer, **own)
+
+
+def with_rewards(
+    trainer: SpanGRPOTrainer, rewards: list[list[float]], lengths: list[int], **output: Any
+) -> torch.Tensor:
+    """Return the advantages for given token rewards of this process's rows."""
+    mask = torch.arange(len(rewards[0])) < torch.tensor(lengths)[:, None]
+    trainer.token_rewards, trainer.response_mask = torch.tensor(rewards), mask
+    return trainer._advantages({"completion_mask": mask.long(), **output})
+
+
+def main(out: Path) -> None:
+    """Save the advantages of this process, then train two steps."""
+    for scale in ("group", "batch"):
+        trainer = make_trainer(
+            out, per_device_train_batch_size=3, num_generations=2, scale_rewards=scale, gamma=0.5, max_steps=2
+        )
+        rank, size = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        if size != 2:
+            raise SystemExit(f"{size} processes")
+        rows = slice(3 * rank, 3 * rank + 3)  # the second group lies in both
+        torch.save(with_rewards(trainer, REWARDS[rows], LENGTHS[rows]), out / f"{scale}{rank}.pt")
+    trainer.train()
+    if len(trainer.token_rewards) != 3:
+        raise SystemExit(f"{len(trainer.token_rewards)} rows")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main(Path(sys.argv[1]))
