@@ -11,7 +11,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,tune,gguf,prose,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,tune,studio,gguf,prose,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in seven minutes without a GPU
