@@ -35,13 +35,14 @@ slow: setup                  ## checks that take minutes each
 	$(ONE_THREAD) $(BIN)/pytest -q -m slow
 
 verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
+	.venv-verl/bin/python -W ignore -c 'import verl.experimental.agent_loop.agent_loop'  # without it tests would be skipped
 	$(ONE_THREAD) .venv-verl/bin/python -m pytest -q tests/verl
 
 .venv-verl/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/pip install --quiet --constraint constraints.txt --editable '.[train]' pytest pytest-timeout
+	.venv-verl/bin/pip install --quiet --constraint constraints.txt --editable '.[train,annotate]' pytest pytest-timeout
 	.venv-verl/bin/pip install --quiet --constraint constraints.txt hydra-core codetiming msgspec msgpack pyzmq orjson \
-		cachetools jsonschema pylatexenc pyvers cloudpickle
+		cachetools jsonschema pylatexenc pyvers cloudpickle requests fastapi uvicorn
 	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' 'ray==2.60.0' 'tensordict==0.10.0' torchdata TransferQueue
 	touch $@
 
