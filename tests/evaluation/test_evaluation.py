@@ -1,9 +1,11 @@
 """Models × suites: forms of prompts, kept scores, suites that read the model, names."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from text2grad.errors import ConfigError
 from text2grad.evaluation.answering import Sampling
@@ -12,6 +14,7 @@ from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.subjects import Subject, _short, read_subjects
 from text2grad.evaluation.suite import SuiteOptions, sums
 from text2grad.evaluation.suites.code import CodeSuite
+from text2grad.experiments.reports.policy_evaluation import policy_page, print_evaluation
 
 RECORD = {
     "task_id": "HumanEval/x",
@@ -88,3 +91,24 @@ def test_names_of_models() -> None:
 
 def test_texts_in_scores_do_not_count() -> None:
     assert sums([{"passed": True, "why": "x"}, {"passed": False}]) == {"passed": 1.0}
+
+
+def test_answers_that_were_cut_or_had_no_room_are_told(policy: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "short", "reference": "x"}, {"prompt": "long " * 600, "reference": "x"}]
+    (tmp_path / "posts.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    suites = make_suites(["summarization"], [str(tmp_path / "posts.jsonl")], SuiteOptions())
+    sampling = Sampling(max_new_tokens=2, too_long="empty")
+    found = evaluate_models(
+        read_subjects([f"m={policy}"]), suites, EvaluationSettings(tmp_path / "out", sampling, draws=5)
+    )
+    endings = found.results[0].endings("m")
+    assert endings["too_long"] == 1
+    assert sum(endings.values()) == 2
+    assert found.as_json()["suites"]["summarization"]["endings"] == {"m": endings}
+    console = Console(record=True, width=140, file=StringIO())
+    print_evaluation(console, found)
+    told = console.export_text()
+    assert "answers without an end of their own" in told
+    assert "empty: the prompt leaves no room" in told
+    assert "1 of 2" in told
+    assert "answers without an end of their own" in policy_page(found)

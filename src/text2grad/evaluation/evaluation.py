@@ -11,6 +11,7 @@ is released before answers are scored.
 
 import gc
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -83,6 +84,10 @@ class SuiteResult:
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
+    def endings(self, model: str) -> dict[str, int]:
+        """Return how many turns of a model ended in each way: "stop", "length", "too_long", or a server's word."""
+        return dict(sorted(Counter(how for one in self.answers.get(model, ()) for how in one.finish).items()))
+
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
 
@@ -101,6 +106,7 @@ class SuiteResult:
             "identity": self.suite.identity(),
             "measures": measures,
             "models": plain(self.figures),
+            "endings": {name: self.endings(name) for name in self.answers},
             "differences": plain(self.differences),
         }
 

@@ -16,6 +16,7 @@ SHOWN = 8
 
 _COLUMNS = 3  # panels side by side
 NONE = "–"
+CUT = {"length": "cut by the length limit", "too_long": "empty: the prompt leaves no room"}
 
 
 def print_evaluation(console: Console, found: PolicyEvaluation) -> None:
@@ -77,9 +78,19 @@ def _tables(
             told = [one.suite.measures[name].about for name in _shown(one)]
             rows = [[*row, about] for row, about in zip(rows, told, strict=True)]
         yield head, ["figure", *one.figures, *(["meaning"] if meanings else [])], rows
+        if cut := list(_cut_answers(one)):
+            yield f"{one.suite.name}: answers without an end of their own", ["model", *CUT.values()], cut
         if one.differences:
             title = f"{one.suite.name}: difference from {found.settings.baseline}, paired by question"
             yield title, ["figure", *one.differences], _rows(one, one.differences, signed=True)
+
+
+def _cut_answers(one: SuiteResult) -> Iterator[list[str]]:
+    """Yield the models with answers that the length limit cut, or that are empty for want of room."""
+    for model in one.answers:
+        found = one.endings(model)
+        if any(how in found for how in CUT):
+            yield [model, *(f"{found.get(how, 0):,} of {sum(found.values()):,}" for how in CUT)]
 
 
 def _rows(one: SuiteResult, figures: Mapping[str, Mapping[str, Estimate]], *, signed: bool = False) -> list[list[str]]:
