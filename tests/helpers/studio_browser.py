@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = Path("/usr/bin/chromium")
-SECONDS = 60
+SECONDS = 240  # of waiting: timing decides no test
 
 
 class Served:
@@ -65,8 +65,9 @@ def served(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> Iterator
 @contextmanager
 def chromium() -> Iterator[Any]:
     """Start the browser."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=SECONDS * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield browser

@@ -91,7 +91,7 @@ def test_a_run_is_followed_and_the_open_response_stays_chosen(browser: Any, tmp_
     with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
         expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
         append(run, [record(2, row, response="A new text.") for row in range(3)])
-        expect(page.locator("#count")).to_have_text("11 responses", timeout=20_000)
+        expect(page.locator("#count")).to_have_text("11 responses")
         expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "3")
         page.keyboard.press("k")
         expect(page.locator("#response")).to_have_text("A new text.")
@@ -352,6 +352,7 @@ def test_axe_finds_nothing_serious(browser: Any, server: Served, scheme: str) ->
             ] == []
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
 def test_one_correction_is_taught_and_the_word_becomes_less_likely(browser: Any, tmp_path: Path) -> None:
     story = "there was a little cliws. It was happy."

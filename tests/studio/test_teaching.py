@@ -76,6 +76,22 @@ def test_the_first_gradient_of_a_lesson_is_the_nl_gradient(tiny: tuple[Any, Any]
     assert any(bool(grad.abs().sum() > 0) for grad in expected)
 
 
+def test_a_lesson_ends_when_the_goals_are_reached(tiny: tuple[Any, Any]) -> None:
+    """The goal of "cat" is the target; that of "mat" is half of the way to certainty, at most the target."""
+    model, tokenizer = tiny
+    seen: list[float] = []
+    marks = (Span(4, 7, "negative"), Span(19, 22, "positive"))
+    lesson = Lesson(lr=1e-2, target=4.0, kl=0.0)
+    given, on_round = [correction(*marks)], lambda _, moved: seen.append(moved)
+    taught = teach(model, tokenizer, given, lesson, prompt_format="plain", on_round=on_round)
+    before = taught.changes[0].before[5]
+    assert taught.positive is not None
+    assert taught.negative is not None
+    reached = (taught.positive - taught.negative) / (4 + min(4, -before / 2))  # both marks have one token
+    assert seen[-1] == pytest.approx(4 * reached, abs=1e-3)
+    assert seen[-1] >= 4.0 > seen[-2]
+
+
 def test_the_sampled_ids_are_taken_where_they_are_the_policys_own(tiny: tuple[Any, Any]) -> None:
     model, tokenizer = tiny
     ids = tokenizer(TEXT).input_ids

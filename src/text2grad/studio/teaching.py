@@ -6,8 +6,8 @@ policy. So each round computes log π_old under the policy as it is then, and ma
 moves a marked token's probability by about the clip range, and the next round begins from there. Tokens without a mark
 are held by a KL term to the policy before all lessons (`kl`), which is a loss, not a reward.
 
-A lesson ends when every negative token is less likely by `target` nats on average and every positive token more likely,
-or after `rounds`.
+A lesson ends when the marked tokens have moved as far as their goals, in sum, or after `rounds`. The goal of a negative
+token is `target` nats. A positive token cannot become more likely than certain: its goal is at most half of the way.
 
 Shapes: B marked responses, T response tokens.
 """
@@ -49,7 +49,7 @@ class Lesson:
         rounds: most rounds; each computes log π_old anew.
         epochs: passes over the marked responses per round.
         clip_range: ε of the clipped surrogate.
-        target: nats by which marked tokens shall move on average; the lesson ends there.
+        target: nats by which marked tokens shall move; the lesson ends there.
         kl: weight of the KL term, per nat.
         rank: of a new LoRA adapter; its alpha is twice the rank.
         seed: of the adapter's first weights and the order of the minibatches.
@@ -186,7 +186,7 @@ def teach(
         corrections: the marked responses.
         lesson: settings.
         prompt_format: as in `encode_prompts`.
-        on_round: called after each round with its number and the mean change of the marked tokens, in their direction.
+        on_round: called after each round with its number and the part of the target that is reached, in nats.
 
     Raises:
         DataError: if no token is marked.
@@ -205,9 +205,10 @@ def teach(
         raise DataError("no token is marked: a mark lies between tokens. Mark at least one whole word")
     loop = _Rounds(policy, batch, delta, lesson)
     before, moved, number = loop.logp(), 0.0, 0
+    goals = torch.where(delta > 0, (-before / 2).clamp(max=lesson.target), lesson.target) * (delta != 0)  # [B, T]
     for number in range(1, lesson.rounds + 1):
         loop.round(number)
-        moved = float((loop.logp() - before)[delta != 0].mul(delta[delta != 0].sign()).mean())
+        moved = lesson.target * float(((loop.logp() - before) * delta.sign()).sum() / goals.sum().clamp(min=1e-6))
         on_round(number, moved)
         if moved >= lesson.target:
             break

@@ -152,7 +152,7 @@ def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, An
     settings = request["policy"]["sampling"]
     answers = []
     for number in request["versions_asked"]:
-        tell(state="working", progress=f"version {number} answers")
+        tell(state="working", progress=f"version {number} answers" if number else "the policy answers")
         with models.adapted(_adapter(request, number)) as policy:
             eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"])
             pad = padding_id(policy, models.tokenizer, eos)
