@@ -11,7 +11,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,tune,gguf,prose,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,annotate,eval,tune,studio,gguf,prose,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in seven minutes without a GPU
@@ -40,9 +40,9 @@ verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in a
 .venv-verl/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-verl
 	.venv-verl/bin/pip install --quiet --constraint constraints.txt --editable '.[train]' pytest pytest-timeout
-	.venv-verl/bin/pip install --quiet --constraint constraints.txt ray hydra-core codetiming torchdata msgspec pyzmq \
-		orjson cachetools jsonschema pylatexenc 'tensordict==0.10.0'
-	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' TransferQueue
+	.venv-verl/bin/pip install --quiet --constraint constraints.txt hydra-core codetiming msgspec msgpack pyzmq orjson \
+		cachetools jsonschema pylatexenc pyvers cloudpickle
+	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' 'ray==2.60.0' 'tensordict==0.10.0' torchdata TransferQueue
 	touch $@
 
 results-short: setup         ## every part of the evidence, tiny, in minutes

@@ -1,6 +1,7 @@
 """Costs of phases: a run that is continued adds, and `text2grad results costs` reads every kind of run."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,8 @@ import pytest
 
 from text2grad import costs
 from text2grad.cli.__main__ import main
-from text2grad.costs import Cost, TokenCount, checkpoint_cost, metered, read_cost, tokens_of
+from text2grad.costs import Cost, TokenCount, checkpoint_cost, keep_checkpoint_cost, metered, read_cost, tokens_of
+from text2grad.experiments.results.costs import read_costs
 
 
 def test_a_phase_that_is_continued_adds_and_another_phase_begins_anew(
@@ -50,8 +52,20 @@ def test_tokens_of_a_critic_that_does_not_count_are_zero() -> None:
     assert tokens_of(SimpleNamespace(tokens=3)).prompt == tokens_of(print).generated == 0
 
 
+def test_the_peak_is_that_of_the_accelerator_where_one_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = SimpleNamespace(is_initialized=lambda: True, max_memory_allocated=lambda: 77)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=used))
+    assert costs.peak_memory() == costs.accelerator_peak() == 77
+    unused = SimpleNamespace(is_initialized=lambda: False)  # an accelerator that nobody uses has no statistics
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=unused))
+    costs.reset_accelerator_peak()
+    assert costs.accelerator_peak() == 0
+    assert costs.peak_memory() > 10 * 2**20
+
+
 LINES = [
-    {"step": 0, "seconds/rollout": 30.0, "seconds/critic": 60.0, "tokens/prompt": 100, "tokens/generated": 50},
+    {"step": 0, "seconds/rollout": 30.0, "seconds/critic": 60.0, "seconds/audit": 0.001, "tokens/prompt": 100}
+    | {"tokens/generated": 50, "memory/rollout": 2**29, "memory/critic": 2**28},
     {
         "step": 1,
         "seconds/rollout": 30.0,
@@ -79,6 +93,9 @@ def test_a_table_of_all_phases_with_minutes_per_step_and_the_share_of_the_critic
         place.mkdir(parents=True)
         (place / "text2grad.json").write_text(json.dumps(mark))
     (tmp_path / "all" / "sft" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert checkpoint_cost(tmp_path) is None
+    keep_checkpoint_cost(tmp_path, tmp_path)
+    assert not (tmp_path / "costs.json").exists()
     assert checkpoint_cost(tmp_path / "all" / "sft") == Cost("sft", 120.0, 77, 0, 2**31, 1)
     with metered(tmp_path / "nowhere", "annotate"):
         pass
@@ -92,13 +109,17 @@ def test_a_table_of_all_phases_with_minutes_per_step_and_the_share_of_the_critic
     assert main(["results", "costs", str(spans), str(tmp_path / "all"), "--to", str(tmp_path / "to")]) == 0
     said = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [str(spans), "train", "2.00", "500", "50", "1.00"] in said  # 120 s; 100 + 400 read
-    assert ["·", "critic", "1.00", "400", "–", "–", "50.0%"] in said
+    assert ["·", "critic", "1.00", "400", "–", "0.25", "50.0%"] in said
+    assert ["·", "rollout", "1.00", "100", "50", "0.50", "50.0%"] in said
+    assert not any("audit" in line for line in said)
     assert [str(quickstart), "sft", "0.20", "–", "–", "–"] in said
     assert not any("left" in word for line in said for word in line)
     # 2 min / 2 steps against 0.5 min / 1 step
     assert [str(spans), "2", "1.0000", "50.0%"] in said
     assert [str(other), "1", "0.5000", "-50.0%", "–"] in said
     found = json.loads((tmp_path / "to" / "cost_tables.json").read_text())
+    keep_checkpoint_cost(tmp_path / "all" / "sft", tmp_path / "all" / "sft")
+    assert [one.cost for one in read_costs([tmp_path / "all" / "sft"])] == [Cost("sft", 120.0, 77, 0, 2**31, 1)]
     assert {one["phase"] for one in found} == {"train", "rival", "sft", "annotate"}
     assert "| · critic | 1.00 |" in (tmp_path / "to" / "cost_tables.md").read_text()
     assert main(["results", "costs", str(spans), "--to", str(tmp_path / "to")]) == 2

@@ -104,8 +104,14 @@ shorter() {
     reward-baseline) echo --steps 2 --batch-size 4 ;;
   esac
 }
+studio() {  # a server: stopped as by Ctrl-C
+  local status=0
+  command timeout --signal=INT 8 "$PYTHON" -m text2grad.cli "$@" --no-browser --port 0 || status=$?
+  [ $status = 124 ]
+}
 text2grad() {  # a reward model of random weights labels no token, which ends `train` with status 3
   local status=0
+  [ "$1" != studio ] || { studio "$@"; return; }
   warm text2grad "$@" $(shorter "$@") 2> ../said || status=$?
   cat ../said >&2
   [ $status = 0 ] || { [ "$1 $status" = "train 3" ] && grep -q "labelled no token" ../said; }
@@ -200,7 +206,7 @@ def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, w
             pytest.skip(f"{page.name} reads ../shared, which is absent")
         cut_copy(SHARED.parent / name, tmp_path / name)
     client = f"{sys.executable} -IS {warm_commands.__file__} {warm}"
-    start = f'ROOT={ROOT}; warm() {{ {client} "$@"; }}\n{STAND_INS}'
+    start = f'ROOT={ROOT}; PYTHON={sys.executable}; warm() {{ {client} "$@"; }}\n{STAND_INS}'
     for block in blocks(text):
         run_block(block._replace(text=here(block.text, server)), folder, start, f"{page.name}:{block.line}")
 

@@ -271,7 +271,9 @@ def test_a_wheel_that_is_built_holds_them(tmp_path: Path) -> None:
 
 def needed_in_a_wheel() -> dict[str, Path]:
     """Return the files beside modules that an installed package needs, by their names in the wheel."""
-    beside = [path for pattern in ("__init__.pyi", "page/*", "py.typed") for path in SOURCE.rglob(pattern)]
+    beside = [
+        path for pattern in ("__init__.pyi", "page/*", "studio/static/*", "py.typed") for path in SOURCE.rglob(pattern)
+    ]
     recipes = {f"text2grad/recipes/{path.name}": path for path in (ROOT / "recipes").glob("*.toml")}
     return {path.relative_to(SOURCE.parent).as_posix(): path for path in beside} | recipes
 

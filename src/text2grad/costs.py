@@ -1,8 +1,8 @@
 """Seconds, tokens and peak memory of a phase, in one shape for all phases (table 13 of the paper).
 
-Phases without a log of their own (annotate, evaluate-reward, evaluate) keep costs.json in their directory: an object
-with the keys of `Cost`, to which a run that is continued adds. Training logs the same per step or checkpoint;
-`text2grad results costs` reads both.
+Each phase keeps costs.json in its directory: an object with the keys of `Cost`, to which a run that is continued adds.
+Supervised training counts in its checkpoints, and writes the file at its end. Reinforcement learning logs the same for
+each part of each step instead; `text2grad results costs` reads both.
 """
 
 import json
@@ -143,12 +143,29 @@ def checkpoint_cost(directory: Path) -> Cost | None:
     return Cost(phase, mark["seconds"], mark.get("tokens", 0), 0, mark.get("peak_memory_bytes", 0), runs=1)
 
 
+def keep_checkpoint_cost(training: Path, directory: Path) -> None:
+    """Write the costs of a finished supervised training to costs.json of a directory: checkpoints may be removed."""
+    cost = checkpoint_cost(training)
+    if cost is not None:
+        write_atomically(directory / COSTS_FILE, to_json(asdict(cost)) + b"\n")
+
+
 def peak_memory() -> int:
     """Return the most memory at once in bytes: of tensors on the accelerator if one is used, else of the process."""
+    return accelerator_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+
+
+def reset_accelerator_peak() -> None:
+    """Measure the peak memory of tensors on the accelerator from here on; nothing without one."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def accelerator_peak() -> int:
+    """Return the most memory of tensors on the accelerator since the last reset in bytes; 0 without one."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.max_memory_allocated()) if torch is not None and torch.cuda.is_initialized() else 0
 
 
 def tokens_of(critic: object) -> TokenCount:

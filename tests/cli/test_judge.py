@@ -241,6 +241,9 @@ def test_two_judges_share_a_budget_each_at_its_own_prices(server: Running, tmp_p
     assert result(tmp_path)["cost_usd"] == pytest.approx(4 * 0.1 + 4 * 0.001)
     assert main([*command, *judges, "--max-cost", "9"]) == 0
     assert (result(tmp_path)["requests"], result(tmp_path)["cost_usd"]) == (0, pytest.approx(0.404))
+    # The last dear request costs 0.82 at most and finds 0.304 spent; cheap tokens at the dear price would be 0.4 more.
+    turned = [*judges[2:], *judges[:2], "--out", str(tmp_path / "turned"), "--max-cost", "1.3"]
+    assert main([*command, *turned]) == 0
 
 
 def test_no_judge_two_responses_and_a_sheet_without_verdicts_are_refused(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -48,7 +49,7 @@ def answered(suite: AnsweredSuite, out: Path) -> list[Answered]:
 
 def judged(data: Path, out: Path, url: str) -> dict[str, str]:
     """Return the server's name of each judge's prompt, by the key of its answer."""
-    endpoint = Endpoint("judge", url, api_key_env="", temperature=0.3)
+    endpoint = Endpoint("judge", url, api_key_env="", structured="json_schema")
     judge = Judge(endpoint, Spending())
     ratings = MTBenchSuite(SuiteOptions(data=str(MT_BENCH), judge=judge))
     pairs = AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge))
@@ -80,17 +81,20 @@ def test_an_evaluation_that_is_killed_twenty_times_pays_for_each_judgement_once(
         settings = f'model = "judge"\nbase_url = "{server.url}"\napi_key_env = ""\nconcurrency = {CONCURRENCY}\n'
         recipe.write_text(f'[annotate]\n{settings}structured = "json_schema"\n')
         snapshots: list[tuple[dict[str, int], set[str]]] = []
-        for moment in sorted(rng.sample(range(5, asked - 5), KILLS)):
+        ends = []
+        for moment in sorted(rng.sample(range(5, asked * 9 // 10), KILLS)):
             process = start(server, data, recipe, out)
             while server.requests() < moment and process.poll() is None:
                 time.sleep(0.01)
-            os.killpg(process.pid, signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
+            ends.append(process.wait())
             stored: set[str] = set()
             if (out / "judgements" / "answers.sqlite").exists():
                 with Store(out / "judgements" / "answers.sqlite") as store:
                     stored = {row[0] for row in store._reader.execute("SELECT key FROM answers")}
             snapshots.append((server.state()["counts"], stored))
+        assert ends.count(-signal.SIGKILL) >= KILLS - 1  # the last one may have ended by itself on a slow machine
         assert start(server, data, recipe, out).wait() == 0
         counts = server.state()["counts"]
         names = judged(data, out, server.url)

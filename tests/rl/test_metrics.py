@@ -146,3 +146,16 @@ def test_the_clock_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
         with clock(phase):
             pass
     assert clock.seconds == {"seconds/rollout": 7.0, "seconds/update": 0.5}
+    assert clock.memory == {}  # without an accelerator
+
+
+def test_the_clock_keeps_the_highest_peak_of_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks, resets = iter([300, 50, 200]), []
+    monkeypatch.setattr(module, "accelerator_peak", lambda: next(peaks))
+    monkeypatch.setattr(module, "reset_accelerator_peak", lambda: resets.append(1))
+    clock = Clock()
+    for phase in ("rollout", "update", "rollout"):
+        with clock(phase):
+            pass
+    assert clock.memory == {"memory/rollout": 300.0, "memory/update": 50.0}
+    assert len(resets) == 3

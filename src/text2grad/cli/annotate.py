@@ -100,14 +100,13 @@ def run(args: argparse.Namespace) -> int:
     refuse_full_directory(out, "answers.sqlite", force=args.force)
     examples = annotated_examples(recipe, args.limit)
     lock_directory(out)
-    with Store(out / "answers.sqlite") as store:
+    with Store(out / "answers.sqlite") as store, metered(out, "annotate") as meter:
         items = items_of(recipe, out, store, examples)
         if not args.force:
             _refuse_other_annotations(out, recipe, items)
         session = AnnotationSession(endpoint, store, annotator.annotate, spending)
-        with metered(out, "annotate") as meter:
-            results, usage, budget = run_session(session, items)
-            meter.add(usage.prompt_tokens, usage.completion_tokens)
+        results, usage, budget = run_session(session, items)
+        meter.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
     _print_summary(console, out, items, results, _figures(recipe, results, usage, budget), str(args.recipe))
     return SOME_REMAIN if any(result.failure for result in results) else 0
@@ -130,7 +129,8 @@ def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
         raise ConfigError(f"{out} holds a server's answers; choose another --out")
     refuse_full_directory(out, "responses.jsonl", force=args.force)
     lock_directory(out)
-    found = annotate_by_critic(recipe, out, samples=args.samples or 1, limit=args.limit)
+    with metered(out, "annotate"):
+        found = annotate_by_critic(recipe, out, samples=args.samples or 1, limit=args.limit)
     labels = [span.label for one in found for span in one.critique.spans]
     figures = [
         ("responses", f"{len(found):,}"),

@@ -19,12 +19,14 @@ MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
     "annotate": ("openai", "aiohttp", "tenacity"),
     "tune": ("optuna",),
+    "studio": ("starlette", "uvicorn", "regex"),
 }
 """Modules of an extra that its commands load."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("annotate", "judge", "win-rate"), ("annotate",)),
     **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
+    "studio": ("studio",),
     **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
 }
 """Extras without which a command cannot begin, where they differ from [train]; others are named where they are used."""
@@ -35,6 +37,7 @@ ABOUT = {
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
     "trl": "text2grad.trl.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
+    "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',

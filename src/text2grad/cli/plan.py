@@ -150,7 +150,10 @@ def _print(console: Console, recipe: "Recipe", planner: "Planner", found: dict[s
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in one["settings"].items())
         console.print(f"{'or' if number else 'change'} {settings} → {gigabytes(one['peak'])}", highlight=False)
     if not found["fits"] and not found["advice"]:
-        console.print("no setting makes it fit: take a smaller model, shorter responses, or more memory")
+        console.print(
+            "no setting makes it fit in one process: take a smaller model, shorter responses, or more memory; "
+            "docs/verl.md shards a model over GPUs"
+        )
     everything, trained = found["parameters"]
     console.print(
         f"parameters {everything:,}, trained {trained:,}; {lengths['prompts']:,} prompts of "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, at_least, finite, print_lines
+from text2grad.costs import keep_checkpoint_cost
 from text2grad.errors import ConfigError, DataError, ModelError
 
 DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     with published(args.out) as temporary:
         model.save(temporary)
         write_atomically(temporary / "report.json", to_json(report._asdict()))
+        keep_checkpoint_cost(args.directory, temporary)
     shutil.rmtree(args.directory)
     print_lines(
         [

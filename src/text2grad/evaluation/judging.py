@@ -45,6 +45,11 @@ class Judge:
         own = None if self.endpoint.temperature is None else temperature
         return Judge(replace(self.endpoint, temperature=own, max_tokens=max_tokens), self.spending)
 
+    def foretell(self, suite: str, prompts: Sequence[Prompt]) -> None:
+        """Tell the expense of judging one model before its answers are sampled; judgements on disk are not counted."""
+        expense = expected_expense(self.endpoint, self.spending, None, [Question(prompt) for prompt in prompts])
+        note(f"{suite}: for each model {expense}")
+
     def ask(
         self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
     ) -> list[Reply]:

@@ -34,6 +34,9 @@ Counts = dict[str, float]
 ANSWERS = "answers"
 """Name of the count of a question's answers, the denominator of means over answers."""
 
+USUAL_CHARS = 1_200
+"""Length of an answer in a judge's forecast, before answers are sampled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -295,6 +298,15 @@ def check_ids(suite: str, questions: Sequence[Question]) -> None:
                 "could not be told apart; change one of them"
             )
         seen.add(question.id)
+
+
+def usual_answers(questions: Sequence[Question]) -> list[Answered]:
+    """Return questions with answers of a usual length, for the forecast."""
+    found = []
+    for one in questions:
+        texts = tuple(f"{turn} {'x' * USUAL_CHARS}" for turn in range(one.turns))
+        found.append(Answered(one, Answer(one.id, 0, texts, (0,) * one.turns, ("stop",) * one.turns)))
+    return found
 
 
 def digest_of_questions(questions: Sequence[Question]) -> str:

@@ -10,6 +10,7 @@ from .answers import (
     sample_answers as sample_answers,
 )
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
+from .evaluate_policy import Sampling as Sampling, sample_rollouts as sample_rollouts
 from .evaluations import main_metric as main_metric
 from .experiment import Experiment as Experiment
 from .experiment_plan import load_plan as load_plan

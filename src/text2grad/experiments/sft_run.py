@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
+from text2grad.costs import keep_checkpoint_cost
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
 from text2grad.experiments.run_examples import held_out_prompts
 from text2grad.feedback import Demonstration, read_demonstrations, split_by_prompt
@@ -227,6 +228,7 @@ class SFTRun:
             with published(path) as temporary:
                 model.save_pretrained(temporary)
                 self.tokenizer.save_pretrained(temporary)
+        keep_checkpoint_cost(self.directory, self.directory)
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
 

@@ -7,6 +7,7 @@ from .adapters import (
     enable_checkpointing as enable_checkpointing,
     half_precision as half_precision,
     is_peft as is_peft,
+    load_lora as load_lora,
     policy_only as policy_only,
     with_lora as with_lora,
 )

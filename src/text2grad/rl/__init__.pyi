@@ -14,7 +14,8 @@ from .metrics import (
     step_metrics as step_metrics,
 )
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
-from .optimizers import learning_rate_factor as learning_rate_factor
+from .optimizers import Optimizers as Optimizers, learning_rate_factor as learning_rate_factor
+from .piece_sizes import PieceSizes as PieceSizes
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import balanced as balanced, token_rewards as token_rewards
 from .run_log import RunLog as RunLog
@@ -24,4 +25,4 @@ from .trainer import (
     ppo_epochs as ppo_epochs,
     prepare_policy as prepare_policy,
 )
-from .update import PPOBatch as PPOBatch
+from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch

@@ -4,6 +4,9 @@ reward/per_response      mean Σ_t r_t before the KL term
 delta/positive_share     share of tokens with δ > 0;  likewise negative_share, labelled_share
 kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
 critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
+seconds/PART             wall time of a part of the step;  tokens/prompt, tokens/generated: of the rollouts;
+                         tokens/critic_prompt, tokens/critic_generated: of a critic that counts them
+memory/peak_bytes        most memory of the process, or of tensors on an accelerator, which also has memory/PART
 length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from text2grad.costs import accelerator_peak, reset_accelerator_peak
 from text2grad.errors import CriticError
 from text2grad.feedback import critique_to_json
 from text2grad.models import Scores
@@ -112,17 +116,21 @@ def correlation(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
 
 
 class Clock:
-    """Wall time of the phases of a step."""
+    """Wall time of the phases of a step, and the peak memory of each on an accelerator."""
 
     def __init__(self) -> None:
         """Start with no phases."""
         self.seconds: dict[str, float] = {}
+        self.memory: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Add the time of the block to `seconds/<phase>`."""
+        """Add the time of the block to `seconds/<phase>`, and its peak to `memory/<phase>`, in bytes."""
+        reset_accelerator_peak()
         start = time.perf_counter()
         yield
+        if peak := accelerator_peak():
+            self.memory[f"memory/{phase}"] = max(self.memory.get(f"memory/{phase}", 0.0), float(peak))
         key = f"seconds/{phase}"
         self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
 

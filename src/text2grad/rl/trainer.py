@@ -341,17 +341,18 @@ class Text2GradTrainer:
                 [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
             )
             metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
-        metrics |= {"kl/beta": self.kl.beta, **clock.seconds, **self.step_costs(rollouts, told)}
+        metrics |= {"kl/beta": self.kl.beta, **clock.seconds, **self.step_costs(rollouts, told, clock)}
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._finish(records, metrics)
         return metrics
 
-    def step_costs(self, rollouts: Sequence[Rollout], before: TokenCount) -> dict[str, float]:
-        """Return tokens of rollouts and critic of all processes, and the peak memory of this process, for the log.
+    def step_costs(self, rollouts: Sequence[Rollout], before: TokenCount, clock: Clock) -> dict[str, float]:
+        """Return tokens of rollouts and critic of all processes, and peak memory of this process, for the log.
 
         Args:
             rollouts: of this process.
             before: the critic's tokens before it judged them.
+            clock: of the step.
         """
         after = tokens_of(self.critic)
         mine = [
@@ -365,7 +366,7 @@ class Text2GradTrainer:
         totals = {
             f"tokens/{name}": float(sum(column)) for name, column in zip(names, zip(*counts, strict=True), strict=True)
         }
-        return {**totals, "memory/peak_bytes": float(peak_memory())}
+        return {**totals, **clock.memory, "memory/peak_bytes": max([float(peak_memory()), *clock.memory.values()])}
 
     def save(self) -> None:
         """Write a checkpoint of the last finished step."""

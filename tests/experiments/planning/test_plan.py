@@ -120,6 +120,15 @@ def test_traced_activations_are_those_that_torch_saves(settings: dict[str, Any])
     assert passes.logp.requires_grad
 
 
+def test_weights_that_do_not_fit_are_not_traced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner(recipe(folder), DEVICES["h100"], prompt_tokens=16)
+    resident = sum(planner._resident(planner.recipe).values())
+    monkeypatch.setattr(planner, "_traced", lambda *_: pytest.fail("traced"))
+    assert planner.advice(resident) == []  # the overhead of the device comes on top
+    with pytest.raises(pytest.fail.Exception):
+        planner.advice(100 * resident + 10**10)
+
+
 @pytest.mark.slow  # the test of the command takes one advice, too
 def test_the_advice_fits_when_it_is_taken(folder: Path) -> None:
     planner = Planner(recipe(folder, ppo={"micro_batch_tokens": 4096}), CPU, prompt_tokens=8)

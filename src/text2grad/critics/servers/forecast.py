@@ -48,15 +48,18 @@ class Forecast(NamedTuple):
         return f"{self.model}: {self.requests:,} requests{known}, {tokens}, {price}"
 
 
-def expected_expense(endpoint: Endpoint, spending: Spending, store: Store, questions: Iterable[Question]) -> Forecast:
-    """Return the expected expense of some questions; equal questions count once."""
+def expected_expense(
+    endpoint: Endpoint, spending: Spending, store: Store | None, questions: Iterable[Question]
+) -> Forecast:
+    """Return the expected expense of some questions; equal questions count once. None: no answer is stored."""
     requests = {}
     for question in questions:
         request = request_for(endpoint, question.prompt, question.response_format)
         requests[request.key] = request
-    missing = [request for request in requests.values() if store.get(request) is None]
+    missing = [request for request in requests.values() if store is None or store.get(request) is None]
     read = sum(prompt_bytes(request.prompt) for request in missing) // BYTES_PER_TOKEN
-    each = min(store.mean_answer(endpoint.model) or ANSWER_TOKENS, endpoint.max_tokens)
+    known = store.mean_answer(endpoint.model) if store is not None else None
+    each = min(known or ANSWER_TOKENS, endpoint.max_tokens)
     written = round(len(missing) * each)
     priced = spending.input_price or spending.output_price
     return Forecast(
@@ -66,7 +69,7 @@ def expected_expense(endpoint: Endpoint, spending: Spending, store: Store, quest
         read,
         written,
         spending.cost(read, written) if priced else None,
-        spending.cost(*store.tokens(endpoint.model)),
+        spending.cost(*store.tokens(endpoint.model)) if store is not None else 0.0,
     )
 
 

@@ -30,6 +30,7 @@ from text2grad.evaluation.suite import (
     Scores,
     SuiteOptions,
     digest_of_questions,
+    usual_answers,
 )
 from text2grad.evaluation.suites.length_control import GamedRows, length_controlled
 from text2grad.feedback import bad_record, json_object, read_entries
@@ -105,9 +106,8 @@ class AlpacaEvalSuite(AnsweredSuite):
 
     def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
         """Return the preference for each answer, also length-controlled."""
-        asked = [one for one in answered if one.answer.text != one.question.data["baseline"]]
-        prompts = [self._prompt(one, swapped=swapped) for one in asked for swapped in (False, True)]
-        replies = iter(self.judge.ask(prompts, folder, phase=f"{self.name}: verdicts", response_format=_FORMAT))
+        phase, prompts = f"{self.name}: verdicts", self._prompts(answered)
+        replies = iter(self.judge.ask(prompts, folder, phase=phase, response_format=_FORMAT))
         found: list[dict[str, Any]] = []
         for one in answered:
             alike = one.answer.text == one.question.data["baseline"]
@@ -116,6 +116,14 @@ class AlpacaEvalSuite(AnsweredSuite):
         if self.gamed is not None and found:
             self._control(answered, found)
         return found  # type: ignore[return-value]
+
+    def check(self) -> None:
+        """Tell the expense of the judge."""
+        self.judge.foretell(self.name, self._prompts(usual_answers(self.questions)))
+
+    def _prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+        asked = [one for one in answered if one.answer.text != one.question.data["baseline"]]
+        return [self._prompt(one, swapped=swapped) for one in asked for swapped in (False, True)]
 
     def _control(self, answered: Sequence[Answered], found: Sequence[dict[str, Any]]) -> None:
         """Add the length-controlled preferences, from the answers with the same sample number together."""

@@ -28,6 +28,7 @@ from text2grad.evaluation.suite import (
     SuiteOptions,
     check_ids,
     digest_of_questions,
+    usual_answers,
 )
 from text2grad.feedback import bad_record, json_object, read_entries
 
@@ -106,9 +107,15 @@ class MTBenchSuite(AnsweredSuite):
 
     def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
         """Return ratings of both turns, and how many there are."""
-        prompts = [self._prompt(one, turn) for one in answered for turn in range(one.question.turns)]
-        replies = iter(self.judge.ask(prompts, folder, phase=f"{self.name}: ratings"))
+        replies = iter(self.judge.ask(self._prompts(answered), folder, phase=f"{self.name}: ratings"))
         return [self._scores(one, [read_rating(text_of(next(replies))) for _ in one.answer.texts]) for one in answered]
+
+    def check(self) -> None:
+        """Tell the expense of the judge."""
+        self.judge.foretell(self.name, self._prompts(usual_answers(self.questions)))
+
+    def _prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+        return [self._prompt(one, turn) for one in answered for turn in range(one.question.turns)]
 
     def _scores(self, one: Answered, ratings: Sequence[float | None]) -> Scores:
         category = one.question.data["category"]
@@ -186,15 +193,7 @@ class MTBenchPairsSuite(MTBenchSuite):
 
     def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
         """Return wins, ties and losses of both turns; equal answers tie without a request."""
-        asked = [
-            (one, turn, swapped)
-            for one in answered
-            for turn in range(one.question.turns)
-            if not self._alike(one, turn)
-            for swapped in (False, True)
-        ]
-        prompts = [self._pair(*place) for place in asked]
-        replies = iter(self.judge.ask(prompts, folder, phase=f"{self.name}: verdicts"))
+        replies = iter(self.judge.ask(self._prompts(answered), folder, phase=f"{self.name}: verdicts"))
         found: list[Scores] = []
         for one in answered:
             counts: Counts = {"turns": float(one.question.turns)}
@@ -205,6 +204,15 @@ class MTBenchPairsSuite(MTBenchSuite):
                     counts[name] = counts.get(name, 0.0) + value
             found.append(counts)
         return found
+
+    def _prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+        return [
+            self._pair(one, turn, swapped)
+            for one in answered
+            for turn in range(one.question.turns)
+            if not self._alike(one, turn)
+            for swapped in (False, True)
+        ]
 
     def _alike(self, one: Answered, turn: int) -> bool:
         return list(one.answer.texts[: turn + 1]) == list(self.others[one.question.id][: turn + 1])

@@ -132,15 +132,7 @@ class Planner:
         minibatch = share // recipe.ppo.minibatches
         scored, updated = min(fitting, share), min(fitting, minibatch)
         score, update = self._traced(recipe, "score", scored), self._traced(recipe, "update", updated)
-        grads = weights.trainable
-        static = {
-            "policy": weights.policy,
-            "reference": weights.reference,
-            "value function": weights.value,
-            "optimizer states": 2 * weights.trainable,
-            **self._critic_weights(recipe),
-            **({"gradient buckets": grads} if self.processes > 1 else {}),
-        }
+        grads, resident = weights.trainable, self._resident(recipe)
         rollout = max((prompts, decoding), key=lambda one: one.peak)
         phases = {
             "rollout": {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept},
@@ -150,13 +142,25 @@ class Planner:
             "optimizer": {"gradients": grads, "working": grads if cuda else 2 * weights.largest},
         }
         return Plan(
-            {name: self._with_overhead({**static, **own}) for name, own in phases.items()},
+            {name: self._with_overhead({**resident, **own}) for name, own in phases.items()},
             self.lengths,
             response,
             recipe.rollout.batch_size * response,
             (weights.parameters, weights.trained_parameters),
             self._seconds(recipe, prompts, decoding, score, update) if self.device.flops else {},
         )
+
+    def _resident(self, recipe: Recipe) -> dict[str, int]:
+        """Return what occupies memory in every phase, in bytes by role."""
+        weights = self._model(recipe).weights
+        return {
+            "policy": weights.policy,
+            "reference": weights.reference,
+            "value function": weights.value,
+            "optimizer states": 2 * weights.trainable,
+            **self._critic_weights(recipe),
+            **({"gradient buckets": weights.trainable} if self.processes > 1 else {}),
+        }
 
     def advice(self, memory: int) -> list[Advice]:
         """Return settings with which the peak fits into `memory` bytes: first those that change no result."""
@@ -190,6 +194,8 @@ class Planner:
     def _fitting(self, settings: dict[str, Any], memory: int) -> Advice | None:
         """Halve the sizes of pieces of the phases that do not fit; None if single rows do not fit."""
         settings = dict(settings)
+        if sum(self._with_overhead(self._resident(with_settings(self.recipe, settings))).values()) > memory:
+            return None  # smaller pieces do not help; nothing is traced
         while True:
             recipe = with_settings(self.recipe, settings)
             plan = self.plan(recipe)

@@ -5,7 +5,7 @@ from .align_report import (
     write_reports as write_reports,
 )
 from .annotation_tables import Prices as Prices, as_text as as_text
-from .html import Table as Table
+from .html import Table as Table, rollouts_page as rollouts_page
 from .policy_evaluation import (
     evaluation_picture as evaluation_picture,
     policy_page as policy_page,

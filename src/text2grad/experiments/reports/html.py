@@ -66,6 +66,7 @@ WORDS = {
 }
 """Words of tables and pictures → their meaning; a page explains the words that it uses."""
 
+_IMPORT = re.compile(r"^import .*\n", re.MULTILINE)  # both modules become one inline script
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
@@ -170,7 +171,8 @@ def escape(text: str) -> str:
 
 def _document(title: str, body: str) -> str:
     page = files("text2grad.experiments.reports").joinpath("page")
-    style, script = (page.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    read = {name: page.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "tokens.js", "page.js")}
+    style, script = read["page.css"], _IMPORT.sub("", read["tokens.js"] + read["page.js"])
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -181,7 +183,7 @@ def _document(title: str, body: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n"
-        f'<div id="tip" role="status" hidden></div>\n<script>{script}</script>\n</body>\n</html>\n'
+        f'<div id="tip" role="status" hidden></div>\n<script type="module">{script}</script>\n</body>\n</html>\n'
     )
 
 

@@ -1,7 +1,7 @@
 """Directories of runs → the cost of each phase, and minutes per step with the share of the critic (table 13).
 
 A directory stands for all runs below it. Costs come from costs.json, from metrics.jsonl of `train` and `rival` (seconds
-of each part of a step), from the checkpoints of `sft` and `reward`, and from phases.json of the quickstart.
+of each part of a step), from the checkpoints of unfinished `sft` and `reward`, and from phases.json of the quickstart.
 """
 
 import json
@@ -16,6 +16,7 @@ from text2grad.experiments.reports.html import Table
 from text2grad.experiments.results.markdown import table
 
 _GIB = 2**30
+_LEAST_SHARE = 5e-4  # of the time of a step; smaller parts are in the JSON file only
 _TOKENS = {
     "rollout": ("tokens/prompt", "tokens/generated"),
     "critic": ("tokens/critic_prompt", "tokens/critic_generated"),
@@ -31,25 +32,24 @@ class PhaseCost:
         run: directory.
         cost: of the phase.
         steps: finished steps of the policy's training; 0 for other phases.
-        parts: of a step of the policy's training, such as "rollout": seconds, tokens read and written, of all steps.
+        parts: of a step of the policy's training, such as "rollout": their costs over all steps.
     """
 
     run: str
     cost: Cost
     steps: int = 0
-    parts: dict[str, tuple[float, int, int]] = field(default_factory=dict)
+    parts: dict[str, Cost] = field(default_factory=dict)
 
     @property
     def critic_share(self) -> float | None:
         """Share of the training's time in which the critic judges; None for other phases."""
         if not self.steps or "critic" not in self.parts or not self.cost.seconds:
             return None
-        return self.parts["critic"][0] / self.cost.seconds
+        return self.parts["critic"].seconds / self.cost.seconds
 
     def as_json(self) -> dict[str, Any]:
         """Return the costs as JSON data."""
-        names = ("seconds", "prompt_tokens", "generated_tokens")
-        parts = {name: dict(zip(names, part, strict=True)) for name, part in self.parts.items()}
+        parts = {name: asdict(part) for name, part in self.parts.items()}
         return {"run": self.run, **asdict(self.cost), "steps": self.steps, "parts": parts}
 
 
@@ -81,11 +81,9 @@ def _places(directory: Path) -> list[Path]:
 
 def _costs_of(place: Path) -> Iterator[PhaseCost]:
     """Yield the costs of the phases whose directory this is."""
-    if (cost := read_cost(place)) is not None:
-        yield PhaseCost(str(place), cost)
     if (training := _steps(place)) is not None:
         yield training
-    elif (cost := checkpoint_cost(place)) is not None:
+    if (cost := read_cost(place) or checkpoint_cost(place)) is not None:
         yield PhaseCost(str(place), cost)
     if (place / "phases.json").exists():
         phases = _json((place / "phases.json").read_text("utf-8"), place / "phases.json")
@@ -111,11 +109,14 @@ def _steps(place: Path) -> PhaseCost | None:
     parts = {}
     for name in names:
         read, written = (round(total(key)) for key in _TOKENS.get(name, ("", "")))
-        parts[name] = (total(f"seconds/{name}"), read, written)
+        most = max(line.get(f"memory/{name}", 0.0) for line in lines)
+        parts[name] = Cost(name, total(f"seconds/{name}"), read, written, round(most), 1)
     phase = "rival" if any("rival/rollouts" in line for line in lines) else "train"
-    seconds, read, written = (sum(column) for column in zip(*parts.values(), strict=True))
-    peak = max(line.get("memory/peak_bytes", 0.0) for line in lines)
-    return PhaseCost(str(place), Cost(phase, seconds, round(read), round(written), round(peak), 1), len(lines), parts)
+    each = parts.values()
+    read, written = sum(one.prompt_tokens for one in each), sum(one.generated_tokens for one in each)
+    peak = round(max(line.get("memory/peak_bytes", 0.0) for line in lines))
+    cost = Cost(phase, sum(one.seconds for one in each), read, written, peak, 1)
+    return PhaseCost(str(place), cost, len(lines), parts)
 
 
 def _json(text: str, path: Path) -> dict[str, Any]:
@@ -130,10 +131,11 @@ def cost_tables(found: Sequence[PhaseCost]) -> list[Table]:
     """Return the table of phases, and that of minutes per step if a policy was trained."""
     rows: list[tuple[str, ...]] = []
     for one in found:
-        rows.append((one.run, one.cost.phase, *_figures(one.cost.seconds, one.cost), ""))
-        for name, (seconds, read, written) in one.parts.items():
-            share = f"{seconds / one.cost.seconds:.1%}" if one.cost.seconds else "–"
-            rows.append(("", f"· {name}", *_figures(seconds, Cost(name, seconds, read, written)), share))
+        rows.append((one.run, one.cost.phase, *_figures(one.cost), ""))
+        for name, part in one.parts.items():
+            share = part.seconds / one.cost.seconds if one.cost.seconds else 0.0
+            if share >= _LEAST_SHARE:
+                rows.append(("", f"· {name}", *_figures(part), f"{share:.1%}"))
     columns = ("run", "phase", "minutes", "tokens read", "tokens written", "peak memory, GiB", "share")
     tables = [Table("Cost of phases", columns, rows)]
     trained = [one for one in found if one.steps]
@@ -142,10 +144,10 @@ def cost_tables(found: Sequence[PhaseCost]) -> list[Table]:
     return tables
 
 
-def _figures(seconds: float, cost: Cost) -> tuple[str, ...]:
+def _figures(cost: Cost) -> tuple[str, ...]:
     counts = (f"{count:,}" if count else "–" for count in (cost.prompt_tokens, cost.generated_tokens))
     peak = f"{cost.peak_memory_bytes / _GIB:.2f}" if cost.peak_memory_bytes else "–"
-    return (f"{seconds / 60:.2f}", *counts, peak)
+    return (f"{cost.seconds / 60:.2f}", *counts, peak)
 
 
 def _per_step(trained: Sequence[PhaseCost]) -> Table:

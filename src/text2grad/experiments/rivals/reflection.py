@@ -37,7 +37,7 @@ class ReflectionTrainer(RivalTrainer):
         metrics |= {"rival/rollouts": 0.0, "rival/refined": float(changed), **clock.seconds}
         metrics["rival/critiques_at_inference"] = float(len(rollouts))
         metrics["length/mean"] = 0.0  # no token is sampled in training
-        metrics |= self.step_costs([*rollouts, *refined], told)
+        metrics |= self.step_costs([*rollouts, *refined], told, clock)
         self._finish(records, metrics)
         return metrics
 

@@ -86,7 +86,7 @@ class RivalTrainer(Text2GradTrainer):
             self.refresher.observe(examples, [rollout.response for rollout in rollouts])
             metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
         metrics |= {"rival/rollouts": float((self.step + 1) * len(rollouts)), **clock.seconds}
-        metrics |= self.step_costs(rollouts, told)
+        metrics |= self.step_costs(rollouts, told, clock)
         self._finish(records, metrics)
         return metrics
 

@@ -1,21 +1,14 @@
 
-"use strict";
+import { colourOf, fillTip, placeTip, strongest, wide } from "./tokens.js";
+
 (() => {
   const tip = document.getElementById("tip");
   const legend = document.querySelector(".legend");
   if (!legend) return;
   const names = legend.dataset.names.split(" ");
-  const wide = matchMedia("(min-width: 721px)");
   const numbers = token => token.dataset.v.split(" ").map(Number);
-  const shown = x => Number.isNaN(x) ? "–" : String(Number(x.toPrecision(3))).replace("-", "−");
   let at = null;
   let held = false;
-
-  const line = (tag, text) => {
-    const element = document.createElement(tag);
-    element.textContent = text;
-    return element;
-  };
 
   const hide = () => {
     if (at) at.classList.remove("at");
@@ -24,30 +17,15 @@
     tip.hidden = true;
   };
 
-  const place = token => {
-    const box = token.getClientRects()[0] || token.getBoundingClientRect();
-    const left = Math.max(8, Math.min(box.left, innerWidth - tip.offsetWidth - 8));
-    const below = box.bottom + 10 + tip.offsetHeight < innerHeight;
-    tip.style.setProperty("--x", `${left}px`);
-    tip.style.setProperty("--y", `${below ? box.bottom + 10 : box.top - tip.offsetHeight - 10}px`);
-  };
-
   const show = token => {
     if (token === at) return;
     hide();
     at = token;
     token.classList.add("at");
     const tokens = [...token.parentNode.querySelectorAll(".t")];
-    const text = token.textContent ? JSON.stringify(token.textContent) : "no text of its own";
-    const values = numbers(token).map((value, n) => {
-      const row = document.createElement("div");
-      row.append(line("span", names[n]), line("span", shown(value)));
-      return row;
-    });
-    tip.replaceChildren(
-      line("b", text), line("small", `token ${tokens.indexOf(token) + 1} of ${tokens.length}`), ...values);
-    tip.hidden = false;
-    if (wide.matches) place(token);
+    const rows = numbers(token).map((value, n) => [names[n], value]);
+    fillTip(tip, token.textContent, `token ${tokens.indexOf(token) + 1} of ${tokens.length}`, rows);
+    if (wide.matches) placeTip(tip, token);
   };
 
   const tokenOf = event => event.target.closest ? event.target.closest(".text .t") : null;
@@ -64,7 +42,7 @@
     held = true;
   });
   document.addEventListener("focusout", hide);
-  document.addEventListener("scroll", () => { if (at && wide.matches) place(at); }, { passive: true });
+  document.addEventListener("scroll", () => { if (at && wide.matches) placeTip(tip, at); }, { passive: true });
 
   const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
   document.addEventListener("keydown", event => {
@@ -85,13 +63,12 @@
   const colour = column => {
     const sign = names[column] === "KL" ? -1 : 1; // KL is a cost
     const tokens = [...document.querySelectorAll(".text .t")];
-    const sizes = tokens.map(token => Math.abs(numbers(token)[column] || 0)).sort((a, b) => a - b);
-    const top = column === 0 ? 1 : sizes[Math.floor(0.98 * (sizes.length - 1))] || 1;
+    const top = column === 0 ? 1 : strongest(tokens.map(token => numbers(token)[column] || 0));
     for (const token of tokens) {
       const value = sign * numbers(token)[column] || 0;
-      const level = Math.min(4, Math.ceil(4 * Math.abs(value) / top - (column === 0 ? 0 : 0.5)));
+      const look = colourOf(value, top, column === 0);
       token.className = token.className.replace(/ [pn][1-4]/g, "");
-      if (level > 0) token.className += ` ${value > 0 ? "p" : "n"}${level}`;
+      if (look) token.className += ` ${look}`;
     }
   };
   const buttons = [...legend.querySelectorAll("button")];

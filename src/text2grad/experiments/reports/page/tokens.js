@@ -1,0 +1,59 @@
+// Tokens on a page: their colours, their numbers in a tip, and text that cannot act. Reports and the studio share it.
+
+const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
+
+const sign = character => {
+  const code = character.codePointAt(0);
+  if (code === 0x7f) return "␡";
+  return code < 0x20 ? String.fromCodePoint(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+};
+
+/** Text in which characters that act on a page, or that nobody would see, are visible; as `visible` in types.py. */
+export const visible = text => text.replace(INVISIBLE, sign);
+
+/** A number with three digits and a true minus sign. */
+export const shown = x => x === null || x === undefined || Number.isNaN(x) ? "–"
+  : String(Number(Number(x).toPrecision(3))).replace("-", "−");
+
+/** An element with text and a class; text is never markup. */
+export const line = (tag, text = "", name = "") => {
+  const element = document.createElement(tag);
+  element.textContent = visible(String(text));
+  if (name) element.className = name;
+  return element;
+};
+
+/** The size that gets the strongest colour: the 98th percentile, so that single outliers do not pale all others. */
+export const strongest = sizes => {
+  const sorted = sizes.map(Math.abs).sort((a, b) => a - b);
+  return sorted[Math.floor(0.98 * (sorted.length - 1))] || 1;
+};
+
+/** The colour class of a value: p1 to p4, n1 to n4 or "". δ is exact; other numbers begin at an eighth of the top. */
+export const colourOf = (value, top, exact) => {
+  const level = Math.min(4, Math.ceil(4 * Math.abs(value || 0) / top - (exact ? 0 : 0.5)));
+  return level > 0 ? `${value > 0 ? "p" : "n"}${level}` : "";
+};
+
+/** Put the tip beside an element, inside the window. */
+export const placeTip = (tip, element) => {
+  const box = element.getClientRects()[0] || element.getBoundingClientRect();
+  const left = Math.max(8, Math.min(box.left, innerWidth - tip.offsetWidth - 8));
+  const below = box.bottom + 10 + tip.offsetHeight < innerHeight;
+  tip.style.setProperty("--x", `${left}px`);
+  tip.style.setProperty("--y", `${below ? box.bottom + 10 : box.top - tip.offsetHeight - 10}px`);
+};
+
+/** Fill the tip of a token: its text, its place, and a row for each number. */
+export const fillTip = (tip, text, place, rows) => {
+  const lines = rows.map(([name, value]) => {
+    const row = document.createElement("div");
+    row.append(line("span", name), line("span", shown(value)));
+    return row;
+  });
+  tip.replaceChildren(line("b", text ? JSON.stringify(text) : "no text of its own"), line("small", place), ...lines);
+  tip.hidden = false;
+};
+
+/** True where the tip stands beside the token; on a phone it stands at the foot of the window. */
+export const wide = matchMedia("(min-width: 721px)");

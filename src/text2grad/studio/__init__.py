@@ -1,0 +1,17 @@
+"""A local page in the browser: read rollouts word by word, mark words, train on the marks, compare the answers.
+
+    sources     what a person names on the command line → files of JSON records
+    index       an SQLite index of one run: filters, order, search, curves; grows while the run is written
+    marks       the side store: every mark of every rater, append-only
+    teaching    marked responses → a Text2Grad step → a version of the policy
+    worker      the process that holds the models; the server never loads one
+    app         the server: loopback, token, Host and Origin, no path outside the runs
+    static/     the page: ES modules without a build step; it shares tokens and colours with the reports
+
+May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`, `critics`,
+`reward_models`, `rl`, `tasks`, `evaluation`, `experiments`.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

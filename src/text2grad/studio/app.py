@@ -1,0 +1,275 @@
+"""The server of the studio: routes, and the checks that every request passes.
+
+It answers requests from this machine only, for a page that it served itself:
+
+- Host must name the loopback address and the port, so that a foreign name that points to 127.0.0.1 is refused;
+- Origin, where a browser sends it, must be the server's own;
+- the address in the terminal holds a random token, which becomes a cookie that scripts and other sites cannot use;
+- the content security policy allows the studio's own files, no inline script or style, and no other host;
+- files are served from a list, never by a path of the request; records come from the sources that were named.
+"""
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from text2grad.errors import ConfigError, DataError, Text2GradError
+from text2grad.files import json_lines, to_json
+from text2grad.studio.exports import page_of_marks, page_of_response, preferred_name
+from text2grad.studio.session import Session, filter_from
+
+Scope = MutableMapping[str, Any]
+MOST_BYTES = 8 * 2**20  # of a request's body
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+CLOSED = "This page belongs to another person or session. Open the address that `text2grad studio` printed.\n"
+
+
+def make_app(session: Session, *, token: str, port: int) -> Any:
+    """Return the ASGI application.
+
+    Args:
+        session: what it shows.
+        token: the secret of the address.
+        port: where it listens.
+    """
+    static = _static_files()
+
+    async def page(request: Request) -> Response:
+        content, kind = static["index.html"]
+        return Response(content, media_type=kind)
+
+    async def file(request: Request) -> Response:
+        found = static.get(request.path_params["name"])
+        return PlainTextResponse("no such file\n", 404) if found is None else Response(found[0], media_type=found[1])
+
+    def get(path: str, answer: Callable[[Request], Any]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return _json(await run_in_threadpool(answer, request))
+
+        return Route(f"/api/{path}", endpoint)
+
+    def post(path: str, answer: Callable[[Any], Any]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            if session.read_only:
+                raise ConfigError("the studio was started with --read-only: nothing is saved or taught")
+            given = json.loads(await _body(request))
+            if not isinstance(given, dict):
+                raise DataError("the request is no JSON object")
+            return _json(await run_in_threadpool(answer, given))
+
+        return Route(f"/api/{path}", endpoint, methods=["POST"])
+
+    routes = [
+        Route("/", page),
+        Route("/static/{name}", file),
+        *_reading(session, get),
+        *_writing(session, post),
+        Route("/api/export/{form}", _export(session)),
+    ]
+    handlers: Any = {Text2GradError: _refused, ValueError: _refused}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), token=token, port=port)
+
+
+def _reading(session: Session, get: Callable[..., Route]) -> list[Route]:
+    """Return the routes that change nothing."""
+
+    def run(request: Request) -> int:
+        return int(request.path_params["run"])
+
+    def rater(request: Request) -> str:
+        return request.query_params.get("rater") or session.rater
+
+    def found(request: Request) -> Any:
+        query = request.query_params
+        start, count = int(query.get("start", 0)), int(query.get("count", 50))
+        marked = query.get("marked", "")
+        wanted = filter_from(query)
+        near = int(query.get("near", -1))
+        return session.find(
+            run(request), wanted, marked=marked, rater=rater(request), start=start, count=count, near=near
+        )
+
+    def at_place(request: Request) -> Any:
+        step, row = request.path_params["place"].split(".")
+        return session.at_place(run(request), None if step == "-" else int(step), int(row))
+
+    return [
+        get("studio", lambda request: session.overview()),
+        get("runs/{run:int}/rollouts", found),
+        get("runs/{run:int}/rollouts/{number:int}", lambda r: session.rollout(run(r), r.path_params["number"])),
+        get("runs/{run:int}/places/{place}", at_place),
+        get("runs/{run:int}/prompt/{number:int}", lambda r: session.same_prompt(run(r), r.path_params["number"])),
+        get("runs/{run:int}/curves", lambda r: session.curves(run(r))),
+        get("marks", lambda r: session.marked(rater(r))),
+        get("agreement", lambda r: session.agreement()),
+        get("marks/{item}", lambda r: session.item(rater(r), r.path_params["item"])),
+        get("versions/{number:int}", lambda r: session.versions.version(r.path_params["number"])),
+    ]
+
+
+def _writing(session: Session, post: Callable[..., Route]) -> list[Route]:
+    """Return the routes that save or teach."""
+
+    def save(given: Any) -> Any:
+        events = given.get("events")
+        if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+            raise DataError('"events" is a list of operations')
+        return session.save(str(given.get("rater") or session.rater), str(given.get("tab")), events)
+
+    def own(given: Any) -> Any:
+        return session.own_text(str(given.get("prompt", "")), str(given.get("response", "")))
+
+    def teach(given: Any) -> Any:
+        corrections = session.corrections(str(given.get("rater") or session.rater), given.get("items"))
+        request = {"parent": int(given.get("parent", 0)), "corrections": corrections, "lesson": given.get("lesson", {})}
+        return session.versions.begin("teach", request)
+
+    def ask(given: Any) -> Any:
+        prompt = str(given.get("prompt", ""))
+        request = {"prompt": prompt, "versions_asked": [int(one) for one in given.get("versions", (0,))]}
+        return session.versions.begin("ask", {**request, "seed": int(given.get("seed", 0))})
+
+    def stop(given: Any) -> Any:
+        session.versions.stop()
+        return session.versions.state()
+
+    return [
+        post("tab", lambda given: {"tab": session.marks.new_tab()}),
+        post("marks", save),
+        post("own", own),
+        post("teach", teach),
+        post("ask", ask),
+        post("stop", stop),
+    ]
+
+
+def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
+    """Return the route that hands out marks as a file."""
+
+    async def endpoint(request: Request) -> Response:
+        rater = request.query_params.get("rater") or session.rater
+        form = request.path_params["form"]
+        if form == "annotations.jsonl":
+            from text2grad.feedback import annotation_to_json
+
+            data, kind = json_lines(map(annotation_to_json, session.annotations(rater))), "application/jsonl"
+        elif form == "marks.html":
+            data, kind = page_of_marks(session, rater).encode(), "text/html"
+        elif form == "response.html":
+            run, number = (int(request.query_params.get(name, -1)) for name in ("run", "number"))
+            data, kind = page_of_response(session, rater, run, number).encode(), "text/html"
+        else:
+            raise DataError(f"exports are annotations.jsonl, marks.html and response.html, not {form!r}")
+        name = preferred_name(rater, form)
+        return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})
+
+    return endpoint
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        DataError: if it is no JSON, or too large.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise DataError("the request is no JSON (content-type: application/json)")
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > MOST_BYTES:
+            raise DataError(f"the request has more than {MOST_BYTES / 2**20:.0f} MiB")
+    return data
+
+
+def _json(value: Any) -> Response:
+    return Response(to_json(value), media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+def _static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the files of the page by name, and the colours and tokens that it shares with the reports."""
+    folders = (files("text2grad.studio") / "static", files("text2grad.experiments.reports") / "page")
+    found = {}
+    for folder in folders:
+        for path in folder.iterdir():
+            kind = KINDS.get(f".{path.name.rpartition('.')[2]}")
+            if kind and path.name != "page.js":
+                found[path.name] = (path.read_bytes(), kind)
+    return found
+
+
+class Guard:
+    """The checks of every request, before any route sees it."""
+
+    def __init__(self, app: Any, *, token: str, port: int) -> None:
+        """Take the application and what its requests must know."""
+        self.app, self.token, self.cookie = app, token, f"text2grad_studio_{port}"
+        self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no websockets
+        refusal = self._refusal(Request(scope))
+        await (refusal or self.app)(scope, receive, _with_headers(send))
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request that may not pass, or that brings the token."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host not in self.hosts:
+            return PlainTextResponse("the studio answers to 127.0.0.1 and localhost only\n", 421)
+        if origin is not None and origin not in {f"http://{name}" for name in self.hosts}:
+            return PlainTextResponse("the studio answers to its own page only\n", 403)
+        given = request.query_params.get("token")
+        if (
+            given is not None
+            and request.url.path == "/"
+            and secrets.compare_digest(given.encode(), self.token.encode())
+        ):
+            rater = request.query_params.get("rater")
+            answer = RedirectResponse(f"/?rater={quote(rater)}" if rater else "/", 303)
+            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+            return answer
+        known = request.cookies.get(self.cookie, "")
+        if not secrets.compare_digest(known.encode(), self.token.encode()):
+            return PlainTextResponse(CLOSED, 403)
+        return None
+
+
+def _with_headers(send: Any) -> Any:
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            names = {name for name, _ in message["headers"]}
+            more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in names]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return sending

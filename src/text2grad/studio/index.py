@@ -1,0 +1,499 @@
+"""An SQLite index of the responses of one source: filters, order, search and curves without reading the files again.
+
+The index holds one short row per response, its text for search, and the place of its record (file, byte offset, size).
+The numbers per token stay in the run's files and are read for the response on the screen. `update` reads only bytes
+that were added since, so it follows a run that is being written; a line without its line break is not finished and
+waits. A file that was cut back (a resumed run repeats steps) or replaced makes the index anew.
+
+Queries run on rows of about 100 bytes. Their result, a sequence of row numbers, is kept for the next pages.
+"""
+
+import json
+import sqlite3
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.errors import ConfigError, DataError
+from text2grad.studio.sources import PER_TOKEN, Source, normalized
+
+FORM = 1  # of the tables; another number makes the index anew
+BATCH = 500  # responses per transaction: a reader never waits long
+KEPT_RESULTS = 24
+REGEX_SECONDS = 2.0
+TRIGRAM = 3
+
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE files (number INTEGER PRIMARY KEY, path TEXT, inode INTEGER, done INTEGER, tail TEXT);
+CREATE TABLE prompts (id INTEGER PRIMARY KEY, digest TEXT UNIQUE, text TEXT);
+CREATE TABLE rollouts (
+  id INTEGER PRIMARY KEY, file INTEGER, at INTEGER, size INTEGER, step INTEGER, row INTEGER, prompt INTEGER,
+  tokens INTEGER, reward REAL, kl REAL, peak REAL, positive INTEGER, negative INTEGER, unmatched INTEGER, status TEXT,
+  truncated INTEGER, item TEXT
+);
+CREATE INDEX rollouts_prompt ON rollouts (prompt);
+CREATE INDEX rollouts_place ON rollouts (step, row);
+CREATE INDEX rollouts_item ON rollouts (item);
+CREATE TABLE texts (id INTEGER PRIMARY KEY, response TEXT, feedback TEXT);
+CREATE VIRTUAL TABLE search USING fts5(response, feedback, content='', tokenize='trigram');
+CREATE VIRTUAL TABLE prompt_search USING fts5(text, content='', tokenize='trigram');
+"""
+
+ROW = (
+    *("id", "file", "at", "size", "step", "row", "prompt", "tokens", "reward", "kl", "peak"),
+    *("positive", "negative", "unmatched", "status", "truncated", "item"),
+)
+"""Columns of the table of responses."""
+
+ORDERS = {
+    "newest": "id DESC",
+    "oldest": "id",
+    "reward-low": "reward IS NULL, reward, id",
+    "reward-high": "reward DESC, id",
+    "advantage": "peak DESC, id",
+    "kl": "kl DESC, id",
+    "uncertain": "(unmatched > 0) + (status NOT IN ('ok', '')) + (positive > 0 AND negative > 0) DESC, peak DESC, id",
+    "longest": "tokens DESC, id",
+    "shortest": "tokens, id",
+}
+"""Name of an order → SQL.
+
+"advantage" is the largest |A_t| of a response. "uncertain" begins where a person's word says most: critiques whose
+quotes were not found, that were repaired, or that praise and blame; then the largest |A_t|.
+"""
+
+LABELS = {
+    "positive": "positive > 0",
+    "negative": "negative > 0",
+    "both": "positive > 0 AND negative > 0",
+    "none": "positive = 0 AND negative = 0",
+    "unmatched": "unmatched > 0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions that a response must meet; an empty value sets none.
+
+    Attributes:
+        step_from, step_to: first and last step.
+        reward_from, reward_to: bounds of Σ reward.
+        label: a key of `LABELS`.
+        status: status of the critique: ok, repaired, unparsable, timed_out; "cut" for responses that the limit cut.
+        text: occurs in prompt, response or critique; case does not matter.
+        regex: matches somewhere in the response.
+        prompt: number of a prompt.
+        items: the responses with these digests (for "marked by me").
+        without: no responses with these digests (for "not done by me").
+        order: a key of `ORDERS`.
+    """
+
+    step_from: int | None = None
+    step_to: int | None = None
+    reward_from: float | None = None
+    reward_to: float | None = None
+    label: str = ""
+    status: str = ""
+    text: str = ""
+    regex: str = ""
+    prompt: int | None = None
+    items: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    order: str = "newest"
+
+
+class Result(NamedTuple):
+    """The responses that a filter found, in its order.
+
+    Attributes:
+        ids: row numbers.
+        unread: responses that the regular expression did not reach within its time.
+    """
+
+    ids: Sequence[int]
+    unread: int = 0
+
+
+class RunIndex:
+    """The index of one source."""
+
+    def __init__(self, source: Source, path: Path) -> None:
+        """Open the index of a source, or begin an empty one.
+
+        Args:
+            source: a run or a file.
+            path: the SQLite file.
+        """
+        self.source, self.path = source, path
+        self.problem = ""
+        self.bad_lines = 0
+        self.generation = 0
+        self._local, self._writing = threading.local(), threading.Lock()
+        self._results: OrderedDict[Any, Result] = OrderedDict()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._writing:
+            self._open()
+
+    def _open(self) -> None:
+        try:
+            form = self._rows("SELECT value FROM meta WHERE key = 'form'")
+            known = bool(form) and form[0][0] == f"{FORM} {self.source.path}"
+        except sqlite3.DatabaseError:
+            known = False
+        if not known:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Empty the index; readers find the empty tables at their next query."""
+        connection = self._connection()
+        connection.executescript("PRAGMA writable_schema = 0;")
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        shadows = ("search_", "prompt_search_", "sqlite_")
+        for name in names:
+            if not name.startswith(shadows):
+                connection.execute(f'DROP TABLE IF EXISTS "{name}"')
+        connection.executescript(TABLES)
+        connection.execute("INSERT INTO meta VALUES ('form', ?)", (f"{FORM} {self.source.path}",))
+        connection.commit()
+        self.generation += 1
+        self._results.clear()
+
+    def _connection(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = sqlite3.connect(self.path, timeout=30)
+            found.execute("PRAGMA journal_mode = WAL")
+            found.execute("PRAGMA synchronous = OFF")  # it can be made again
+            found.execute("PRAGMA cache_size = -8000")
+        return found
+
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self._connection().execute(sql, values).fetchall()
+
+    def update(self, *, seconds: float = float("inf")) -> bool:
+        """Read records that were added since; return whether all of them are read.
+
+        Args:
+            seconds: stop after about this time.
+        """
+        with self._writing:
+            end = time.monotonic() + seconds
+            if self._changed_before_the_end():
+                self._begin_anew()
+            return all(self._read(number, path, end) for number, path in enumerate(self.source.files()))
+
+    def _changed_before_the_end(self) -> bool:
+        """Return whether bytes that are indexed are gone or others."""
+        files = self.source.files()
+        for number, name, inode, done, tail in self._rows("SELECT * FROM files"):
+            if number >= len(files) or str(files[number]) != name:
+                return True
+            state = files[number].stat()
+            if state.st_ino != inode or state.st_size < done:
+                return True
+            last = self._rows("SELECT at, size FROM rollouts WHERE file = ? ORDER BY id DESC LIMIT 1", (number,))
+            if last and _digest(_bytes(files[number], *last[0])) != tail:
+                return True
+        return False
+
+    def _read(self, number: int, path: Path, end: float) -> bool:
+        known = self._rows("SELECT done FROM files WHERE number = ?", (number,))
+        done = int(known[0][0]) if known else 0
+        try:
+            state = path.stat()
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        if state.st_size <= done:
+            return True
+        with path.open("rb") as file:
+            file.seek(done)
+            while True:
+                whole = [line for line in _lines(file, BATCH)]
+                if not whole:
+                    return True
+                done = self._insert(number, path, state.st_ino, done, whole)
+                if time.monotonic() > end:
+                    return False
+
+    def _insert(self, number: int, path: Path, inode: int, at: int, lines: Sequence[bytes]) -> int:
+        """Index whole lines that begin at a byte; return where the next begins."""
+        connection, tail = self._connection(), ""
+        columns = set(self.columns)
+        for line in lines:
+            if line.strip():
+                try:
+                    record = normalized(json.loads(line))
+                except (ValueError, AttributeError, TypeError) as error:
+                    self.bad_lines += 1
+                    self.problem = self.problem or f"{path.name}, byte {at}: {error}"
+                else:
+                    self._insert_record(number, at, len(line), record)
+                    columns |= {name for name in PER_TOKEN if name in record}
+                    tail = _digest(line)
+            at += len(line)
+        kept = self._rows("SELECT tail FROM files WHERE number = ?", (number,))
+        tail = tail or (kept[0][0] if kept else "")
+        connection.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (number, str(path), inode, at, tail))
+        connection.execute("REPLACE INTO meta VALUES ('columns', ?)", (" ".join(sorted(columns)),))
+        connection.commit()
+        self.generation += 1
+        return at
+
+    def _insert_record(self, file: int, at: int, size: int, record: Mapping[str, Any]) -> None:
+        connection = self._connection()
+        step = record.get("step") if isinstance(record.get("step"), int) else None
+        [[row]] = self._rows("SELECT coalesce(max(row) + 1, 0) FROM rollouts WHERE step IS ?", (step,))
+        prompt, response = _stored(record["prompt"]), _stored(record["response"])
+        critique = record.get("critique", {})
+        feedback = _stored(str(critique.get("feedback", "")))
+        labels = [span.get("label") for span in critique.get("spans", ()) if isinstance(span, dict)]
+        reward = sum(record["reward"]) if "reward" in record else record.get("reward_of_response")
+        advantages = record.get(
+            "advantage", [record["advantage_of_response"]] if "advantage_of_response" in record else ()
+        )
+        peak = max(map(abs, advantages), default=None)
+        values = (
+            *(file, at, size, step, row, self._prompt(prompt), len(record.get("offsets", ())), reward),
+            *(sum(record["kl"]) if "kl" in record else None, peak),
+            *(labels.count("positive"), labels.count("negative"), len(critique.get("unmatched", ()))),
+            *(critique.get("status", "ok") if critique else "", bool(record.get("truncated"))),
+            item_of(record["prompt"], record["response"]),
+        )
+        marks = ", ".join("?" * len(values))
+        number = connection.execute(f"INSERT INTO rollouts VALUES (NULL, {marks})", values).lastrowid
+        connection.execute("INSERT INTO texts VALUES (?, ?, ?)", (number, response, feedback))
+        connection.execute(
+            "INSERT INTO search (rowid, response, feedback) VALUES (?, ?, ?)", (number, response, feedback)
+        )
+
+    def _prompt(self, text: str) -> int:
+        digest = sha256(text.encode()).hexdigest()[:32]
+        found = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
+        if found:
+            return int(found[0][0])
+        connection = self._connection()
+        number = connection.execute("INSERT INTO prompts VALUES (NULL, ?, ?)", (digest, text)).lastrowid
+        connection.execute("INSERT INTO prompt_search (rowid, text) VALUES (?, ?)", (number, text))
+        assert number is not None
+        return number
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers per token that records have."""
+        found = self._rows("SELECT value FROM meta WHERE key = 'columns'")
+        return tuple(found[0][0].split()) if found else ()
+
+    def state(self) -> dict[str, Any]:
+        """Return counts for the page: responses, steps, bytes indexed and all bytes, numbers recorded, bad lines."""
+        [[count, first, last]] = self._rows("SELECT count(*), min(step), max(step) FROM rollouts")
+        [[done]] = self._rows("SELECT coalesce(sum(done), 0) FROM files")
+        statuses = [row[0] for row in self._rows("SELECT DISTINCT status FROM rollouts WHERE status != ''")]
+        return {
+            "rollouts": count,
+            "steps": [first, last],
+            "bytes": [done, sum(path.stat().st_size for path in self.source.files())],
+            "columns": list(self.columns),
+            "statuses": statuses,
+            "bad_lines": self.bad_lines,
+            "problem": self.problem,
+            "generation": self.generation,
+        }
+
+    def find(self, wanted: Filter) -> Result:
+        """Return the responses that meet the conditions.
+
+        Raises:
+            ConfigError: if the regular expression or the order is none.
+        """
+        key = (self.generation, astuple(wanted))
+        if key in self._results:
+            return self._results[key]
+        where, values = _conditions(wanted)
+        order = ORDERS.get(wanted.order)
+        if order is None:
+            raise ConfigError(f"there is no order {wanted.order!r}; choose one of {', '.join(ORDERS)}")
+        rows = self._connection().execute(f"SELECT id FROM rollouts {where} ORDER BY {order}", values)
+        result = Result(array("q", (row[0] for row in rows)))
+        if wanted.regex:
+            result = self._matching(result.ids, wanted.regex)
+        self._results[key] = result
+        while len(self._results) > KEPT_RESULTS:
+            self._results.popitem(last=False)
+        return result
+
+    def _matching(self, ids: Sequence[int], pattern: str) -> Result:
+        """Return the responses in which a regular expression matches; the time it takes is bounded."""
+        import regex
+
+        try:
+            compiled = regex.compile(pattern)
+        except regex.error as error:
+            raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+        end, found = time.monotonic() + REGEX_SECONDS, array("q")
+        for done, (number, text) in enumerate(self._texts(ids)):
+            left = end - time.monotonic()
+            try:
+                if left <= 0:
+                    return Result(found, unread=len(ids) - done)
+                if compiled.search(text, timeout=left, concurrent=True):
+                    found.append(number)
+            except TimeoutError:
+                return Result(found, unread=len(ids) - done)
+        return Result(found)
+
+    def _texts(self, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+        for start in range(0, len(ids), BATCH):
+            chunk = ids[start : start + BATCH]
+            texts = dict(self._rows(f"SELECT id, response FROM texts WHERE id IN ({_marks(chunk)})", tuple(chunk)))
+            yield from ((number, texts[number]) for number in chunk)
+
+    def rows(self, ids: Iterable[int], *, preview: int = 160) -> list[dict[str, Any]]:
+        """Return the short rows of some responses, in this order, with the beginnings of their texts."""
+        wanted = tuple(ids)
+        names = [name for name in ROW if name not in ("file", "at", "size")]
+        found = self._rows(
+            f"SELECT {', '.join('r.' + name for name in names)}, substr(t.response, 1, ?), substr(p.text, 1, ?) "
+            "FROM rollouts r JOIN texts t ON t.id = r.id JOIN prompts p ON p.id = r.prompt "
+            f"WHERE r.id IN ({_marks(wanted)})",
+            (preview, preview, *wanted),
+        )
+        by_id = {row[0]: dict(zip([*names, "response", "prompt_text"], row, strict=True)) for row in found}
+        return [by_id[number] for number in wanted if number in by_id]
+
+    def record(self, number: int) -> dict[str, Any]:
+        """Return the whole record of a response, with its number, place, prompt number and digest.
+
+        Raises:
+            DataError: if there is none, or its file changed.
+        """
+        found = self._rows("SELECT file, at, size, step, row, prompt, item FROM rollouts WHERE id = ?", (number,))
+        if not found:
+            raise DataError(
+                f"{self.source.name} has no response {number}; the run may have begun anew: reload the page"
+            )
+        file, at, size, step, row, prompt, item = found[0]
+        path = self.source.files()[file]
+        try:
+            record = normalized(json.loads(_bytes(path, at, size)))
+        except ValueError as error:
+            raise DataError(
+                f"{path}, byte {at}: {error}; the file changed, and is read again: try once more"
+            ) from error
+        own = {"id": number, "place": [step, row], "prompt_number": prompt, "item": item}
+        return {**record, **own, "source": self.source.name}
+
+    def at_place(self, step: int | None, row: int) -> int | None:
+        """Return the number of the response at a place, which links name: its step and its row in the step."""
+        found = self._rows("SELECT id FROM rollouts WHERE step IS ? AND row = ?", (step, row))
+        return int(found[0][0]) if found else None
+
+    def prompt_number(self, text: str) -> int | None:
+        """Return the number of a prompt with this very text, to find it in another run."""
+        digest = sha256(_stored(text).encode()).hexdigest()[:32]
+        found = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
+        return int(found[0][0]) if found else None
+
+    def curves(self) -> list[dict[str, Any]]:
+        """Return the means of each step: reward, KL, length, and the shares of three faults."""
+        names = ("step", "responses", "reward", "kl", "tokens", "negative", "truncated", "failed")
+        rows = self._rows(
+            "SELECT step, count(*), avg(reward), avg(kl), avg(tokens), avg(negative > 0), avg(truncated), "
+            "avg(status IN ('unparsable', 'timed_out')) FROM rollouts "
+            "WHERE step IS NOT NULL GROUP BY step ORDER BY step"
+        )
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def item_of(prompt: str, response: str) -> str:
+    """Return the digest by which marks know a response: equal texts have equal marks, in any run.
+
+    Example:
+        >>> item_of("a", "b") == item_of("a", "b") != item_of("ab", "")
+        True
+    """
+    return sha256(f"{_stored(prompt)}\0{_stored(response)}".encode()).hexdigest()[:20]
+
+
+def _stored(text: str) -> str:
+    """Return text that SQLite can hold: halves of surrogate pairs become their escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
+    parts: list[str] = []
+    values: list[Any] = []
+
+    def add(sql: str, *given: Any) -> None:
+        parts.append(sql)
+        values.extend(given)
+
+    for value, sql in (
+        (wanted.step_from, "step >= ?"),
+        (wanted.step_to, "step <= ?"),
+        (wanted.reward_from, "reward >= ?"),
+        (wanted.reward_to, "reward <= ?"),
+        (wanted.prompt, "prompt = ?"),
+    ):
+        if value is not None:
+            add(sql, value)
+    if wanted.label in LABELS:
+        add(f"({LABELS[wanted.label]})")
+    if wanted.status == "cut":
+        add("truncated")
+    elif wanted.status:
+        add("status = ?", wanted.status)
+    if wanted.text:
+        add(*_text_condition(wanted.text))
+    if wanted.items is not None:
+        add("item IN (SELECT value FROM json_each(?))", json.dumps(wanted.items))
+    if wanted.without:
+        add("item NOT IN (SELECT value FROM json_each(?))", json.dumps(wanted.without))
+    return (f"WHERE {' AND '.join(parts)}" if parts else ""), values
+
+
+def _text_condition(text: str) -> tuple[str, ...]:
+    """Return the condition that a text occurs, by the index of trigrams where it has three characters."""
+    if len(text) < TRIGRAM:
+        like = f"%{text.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
+        return (
+            "(id IN (SELECT id FROM texts WHERE response LIKE ? ESCAPE '!' OR feedback LIKE ? ESCAPE '!') OR prompt IN "
+            "(SELECT id FROM prompts WHERE text LIKE ? ESCAPE '!'))",
+            *(like, like, like),
+        )
+    phrase = '"' + text.replace('"', '""') + '"'
+    return (
+        "(id IN (SELECT rowid FROM search WHERE search MATCH ?) OR prompt IN (SELECT rowid FROM prompt_search WHERE "
+        "prompt_search MATCH ?))",
+        *(phrase, phrase),
+    )
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _lines(file: Any, most: int) -> Iterator[bytes]:
+    """Yield at most so many whole lines; a line without line break is left in the file."""
+    for _ in range(most):
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            file.seek(-len(line), 1)
+            return
+        yield line
+
+
+def _bytes(path: Path, at: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(at)
+        return file.read(size)
+
+
+def _digest(line: bytes) -> str:
+    return sha256(line).hexdigest()[:16]

@@ -1,0 +1,278 @@
+"""The side store of marks: what each rater said about each response, append-only.
+
+    STORE/marks/RATER/TAB.jsonl      one event per line, flushed to disk before the page hears that it is saved
+
+A page that is opened is a tab with a file of its own, so two tabs never write into one file, and raters have folders of
+their own. An event is one operation on one response:
+
+    {"at": ..., "item": ..., "op": "open", "prompt": ..., "response": ..., "ids": [...], "run": ..., "place": [0, 3]}
+    {"at": ..., "item": ..., "op": "span", "id": ..., "start": 3, "end": 9, "label": "negative", "note": "", "from": ""}
+    {"at": ..., "item": ..., "op": "unspan", "id": ...}
+    {"at": ..., "item": ..., "op": "critique", "text": ...}
+    {"at": ..., "item": ..., "op": "state", "value": "done", "skipped" or ""}
+    {"at": ..., "item": ..., "op": "suggestion", "id": ..., "value": "accepted", "rejected" or ""}
+
+The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
+their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
+"open" repeats the text, so the marks outlive the run. A line that a crash cut off is not read; it was never confirmed.
+"""
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from text2grad.errors import DataError
+from text2grad.feedback import Annotation
+from text2grad.files import to_json
+from text2grad.studio.index import item_of
+from text2grad.types import LABELS, Critique, Span
+
+RATER = re.compile(r"[\w][\w .@-]{0,39}")
+TAB = re.compile(r"[0-9a-f]{12}")
+MOST_CHARS = 1_000_000  # of a response or a critique
+STATES = ("", "done", "skipped")
+SPAN = ("id", "start", "end", "label", "note", "from")
+OPERATIONS = ("open", "span", "unspan", "critique", "state", "suggestion")
+
+
+@dataclass(slots=True)
+class Marked:
+    """The marks of one rater on one response.
+
+    Attributes:
+        item: digest of prompt and response.
+        opened: the event "open": prompt, response, ids, run and place.
+        spans: by id, in the order in which they were made.
+        critique: words about the whole response.
+        state: "done", "skipped" or "".
+        suggestions: verdicts on the critic's spans, by their id.
+        events: number of operations.
+        at: when the last was saved, in nanoseconds.
+    """
+
+    item: str
+    opened: Mapping[str, Any] = field(default_factory=dict)
+    spans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    critique: str = ""
+    state: str = ""
+    suggestions: dict[str, str] = field(default_factory=dict)
+    events: int = 0
+    at: int = 0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Apply an operation."""
+        op, self.at = event["op"], int(event["at"])
+        self.events += op != "open"
+        if op == "open":
+            self.opened = event
+        elif op == "span":
+            self.spans[event["id"]] = {key: event.get(key, "") for key in SPAN}
+        elif op == "unspan":
+            self.spans.pop(event["id"], None)
+        elif op == "critique":
+            self.critique = event["text"]
+        elif op == "state":
+            self.state = event["value"]
+        else:
+            self.suggestions[event["id"]] = event["value"]
+
+    @property
+    def empty(self) -> bool:
+        """True if nothing is said: no span and no words."""
+        return not self.spans and not self.critique.strip()
+
+    def critique_of(self) -> Critique:
+        """Return the marks as a critique; its feedback is the words about the whole, then each span's note."""
+        response = self.opened["response"]
+        spans = sorted(self.spans.values(), key=lambda span: (span["start"], span["end"]))
+        notes = [f'"{response[one["start"] : one["end"]]}": {one["note"]}' for one in spans if one["note"].strip()]
+        words = "\n".join([*([self.critique.strip()] if self.critique.strip() else []), *notes])
+        kept = {Span(one["start"], one["end"], one["label"]) for one in spans}
+        return Critique(words, tuple(sorted(kept)))
+
+    def annotation(self) -> Annotation:
+        """Return prompt, response and critique, as `text2grad reward` reads them."""
+        return Annotation(self.opened["prompt"], self.opened["response"], self.critique_of())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the marks for the page."""
+        return {
+            "item": self.item,
+            "spans": list(self.spans.values()),
+            "critique": self.critique,
+            "state": self.state,
+            "suggestions": self.suggestions,
+            "at": self.at,
+        }
+
+
+class MarkStore:
+    """The events of all raters below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the directory, which need not exist."""
+        self.directory = directory / "marks"
+        self._lock = threading.Lock()
+        self._read: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
+        self._marked: dict[str, tuple[int, dict[str, Marked]]] = {}
+        self._last = 0
+
+    def new_tab(self) -> str:
+        """Return the name of a tab; its file appears with its first event."""
+        return token_hex(6)
+
+    def append(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> int:
+        """Save operations; when this returns they are on disk. Return the time of the last.
+
+        Args:
+            rater: name of a person.
+            tab: as `new_tab` returned it.
+            events: operations of the module's docstring, without "at".
+
+        Raises:
+            DataError: if an operation is none, or the file cannot be written; nothing is saved then.
+        """
+        path = self._file(rater, tab)
+        with self._lock:
+            opened = {event["item"]: event for event in self._events_of(path) if event["op"] == "open"}
+            lines = []
+            for event in events:
+                checked = _checked(event, opened)
+                if checked["op"] == "open":
+                    opened[checked["item"]] = checked
+                self._last = max(time.time_ns(), self._last + 1)
+                lines.append(to_json({"at": self._last, **checked}) + b"\n")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("ab") as file:
+                    if file.tell() and not self._ends_whole(path):
+                        file.write(b"\n")  # a crash cut the last line off
+                    file.write(b"".join(lines))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise DataError(f"cannot save marks in {path}: {error.strerror}. They are kept on the page") from error
+            return self._last
+
+    def raters(self) -> list[str]:
+        """Return the raters with marks."""
+        folders = self.directory.iterdir() if self.directory.is_dir() else ()
+        return sorted(path.name for path in folders if path.is_dir())
+
+    def events(self, rater: str, item: str | None = None) -> list[dict[str, Any]]:
+        """Return a rater's operations in the order in which they were saved, of one response or of all."""
+        with self._lock:
+            files = sorted(self._folder(rater).glob("*.jsonl"))
+            found = [event for path in files for event in self._events_of(path) if item in (None, event["item"])]
+        return sorted(found, key=lambda event: int(event["at"]))
+
+    def marked(self, rater: str) -> dict[str, Marked]:
+        """Return the marks of a rater by response."""
+        events = self.events(rater)
+        count, found = self._marked.get(rater, (-1, {}))
+        if count != len(events):
+            found = {}
+            for event in events:
+                found.setdefault(event["item"], Marked(event["item"])).take(event)
+            self._marked[rater] = (len(events), found)
+        return found
+
+    def _folder(self, rater: str) -> Path:
+        if not RATER.fullmatch(rater):
+            raise DataError(f"{rater!r} is no name of a rater: letters, digits, spaces and .@_-, at most 40")
+        return self.directory / rater
+
+    def _file(self, rater: str, tab: str) -> Path:
+        if not TAB.fullmatch(tab):
+            raise DataError(f"{tab!r} is no name of a tab; reload the page")
+        return self._folder(rater) / f"{tab}.jsonl"
+
+    def _events_of(self, path: Path) -> list[dict[str, Any]]:
+        """Return the events of a file; only bytes that were added since the last call are read."""
+        done, events = self._read.get(path, (0, []))
+        if not path.exists():
+            return []
+        if path.stat().st_size > done:
+            with path.open("rb") as file:
+                file.seek(done)
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            events = [*events, *_parsed(whole.splitlines())]
+            self._read[path] = (done + len(whole), events)
+        return events
+
+    def _ends_whole(self, path: Path) -> bool:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+
+def _parsed(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:  # a crash cut it off before it was confirmed
+            continue
+        if isinstance(event, dict) and event.get("op") in OPERATIONS and "at" in event and "item" in event:
+            yield event
+
+
+def _checked(event: Mapping[str, Any], opened: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an operation with the fields that it has, all of the right type.
+
+    Raises:
+        DataError: if it is none.
+    """
+    op = event.get("op")
+    if op == "open":
+        return _checked_open(event)
+    item = _text(event, "item", 40)
+    if item not in opened:
+        raise DataError(f'the marks of {item!r} begin with an operation before its "open"; reload the page')
+    length = len(opened[item]["response"])
+    if op == "span":
+        return {"item": item, "op": op, **_checked_span(event, length)}
+    if op == "unspan":
+        return {"item": item, "op": op, "id": _text(event, "id", 40)}
+    if op == "critique":
+        return {"item": item, "op": op, "text": _text(event, "text", MOST_CHARS)}
+    if op == "state" and event.get("value") in STATES:
+        return {"item": item, "op": op, "value": event["value"]}
+    if op == "suggestion" and event.get("value") in ("", "accepted", "rejected"):
+        return {"item": item, "op": op, "id": _text(event, "id", 40), "value": event["value"]}
+    raise DataError(f"{op!r} is no operation on marks; known are {', '.join(OPERATIONS)}")
+
+
+def _checked_open(event: Mapping[str, Any]) -> dict[str, Any]:
+    prompt, response = _text(event, "prompt", MOST_CHARS), _text(event, "response", MOST_CHARS)
+    ids, place = event.get("ids"), event.get("place")
+    if ids is not None and not (isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids)):
+        raise DataError('"ids" are the token ids of the response, or null')
+    if place is not None and not (isinstance(place, list) and len(place) == 2):
+        raise DataError('"place" is [step, row], or null')
+    known = {"prompt": prompt, "response": response, "ids": ids, "run": _text(event, "run", 400), "place": place}
+    return {"item": item_of(prompt, response), "op": "open", **known}
+
+
+def _checked_span(event: Mapping[str, Any], length: int) -> dict[str, Any]:
+    start, end, label = event.get("start"), event.get("end"), event.get("label")
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
+        raise DataError(f"a span has 0 <= start < end <= {length}, the characters of the response; got {start}, {end}")
+    if label not in LABELS:
+        raise DataError(f"a span is positive or negative, got {label!r}")
+    note, origin = _text(event, "note", MOST_CHARS), _text(event, "from", 40)
+    return {"id": _text(event, "id", 40), "start": start, "end": end, "label": label, "note": note, "from": origin}
+
+
+def _text(event: Mapping[str, Any], key: str, most: int) -> str:
+    value = event.get(key, "")
+    if not isinstance(value, str) or len(value) > most:
+        raise DataError(f"{key!r} of an operation is a text of at most {most:,} characters")
+    return value

@@ -1,0 +1,261 @@
+"""One session of the studio: the sources and their indices, the marks, the versions, and the rater.
+
+Everything that the routes of `app` answer is computed here, from values to JSON data, without HTTP.
+"""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import DataError
+from text2grad.feedback import Annotation
+from text2grad.progress import note
+from text2grad.studio.agreement import agreement, finished
+from text2grad.studio.evaluations import Evaluations
+from text2grad.studio.index import Filter, RunIndex, item_of
+from text2grad.studio.marks import Marked, MarkStore
+from text2grad.studio.sources import Source
+from text2grad.studio.versions import Versions
+
+PAGE_ROWS = 200  # most rows of one answer
+SLICE_S = 0.5  # of indexing between two looks at the clock
+FOLLOW_S = 1.0  # between two looks at the files of a run
+
+
+class Session:
+    """What a server holds; its methods may be called from several threads."""
+
+    def __init__(
+        self, sources: Sequence[Source], store: Path, *, rater: str, read_only: bool, versions: Versions
+    ) -> None:
+        """Open the indices.
+
+        Args:
+            sources: the runs and files.
+            store: directory of indices, marks and versions.
+            rater: the person at the page, until the page names another.
+            read_only: refuse marks and lessons.
+            versions: the versions of the policy that lessons made.
+        """
+        self.sources, self.store, self.rater, self.read_only = list(sources), store, rater, read_only
+        self.marks, self.versions = MarkStore(store), versions
+        self.indices = [RunIndex(one, store / "index" / f"{_name_of(one)}.sqlite") for one in sources]
+        self._ended = threading.Event()
+        self._evaluations = Evaluations()
+
+    def follow(self) -> None:
+        """Index the sources, and go on while they grow; returns after `end`."""
+        while not self._ended.is_set():
+            whole = True
+            for index in self.indices:
+                try:
+                    whole &= index.update(seconds=SLICE_S)
+                except (DataError, OSError) as error:
+                    if index.problem != str(error):
+                        note(f"{index.source.path}: {error}", warning=True)
+                    index.problem = str(error)
+            self._ended.wait(FOLLOW_S if whole else 0.0)
+
+    def end(self) -> None:
+        """Let `follow` return."""
+        self._ended.set()
+
+    def overview(self) -> dict[str, Any]:
+        """Return what the page asks for first and again every second or two."""
+        runs = [
+            {"name": one.source.name, "is_run": one.source.is_run, "path": str(one.source.path), **one.state()}
+            for one in self.indices
+        ]
+        return {
+            "runs": runs,
+            "rater": self.rater,
+            "raters": self.marks.raters(),
+            "read_only": self.read_only,
+            "teaching": self.versions.state(),
+        }
+
+    def find(
+        self, run: int, wanted: Filter, *, marked: str, rater: str, start: int, count: int, near: int = -1
+    ) -> dict[str, Any]:
+        """Return one page of the responses that meet the conditions.
+
+        Args:
+            run: number of the source.
+            wanted: conditions and order.
+            marked: "mine" or "done" for the responses that the rater marked or finished, "open" for those that the
+                rater has neither finished nor skipped; "" for all.
+            rater: the person.
+            start: first place in the order.
+            count: places, at most `PAGE_ROWS`.
+            near: number of a response whose place in the order is wanted, too: "at", −1 if it is not there.
+        """
+        index, mine = self._index(run), self.marks.marked(rater)
+        if marked in ("mine", "done"):
+            items = [one.item for one in mine.values() if (one.state == "done" if marked == "done" else not one.empty)]
+            wanted = replace(wanted, items=tuple(sorted(items)))
+        elif marked == "open":
+            wanted = replace(wanted, without=tuple(sorted(one.item for one in mine.values() if one.state)))
+        found = index.find(wanted)
+        ids = found.ids
+        rows = index.rows(ids[start : start + min(count, PAGE_ROWS)])
+        for row in rows:
+            one = mine.get(row["item"])
+            row["marks"] = len(one.spans) if one else 0
+            row["state"] = one.state if one else ""
+            row["words"] = bool(one and one.critique.strip())
+        at = ids.index(near) if near in ids else -1
+        state = {"unread": found.unread, "generation": index.generation, "at": at}
+        return {"total": len(ids), "start": start, "rows": rows, **state}
+
+    def rollout(self, run: int, number: int) -> dict[str, Any]:
+        """Return the record of a response."""
+        return self._index(run).record(number)
+
+    def at_place(self, run: int, step: int | None, row: int) -> dict[str, Any]:
+        """Return the record at the place that a link names.
+
+        Raises:
+            DataError: if there is none.
+        """
+        index = self._index(run)
+        number = index.at_place(step, row)
+        if number is None:
+            raise DataError(f"{index.source.name} has no response {row} of step {step}")
+        return index.record(number)
+
+    def same_prompt(self, run: int, number: int) -> dict[str, Any]:
+        """Return the responses to the same prompt in every source, in the order of the steps."""
+        text = self._index(run).record(number)["prompt"]
+        groups = []
+        for other, index in enumerate(self.indices):
+            prompt = index.prompt_number(text)
+            ids = [] if prompt is None else index.find(Filter(prompt=prompt, order="oldest")).ids
+            groups.append({"run": other, "total": len(ids), "rows": index.rows(ids[:PAGE_ROWS], preview=2000)})
+        return {"prompt": text, "groups": groups}
+
+    def curves(self, run: int) -> dict[str, Any]:
+        """Return the means of each step, and the run's evaluations on held-out prompts."""
+        index = self._index(run)
+        return {"steps": index.curves(), "evaluations": self._evaluations.read(index.source.path)}
+
+    def save(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Save operations on marks.
+
+        Raises:
+            DataError: if one is none.
+        """
+        return {"at": self.marks.append(rater, tab, events)}
+
+    def item(self, rater: str, item: str) -> dict[str, Any]:
+        """Return a rater's marks on a response, all operations that led to them, and others' marks once it is done.
+
+        A rater sees nothing of other raters before the own marks are finished: ratings stay blind.
+        """
+        events = self.marks.events(rater, item)
+        marked = Marked(item)
+        for event in events:
+            marked.take(event)
+        others = []
+        if marked.state == "done":
+            for other in self.marks.raters():
+                theirs = self.marks.marked(other).get(item) if other != rater else None
+                if theirs is not None and theirs.state == "done":
+                    others.append({"rater": other, **theirs.as_json()})
+        return {**marked.as_json(), "history": [one for one in events if one["op"] != "open"], "others": others}
+
+    def own_text(self, prompt: str, response: str) -> dict[str, Any]:
+        """Return the record of a text that a person typed."""
+        item = item_of(prompt, response)
+        return {"prompt": prompt, "response": response, "item": item, "place": None, "source": "", "own": True}
+
+    def marked(self, rater: str) -> dict[str, Any]:
+        """Return all responses that a rater marked, the last first."""
+        found = sorted(self.marks.marked(rater).values(), key=lambda one: -one.at)
+        return {
+            "items": [
+                {**one.as_json(), "prompt": one.opened["prompt"], "response": one.opened["response"]}
+                | {"run": one.opened["run"], "place": one.opened["place"], "ids": one.opened["ids"]}
+                for one in found
+                if one.events and one.opened
+            ]
+        }
+
+    def agreement(self) -> dict[str, Any]:
+        """Return how far the raters agree on responses that two of them finished."""
+        raters = self.marks.raters()
+        return {"pairs": agreement({rater: finished(self.marks.events(rater)) for rater in raters})}
+
+    def annotations(self, rater: str) -> list[Annotation]:
+        """Return the marks of a rater as annotations; skipped responses are left out."""
+        found = self.marks.marked(rater).values()
+        return [one.annotation() for one in found if one.state == "done" or not (one.empty or one.state)]
+
+    def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
+        """Return marked responses with their token ids, for a lesson.
+
+        Raises:
+            DataError: if none has a span.
+        """
+        found = [
+            one
+            for one in self.marks.marked(rater).values()
+            if one.spans and one.state != "skipped" and (items is None or one.item in items)
+        ]
+        if not found:
+            raise DataError("there is nothing to teach: mark a word of a response first")
+        return [
+            {
+                "item": one.item,
+                "prompt": one.opened["prompt"],
+                "response": one.opened["response"],
+                "ids": one.opened["ids"],
+                "spans": list(one.spans.values()),
+            }
+            for one in found
+        ]
+
+    def _index(self, run: int) -> RunIndex:
+        if not 0 <= run < len(self.indices):
+            raise DataError(f"there is no source number {run}; the session has {len(self.indices)}")
+        return self.indices[run]
+
+
+def _name_of(source: Source) -> str:
+    """Return a file name for the index of a source."""
+    return f"{source.path.name[:40]}-{sha256(str(source.path).encode()).hexdigest()[:12]}"
+
+
+def filter_from(query: Mapping[str, str]) -> Filter:
+    """Return the conditions that the page asks for.
+
+    Raises:
+        DataError: if a bound is no number.
+    """
+    return Filter(
+        step_from=_number(query, "step_from", int),
+        step_to=_number(query, "step_to", int),
+        reward_from=_number(query, "reward_from", float),
+        reward_to=_number(query, "reward_to", float),
+        label=query.get("label", ""),
+        status=query.get("status", ""),
+        text=query.get("text", "").strip(),
+        regex=query.get("regex", ""),
+        prompt=_number(query, "prompt", int),
+        order=query.get("order") or "newest",
+    )
+
+
+def _number(query: Mapping[str, str], key: str, kind: Any) -> Any:
+    text = query.get(key, "").strip()
+    if not text:
+        return None
+    try:
+        number = kind(text)
+        json.dumps(number, allow_nan=False)
+    except ValueError as error:
+        raise DataError(f"{key} is a number, got {text!r}") from error
+    return number

@@ -1,0 +1,444 @@
+// The pane of one response: prompt, text, the critic's words, the person's marks, and where it comes from.
+
+import { line, shown, visible } from "./tokens.js";
+import { get } from "./api.js";
+import { Marks, newId } from "./marks.js";
+import { NAMES, ResponseView } from "./response.js";
+
+const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
+
+/** A button; `key` is shown beside its name, `about` is for screen readers, behind the name. */
+export const button = (text, act, { key = "", name = "", about = "" } = {}) => {
+  const element = line("button", text, name);
+  element.type = "button";
+  if (about) element.append(line("span", about, "sr"));
+  if (key) {
+    const sign = line("kbd", key);
+    sign.setAttribute("aria-hidden", "true");
+    element.append(sign);
+    element.setAttribute("aria-keyshortcuts", key === "⌫" ? "Backspace" : key);
+  }
+  element.addEventListener("click", act);
+  return element;
+};
+
+export class Detail {
+  constructor(root, tip, context) {
+    this.root = root;
+    this.tip = tip;
+    this.context = context; // { rater(), readOnly(), outbox, onMarks(record, marks), next(), ask(record), run(), teach() }
+    this.record = null;
+    this.empty();
+  }
+
+  empty() {
+    const text = line("div", "", "nothing");
+    text.append(
+      line("h2", "Read, mark, teach"),
+      line("p", "Choose a response. Select words that are good or poor and say why; then let the model learn from it."),
+    );
+    this.root.replaceChildren(text);
+  }
+
+  async open(record) {
+    const saved = await get(`marks/${record.item}`, { rater: this.context.rater() });
+    this.record = record;
+    this.marks = new Marks(record, saved, this.context.rater(), this.context.outbox, () => this.changed());
+    this.build();
+    this.showMarks();
+  }
+
+  changed() {
+    this.view.draw();
+    this.showMarks();
+    this.context.onMarks(this.record, this.marks);
+  }
+
+  build() {
+    const { record } = this;
+    const head = line("header", "", "detail-head");
+    const where = record.place
+      ? `${record.source} · ${record.place[0] === null ? "" : `step ${record.place[0]} · `}response ${record.place[1] + 1}`
+      : record.own ? "Your own text" : record.source || "An answer";
+    head.append(button("‹ All responses", () => this.context.back(), { name: "back" }), line("p", where, "where as-is"));
+    const moves = line("div", "", "moves");
+    moves.append(
+      button("Previous", () => this.context.move(-1), { key: "k" }),
+      button("Next", () => this.context.move(1), { key: "j" }),
+      button("Same prompt", () => this.samePrompt(), { key: "o" }),
+    );
+    if (record.id) {
+      const share = line("a", "Share");
+      share.href = `/api/export/response.html?run=${this.context.run()}&number=${record.id}&rater=${encodeURIComponent(this.context.rater())}`;
+      share.title = "Download this response with its numbers and your marks as one page";
+      share.className = "share";
+      moves.append(share);
+    }
+    head.append(moves);
+
+    const prompt = line("details", "", "prompt");
+    prompt.open = record.prompt.length < 600;
+    const summary = line("summary");
+    summary.append(line("span", record.prompt || "(no prompt)"));
+    prompt.append(summary);
+
+    const card = line("article", "", "card");
+    const text = line("div", "", "text mark-text");
+    text.id = "response";
+    text.dir = "auto";
+    text.tabIndex = 0;
+    text.setAttribute("role", "group");
+    text.setAttribute("aria-label", "Response. Arrow keys move between words, with Shift they select; N marks as poor, P as good.");
+    this.text = text;
+    this.view = new ResponseView(text, this.tip, record, this.marks, {
+      onSelect: (start, end) => this.selected(start, end),
+      onCommand: label => this.mark(label),
+      readOnly: this.context.readOnly(),
+    });
+    this.tools = line("div", "", "tools");
+    this.announce = line("p", "", "sr");
+    this.announce.setAttribute("aria-live", "polite");
+    card.append(this.legend(), text, this.tools, this.announce, this.facts());
+    this.panel = line("section", "", "marks");
+    this.panel.setAttribute("aria-label", "Marks");
+    this.beside = line("section", "", "beside");
+    const columns = line("div", "", "columns");
+    columns.append(card, this.panel);
+    this.root.replaceChildren(head, prompt, columns, this.beside);
+    this.selected(null, null);
+  }
+
+  legend() {
+    const { columns } = this.view;
+    const legend = line("div", "", "by");
+    legend.setAttribute("role", "group");
+    legend.setAttribute("aria-label", "Colour tokens by");
+    if (!columns.length) {
+      legend.append(line("span", "No numbers per token were recorded for this response."));
+      return legend;
+    }
+    legend.append(line("span", "Colour by"));
+    const buttons = ["", ...columns].map(name => {
+      const one = button(name ? NAMES[name] : "nothing", () => {
+        this.view.colour(name);
+        for (const other of buttons) other.setAttribute("aria-pressed", String(other === one));
+      });
+      one.setAttribute("aria-pressed", String(name === this.view.colourBy));
+      return one;
+    });
+    legend.append(...buttons);
+    const missing = ALL.filter(name => !columns.includes(name)).map(name => NAMES[name]);
+    if (missing.length) legend.append(line("small", `not recorded: ${missing.join(", ")}`));
+    return legend;
+  }
+
+  facts() {
+    const { record } = this;
+    const facts = line("p", "", "facts");
+    const add = words => facts.append(line("span", words));
+    if (record.offsets) add(`${record.offsets.length} tokens`);
+    for (const name of ["reward", "kl"]) {
+      if (record[name]) add(`Σ ${NAMES[name]} ${shown(record[name].reduce((a, b) => a + b, 0))}`);
+    }
+    if (record.reward_of_response !== undefined) add(`reward ${shown(record.reward_of_response)}`);
+    for (const [name, value] of Object.entries(record.rewards || {})) add(`${name} ${shown(value)}`);
+    if (record.advantage_of_response !== undefined) add(`advantage ${shown(record.advantage_of_response)}`);
+    if (record.truncated) add("cut by the length limit");
+    return facts;
+  }
+
+  /** The selection changed: show what can be done with it. */
+  selected(start, end) {
+    const tools = [];
+    if (this.context.readOnly()) {
+      tools.push(line("span", "Started with --read-only: marks are not saved.", "how"));
+    } else if (start === null) {
+      tools.push(line("span", "Select words by mouse, touch or arrow keys. Click: word. Double click: sentence. Shift: characters.", "how"));
+    } else {
+      const quote = this.view.chars.slice(start, end).join("");
+      this.announce.textContent = visible(`selected: ${quote}`);
+      tools.push(
+        button("Poor", () => this.mark("negative"), { key: "n", name: "poor-button" }),
+        button("Good", () => this.mark("positive"), { key: "p", name: "good-button" }),
+      );
+      const at = this.at(start, end);
+      if (at.length) {
+        tools.push(button("Remove mark", () => this.remove(), { key: "⌫" }));
+        const one = at[0];
+        if (one.start !== start || one.end !== end) {
+          tools.push(button("Move mark here", () => this.marks.act({ op: "span", ...one, start, end }), { key: "m" }));
+        }
+      }
+      tools.push(line("q", quote.length > 80 ? `${quote.slice(0, 78)}…` : quote));
+    }
+    this.tools.replaceChildren(...tools);
+  }
+
+  /** The marks that touch a range. */
+  at(start, end) {
+    return this.marks.list().filter(one => one.start < end && start < one.end);
+  }
+
+  mark(label) {
+    const { selection } = this.view;
+    if (!selection || this.context.readOnly()) return;
+    const id = this.marks.add(selection.start, selection.end, label);
+    this.announce.textContent = `marked as ${label === "positive" ? "good" : "poor"}`;
+    this.lastMark = id;
+    this.view.select(null, null);
+    this.text.focus();
+  }
+
+  remove() {
+    const { selection } = this.view;
+    const found = selection ? this.at(selection.start, selection.end) : [];
+    if (found.length) this.marks.act(...found.map(({ id }) => ({ op: "unspan", id })));
+    this.selected(selection && selection.start, selection && selection.end);
+  }
+
+  showMarks() {
+    const { marks, view } = this;
+    const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.field : "";
+    if (focused && this.panel.contains(document.activeElement) && this.fields && this.fields.has(focused)) {
+      if (this.shownSpans === this.spanIds()) return; // a person types: the field stays
+    }
+    const parts = [];
+    parts.push(line("h3", "Your marks"));
+    this.fields = new Map();
+    const list = line("ol", "", "spans");
+    for (const one of marks.list()) list.append(this.spanItem(one));
+    parts.push(marks.spans.size ? list : line("p", "None yet.", "how"));
+    parts.push(this.critiqueField());
+    parts.push(this.doneRow());
+    parts.push(...this.criticPart(), ...this.othersPart());
+    this.shownSpans = this.spanIds();
+    this.panel.replaceChildren(...parts);
+    if (focused && this.fields.has(focused)) this.fields.get(focused).focus();
+    void view;
+  }
+
+  spanIds() {
+    return JSON.stringify([...this.marks.spans.values()].map(one => [one.id, one.label, one.start, one.end])) + this.marks.state;
+  }
+
+  spanItem(one) {
+    const item = line("li", "", one.label === "positive" ? "is-good" : "is-poor");
+    const quote = this.view.chars.slice(one.start, one.end).join("");
+    const head = line("p");
+    head.append(line("strong", one.label === "positive" ? "+ good " : "− poor "), line("q", quote));
+    const note = document.createElement("input");
+    note.value = one.note;
+    note.placeholder = "Why?";
+    note.setAttribute("aria-label", `Why is ${quote} ${one.label === "positive" ? "good" : "poor"}?`);
+    note.dataset.field = `note-${one.id}`;
+    note.disabled = this.context.readOnly();
+    this.fields.set(note.dataset.field, note);
+    note.addEventListener("change", () => {
+      const now = this.marks.spans.get(one.id);
+      if (now && now.note !== note.value) this.marks.act({ op: "span", ...now, note: note.value });
+    });
+    note.addEventListener("keydown", event => {
+      if (event.key === "Enter" || event.key === "Escape") {
+        event.preventDefault();
+        event.stopPropagation();
+        note.blur();
+        this.text.focus();
+      }
+    });
+    const row = line("div", "", "row");
+    row.append(note);
+    if (!this.context.readOnly()) {
+      row.append(
+        button(one.label === "positive" ? "→ poor" : "→ good", () => this.marks.act({ op: "span", ...one,
+          label: one.label === "positive" ? "negative" : "positive" }), { name: "quiet" }),
+        button("×", () => this.marks.act({ op: "unspan", id: one.id }), { name: "quiet", about: `remove the mark on ${quote}` }),
+      );
+    }
+    item.append(head, row);
+    return item;
+  }
+
+  critiqueField() {
+    const label = line("label", "About the whole response ", "whole");
+    label.append(line("kbd", "c"));
+    const area = document.createElement("textarea");
+    area.rows = 2;
+    area.value = this.marks.critique;
+    area.dataset.field = "critique";
+    area.disabled = this.context.readOnly();
+    this.fields.set("critique", area);
+    area.addEventListener("change", () => {
+      if (area.value !== this.marks.critique) this.marks.act({ op: "critique", text: area.value });
+    });
+    area.addEventListener("keydown", event => {
+      if (event.key === "Escape" || (event.key === "Enter" && (event.ctrlKey || event.metaKey))) {
+        event.preventDefault();
+        event.stopPropagation();
+        area.blur();
+        this.text.focus();
+      }
+    });
+    label.append(area);
+    return label;
+  }
+
+  doneRow() {
+    const row = line("div", "", "row done-row");
+    if (this.context.readOnly()) return row;
+    const { marks } = this;
+    row.append(
+      button(marks.state === "done" ? "Done ✓" : "Done, next", () => this.finish("done"), { key: "d", name: "main-button" }),
+      button("Skip", () => this.finish("skipped"), { key: "s" }),
+      button("Undo", () => marks.undo(), { key: "u" }),
+      button("Redo", () => marks.redo(), { key: "r" }),
+    );
+    return row;
+  }
+
+  finish(value) {
+    if (this.context.readOnly()) return;
+    if (this.marks.state !== value) this.marks.act({ op: "state", value });
+    this.context.move(1);
+  }
+
+  criticPart() {
+    const { critique } = this.record;
+    if (!critique) return [];
+    const parts = [line("h3", "The critic")];
+    if (critique.status && critique.status !== "ok") parts.push(line("p", critique.status, "status"));
+    const quote = line("blockquote");
+    for (const words of (critique.feedback || "").split("\n")) quote.append(line("p", words));
+    parts.push(quote);
+    const list = line("ol", "", "spans suggestions");
+    let keyed = false;
+    for (const one of this.view.suggestions()) {
+      const verdict = this.marks.suggestions[one.id] || "";
+      const item = line("li", "", one.label === "positive" ? "is-good" : "is-poor");
+      const words = this.view.chars.slice(one.start, one.end).join("");
+      const head = line("p");
+      head.append(line("strong", one.label === "positive" ? "+ good " : "− poor "), line("q", words));
+      item.append(head);
+      if (verdict) head.append(line("small", ` ${verdict}`));
+      else if (!this.context.readOnly()) {
+        const row = line("span", "", "verdicts");
+        const [accept, reject] = keyed ? ["", ""] : ["a", "x"];
+        keyed = true;
+        row.append(
+          button("Accept", () => this.accept([one]), { key: accept, name: "quiet", about: words }),
+          button("Mend", () => this.mend(one), { name: "quiet", about: words }),
+          button("Reject", () => this.marks.act({ op: "suggestion", id: one.id, value: "rejected" }),
+            { key: reject, name: "quiet", about: words }),
+        );
+        item.append(row);
+      }
+      list.append(item);
+    }
+    if (list.children.length) parts.push(list);
+    const open = this.view.openSuggestions();
+    if (open.length > 1 && !this.context.readOnly()) {
+      parts.push(button(`Accept all ${open.length}`, () => this.accept(open), { key: "A", name: "quiet" }));
+    }
+    const missing = critique.unmatched || [];
+    if (missing.length) {
+      const gone = line("ul", "", "missing");
+      for (const words of missing) gone.append(line("li", words));
+      parts.push(line("h4", "Quotes that are not in the response"), gone);
+    }
+    return parts;
+  }
+
+  /** Take over a suggestion with another range: the selection if there is one, else its own to be changed. */
+  mend(one) {
+    const { selection } = this.view;
+    if (selection) {
+      this.marks.add(selection.start, selection.end, one.label, one.id);
+      this.view.select(null, null);
+      return;
+    }
+    this.view.select(one.start, one.end);
+    this.text.focus();
+    this.announce.textContent = "Select the right words, then choose Mend again";
+  }
+
+  /** Take over suggestions as marks, in one act. */
+  accept(suggestions) {
+    if (!suggestions.length || this.context.readOnly()) return;
+    this.marks.act(...suggestions.flatMap(({ id, start, end, label }) => [
+      { op: "span", id: newId(), start, end, label, note: "", from: id },
+      { op: "suggestion", id, value: "accepted" },
+    ]));
+  }
+
+  judgeNext(accept) {
+    const [one] = this.view.openSuggestions();
+    if (!one || this.context.readOnly()) return;
+    if (accept) this.accept([one]);
+    else this.marks.act({ op: "suggestion", id: one.id, value: "rejected" });
+  }
+
+  othersPart() {
+    if (!this.marks.others.length) return [];
+    const parts = [line("h3", "Other raters")];
+    for (const other of this.marks.others) {
+      const text = other.spans.map(({ start, end, label }) =>
+        `${label === "positive" ? "+" : "−"} “${this.view.chars.slice(start, end).join("")}”`).join("  ");
+      const item = line("p", "", "other");
+      item.append(line("strong", `${other.rater}: `), line("span", text || "no spans"), line("em", ` ${other.critique}`));
+      parts.push(item);
+    }
+    return parts;
+  }
+
+  async samePrompt() {
+    if (!this.record.id) return;
+    const found = await get(`runs/${this.context.run()}/prompt/${this.record.id}`);
+    const parts = [line("h3", "The same prompt")];
+    for (const { run, total, rows } of found.groups) {
+      if (!rows.length) continue;
+      const group = line("div", "", "group-column");
+      group.append(line("h4", `${this.context.runName(run)}: ${total} response${total === 1 ? "" : "s"}`));
+      for (const row of rows) {
+        const one = button("", () => this.context.openRow(run, row), { name: "same" });
+        const head = `${row.step === null ? "" : `step ${row.step} · `}reward ${shown(row.reward)}`;
+        one.append(line("small", head), line("span", row.response));
+        group.append(one);
+      }
+      parts.push(group);
+    }
+    this.beside.replaceChildren(...parts);
+    this.beside.scrollIntoView({ block: "start" });
+  }
+
+  /** Keys that work anywhere but in fields. Returns true if the key was one. */
+  command(event) {
+    if (!this.record) return false;
+    const startMark = label => {
+      if (this.view.selection) this.mark(label);
+      else if (!this.context.readOnly()) this.view.startHints(label);
+    };
+    const acts = {
+      n: () => startMark("negative"), "-": () => startMark("negative"),
+      p: () => startMark("positive"), "+": () => startMark("positive"),
+      Backspace: () => this.remove(), Delete: () => this.remove(),
+      u: () => this.marks.undo(), r: () => this.marks.redo(),
+      a: () => this.judgeNext(true), A: () => this.accept(this.view.openSuggestions()), x: () => this.judgeNext(false),
+      d: () => this.finish("done"), s: () => this.finish("skipped"),
+      c: () => this.fields.get("critique").focus(),
+      e: () => this.noteOfLast(),
+      m: () => { const first = [...this.tools.querySelectorAll("button")].find(one => one.textContent.startsWith("Move")); if (first) first.click(); },
+      o: () => this.samePrompt(),
+    };
+    const act = acts[event.key];
+    if (!act) return false;
+    act();
+    return true;
+  }
+
+  noteOfLast() {
+    const { selection } = this.view;
+    const found = selection ? this.at(selection.start, selection.end)[0] : null;
+    const id = found ? found.id : this.lastMark && this.marks.spans.has(this.lastMark) ? this.lastMark : [...this.marks.spans.keys()].pop();
+    const field = id && this.fields.get(`note-${id}`);
+    if (field) field.focus();
+  }
+}

@@ -1,0 +1,135 @@
+// A list of any length: only the rows in the window exist, and pages of rows are fetched when they come near.
+
+const ROW = 76; // pixels, as in studio.css
+const PAGE = 100;
+const AROUND = 6;
+
+export class VirtualList {
+  /** `fetchPage(start, count)` answers {total, rows}; `fill(element, row)` shows a row; `choose(row, index)` opens it. */
+  constructor(root, { fetchPage, fill, choose }) {
+    this.root = root;
+    this.fetchPage = fetchPage;
+    this.fill = fill;
+    this.choose = choose;
+    this.space = root.appendChild(document.createElement("div"));
+    this.space.className = "space";
+    this.elements = new Map();
+    this.reset();
+    root.addEventListener("scroll", () => this.draw(), { passive: true });
+    new ResizeObserver(() => this.draw()).observe(root);
+    root.addEventListener("click", event => {
+      const row = event.target.closest(".item");
+      if (row) this.open(Number(row.dataset.index));
+    });
+    root.addEventListener("keydown", event => {
+      const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8, Home: -Infinity, End: Infinity }[event.key];
+      if (step === undefined || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      this.move(step);
+    });
+  }
+
+  reset() {
+    this.pages = new Map();
+    this.asked = new Set();
+    this.total = 0;
+    this.at = -1;
+    this.turn = (this.turn || 0) + 1;
+    for (const element of this.elements.values()) element.remove();
+    this.elements.clear();
+  }
+
+  /** Forget the rows; keep the place and show them anew. */
+  async refresh({ keep = false, place = () => this.at } = {}) {
+    if (keep) {
+      this.pages.clear();
+      this.asked.clear();
+      this.turn += 1;
+    } else {
+      this.reset();
+      this.root.scrollTop = 0;
+    }
+    if (!keep) this.at = -1;
+    await this.need(Math.floor(this.root.scrollTop / ROW / PAGE));
+    const at = keep ? place() : -1; // rows that came before the open one push it down, and the view follows
+    if (keep && this.at >= 0 && at >= 0 && at !== this.at) this.root.scrollTop += (at - this.at) * ROW;
+    this.at = at;
+    this.draw();
+  }
+
+  async need(page) {
+    if (this.pages.has(page) || this.asked.has(page)) return;
+    this.asked.add(page);
+    const { turn } = this;
+    const found = await this.fetchPage(page * PAGE, PAGE);
+    if (turn !== this.turn || !found) return;
+    this.total = found.total;
+    this.pages.set(page, found.rows);
+    this.asked.delete(page);
+    this.space.style.setProperty("--height", `${this.total * ROW}px`);
+    this.draw();
+  }
+
+  row(index) {
+    const page = this.pages.get(Math.floor(index / PAGE));
+    return page ? page[index % PAGE] : undefined;
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.root.scrollTop / ROW) - AROUND);
+    const last = Math.min(this.total, Math.ceil((this.root.scrollTop + this.root.clientHeight) / ROW) + AROUND);
+    for (const [index, element] of this.elements) {
+      if (index < first || index >= last) {
+        element.remove();
+        this.elements.delete(index);
+      }
+    }
+    for (let index = first; index < last; index += 1) {
+      let element = this.elements.get(index);
+      if (!element) {
+        element = this.space.appendChild(document.createElement("div"));
+        element.className = "item";
+        element.id = `item-${index}`;
+        element.setAttribute("role", "option");
+        element.setAttribute("aria-posinset", String(index + 1));
+        element.dataset.index = String(index);
+        element.style.setProperty("--top", `${index * ROW}px`);
+        this.elements.set(index, element);
+      }
+      element.setAttribute("aria-setsize", String(this.total));
+      element.setAttribute("aria-selected", String(index === this.at));
+      const row = this.row(index);
+      if (row && element.shown !== row) {
+        this.fill(element, row);
+        element.shown = row;
+      }
+      if (!row) this.need(Math.floor(index / PAGE));
+    }
+    this.root.setAttribute("aria-activedescendant", this.at >= 0 ? `item-${this.at}` : "");
+  }
+
+  async move(step) {
+    if (!this.total) return;
+    await this.open(Math.max(0, Math.min(this.total - 1, (this.at < 0 && step > 0 ? -1 : this.at) + step)));
+  }
+
+  async open(index) {
+    this.at = index;
+    const top = index * ROW;
+    if (top < this.root.scrollTop) this.root.scrollTop = top;
+    const bottom = top + ROW - this.root.clientHeight;
+    if (bottom > this.root.scrollTop) this.root.scrollTop = bottom;
+    await this.need(Math.floor(index / PAGE));
+    this.draw();
+    const row = this.row(index);
+    if (row) this.choose(row, index);
+  }
+
+  /** Show a changed row. */
+  touch(test, change) {
+    for (const rows of this.pages.values()) {
+      for (let n = 0; n < rows.length; n += 1) if (test(rows[n])) rows[n] = { ...rows[n], ...change };
+    }
+    this.draw();
+  }
+}

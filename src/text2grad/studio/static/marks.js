@@ -1,0 +1,166 @@
+// Marks of one person on one response: operations with inverses, undo and redo without limit, and their saving.
+
+import { post } from "./api.js";
+
+const PENDING = "text2grad-pending-";
+const RETRY_MS = 2000;
+
+/** A name for a span that no other tab can choose. */
+export const newId = () => crypto.randomUUID().replaceAll("-", "").slice(0, 16);
+
+/** Operations on their way to the server; they wait in the browser's storage until they are saved. */
+export class Outbox {
+  constructor(onState) {
+    this.onState = onState;
+    this.tab = null;
+    this.opened = new Set();
+    this.queue = [];
+    this.sending = false;
+    this.key = PENDING + crypto.randomUUID();
+    navigator.locks.request(this.key, () => new Promise(() => {})); // held as long as this page lives
+    this.adopt();
+  }
+
+  /** Take over what pages left behind that were closed, or crashed, before the server had it. */
+  async adopt() {
+    for (const key of Object.keys(localStorage).filter(one => one.startsWith(PENDING) && one !== this.key)) {
+      await navigator.locks.request(key, { ifAvailable: true }, lock => {
+        if (!lock) return; // its page lives
+        this.queue.unshift(...JSON.parse(localStorage.getItem(key) || "[]"));
+        localStorage.removeItem(key);
+      });
+    }
+    if (this.queue.length) {
+      this.keep();
+      this.flush();
+    }
+  }
+
+  add(rater, events) {
+    this.queue.push({ rater, events });
+    this.keep();
+    return this.flush();
+  }
+
+  keep() {
+    if (this.queue.length) localStorage.setItem(this.key, JSON.stringify(this.queue));
+    else localStorage.removeItem(this.key);
+    this.onState(this.queue.length, "");
+  }
+
+  async flush() {
+    if (this.sending) return;
+    this.sending = true;
+    while (this.queue.length) {
+      const { rater, events } = this.queue[0];
+      try {
+        if (!this.tab) this.tab = (await post("tab")).tab;
+        await post("marks", { rater, tab: this.tab, events });
+      } catch (error) {
+        this.onState(this.queue.length, error.message);
+        if (!(error instanceof TypeError)) { // the server refused: the operation would be refused for ever
+          this.queue.shift();
+          this.keep();
+          this.onState(this.queue.length, error.message);
+          continue;
+        }
+        setTimeout(() => { this.sending = false; this.flush(); }, RETRY_MS);
+        return;
+      }
+      this.queue.shift();
+      this.keep();
+    }
+    this.sending = false;
+  }
+}
+
+/** The marks of one response. */
+export class Marks {
+  constructor(record, saved, rater, outbox, onChange) {
+    this.record = record;
+    this.rater = rater;
+    this.outbox = outbox;
+    this.onChange = onChange;
+    this.spans = new Map();
+    this.critique = "";
+    this.state = "";
+    this.suggestions = {};
+    this.undone = [];
+    this.done = [];
+    for (const event of saved.history) this.done.push([this.take(event)]);
+    this.others = saved.others;
+  }
+
+  /** Apply an operation and return its inverse. */
+  take(event) {
+    if (event.op === "span") {
+      const before = this.spans.get(event.id);
+      const { id, start, end, label, note, from } = event;
+      this.spans.set(id, { id, start, end, label, note: note || "", from: from || "" });
+      return before ? { ...before, op: "span" } : { op: "unspan", id };
+    }
+    if (event.op === "unspan") {
+      const before = this.spans.get(event.id);
+      this.spans.delete(event.id);
+      return before ? { ...before, op: "span" } : { op: "unspan", id: event.id };
+    }
+    if (event.op === "critique") {
+      const before = this.critique;
+      this.critique = event.text;
+      return { op: "critique", text: before };
+    }
+    if (event.op === "state") {
+      const before = this.state;
+      this.state = event.value;
+      return { op: "state", value: before };
+    }
+    const before = this.suggestions[event.id] || "";
+    this.suggestions[event.id] = event.value;
+    return { op: "suggestion", id: event.id, value: before };
+  }
+
+  /** Apply operations as one act of the person, and save them. */
+  act(...events) {
+    this.done.push(this.make(events));
+    this.undone = [];
+    this.onChange();
+  }
+
+  make(events) {
+    const inverse = events.map(event => this.take(event)).reverse();
+    const { item, prompt, response, ids = null, source = "", place = null } = this.record;
+    const known = this.outbox.opened.has(item + this.rater); // each tab's file holds the text itself
+    const first = known ? [] : [{ op: "open", prompt, response, ids, run: source, place }];
+    this.outbox.opened.add(item + this.rater);
+    this.outbox.add(this.rater, [...first, ...events.map(event => ({ ...event, item }))]);
+    return inverse;
+  }
+
+  undo() {
+    const inverse = this.done.pop();
+    if (!inverse) return false;
+    this.undone.push(this.make(inverse));
+    this.onChange();
+    return true;
+  }
+
+  redo() {
+    const inverse = this.undone.pop();
+    if (!inverse) return false;
+    this.done.push(this.make(inverse));
+    this.onChange();
+    return true;
+  }
+
+  add(start, end, label, from = "", note = "") {
+    const id = newId();
+    const accepted = from ? [{ op: "suggestion", id: from, value: "accepted" }] : [];
+    this.act({ op: "span", id, start, end, label, note, from }, ...accepted);
+    return id;
+  }
+
+  /** The spans in the order of the text. */
+  list() {
+    return [...this.spans.values()].sort((a, b) => a.start - b.start || a.end - b.end);
+  }
+}

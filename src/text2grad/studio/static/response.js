@@ -1,0 +1,350 @@
+// One response: its tokens with their colours and numbers, its marks, and the selection of words.
+//
+// Places are counted in characters (code points), as Python counts them. The text is cut into segments at every place
+// where a token, a word or a mark begins or ends; a segment is one element, and its text is never markup.
+
+import { colourOf, fillTip, placeTip, strongest, visible, wide } from "./tokens.js";
+
+export const NAMES = {
+  delta: "δ", reward: "reward", kl: "KL", value: "value", advantage: "advantage", change: "Δ log p", logp: "log p",
+};
+const DOUBLE_MS = 400;
+const HINTS = "asdfghjklqwertyuiopzxcvbnm";
+
+const segmenter = kind => new Intl.Segmenter(undefined, { granularity: kind });
+
+/** Ranges of code points, [start, end), of the units of a text: words with letters or digits, single other signs. */
+const unitsOf = (text, kind) => {
+  const ranges = [];
+  let at = 0;
+  for (const { segment, isWordLike } of segmenter(kind).segment(text)) {
+    const size = Array.from(segment).length;
+    const blank = !segment.trim();
+    if (!blank) ranges.push({ start: at, end: at + size, word: kind !== "word" || Boolean(isWordLike) });
+    at += size;
+  }
+  if (kind === "sentence") { // without the white space after it
+    const chars = Array.from(text);
+    for (const range of ranges) while (range.end > range.start && !chars[range.end - 1].trim()) range.end -= 1;
+  }
+  return ranges;
+};
+
+const nearest = (ranges, place) => {
+  let low = 0;
+  let high = ranges.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ranges[middle].end <= place) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+};
+
+export class ResponseView {
+  /** `onSelect(start, end)` is called when a selection is made or dropped (null). */
+  constructor(root, tip, record, marks, { onSelect, onCommand, readOnly }) {
+    this.root = root;
+    this.tip = tip;
+    this.record = record;
+    this.marks = marks;
+    this.onSelect = onSelect;
+    this.onCommand = onCommand;
+    this.readOnly = readOnly;
+    this.chars = Array.from(record.response);
+    this.words = unitsOf(record.response, "word");
+    this.sentences = unitsOf(record.response, "sentence");
+    this.offsets = record.offsets || [];
+    this.columns = Object.keys(NAMES).filter(name => Array.isArray(record[name]));
+    this.colourBy = this.columns[0] || "";
+    this.selection = null; // {start, end}
+    this.cursor = -1; // a word
+    this.anchor = -1;
+    this.hints = null;
+    this.heldToken = -1;
+    this.showsCritic = true;
+    this.listen();
+    this.draw();
+  }
+
+  colour(name) {
+    this.colourBy = name;
+    this.draw();
+  }
+
+  /** The critic's spans that nobody has judged yet, with ids. */
+  suggestions() {
+    const spans = (this.record.critique && this.record.critique.spans) || [];
+    return spans
+      .map(({ start, end, label }) => ({ start, end, label, id: `critic-${start}-${end}-${label}` }))
+      .filter(one => one.end > one.start);
+  }
+
+  openSuggestions() {
+    return this.suggestions().filter(one => !this.marks.suggestions[one.id]);
+  }
+
+  draw() {
+    const cuts = new Set([0, this.chars.length]);
+    const add = ({ start, end }) => { cuts.add(start); cuts.add(end); };
+    this.offsets.forEach(([start, end]) => { cuts.add(start); cuts.add(end); });
+    this.words.forEach(add);
+    const spans = this.marks.list();
+    spans.forEach(add);
+    const hinted = this.showsCritic ? this.openSuggestions() : [];
+    hinted.forEach(add);
+    if (this.selection) add(this.selection);
+    const places = [...cuts].filter(place => place <= this.chars.length).sort((a, b) => a - b);
+    const values = this.colourBy ? this.record[this.colourBy] : [];
+    const sign = this.colourBy === "kl" ? -1 : 1;
+    const top = this.colourBy === "delta" ? 1 : strongest(values);
+    const fragment = document.createDocumentFragment();
+    let token = 0;
+    let word = 0;
+    for (let n = 0; n + 1 < places.length; n += 1) {
+      const [start, end] = [places[n], places[n + 1]];
+      while (token < this.offsets.length && this.offsets[token][1] <= start) token += 1;
+      while (word < this.words.length && this.words[word].end <= start) word += 1;
+      const element = document.createElement("span");
+      element.className = "s";
+      const text = this.chars.slice(start, end).join("");
+      element.textContent = visible(text);
+      element.dataset.s = String(start);
+      element.dataset.e = String(end);
+      if (token < this.offsets.length && this.offsets[token][0] <= start) {
+        element.dataset.t = String(token);
+        const look = colourOf(sign * values[token], top, this.colourBy === "delta");
+        element.className += ` t${look ? ` ${look}` : ""}${text.trim() || !/[\r\n]/.test(text) ? "" : " newline"}`;
+        if (token === this.heldToken) element.className += " at";
+      }
+      const inside = one => one.start <= start && end <= one.end;
+      for (const one of spans.filter(inside)) {
+        element.className += one.label === "positive" ? " good" : " poor";
+        if (one.start === start) element.className += one.label === "positive" ? " good-begin" : " poor-begin";
+      }
+      for (const one of hinted.filter(inside)) element.className += ` hint-${one.label}`;
+      if (this.selection && inside(this.selection)) element.className += " chosen";
+      if (this.hints && word < this.words.length && this.words[word].start === start) {
+        const key = this.hints.labels[word];
+        if (key && key.startsWith(this.hints.typed)) {
+          const badge = document.createElement("kbd");
+          badge.textContent = key;
+          badge.className = "hint";
+          badge.setAttribute("aria-hidden", "true");
+          fragment.append(badge);
+        }
+      }
+      fragment.append(element);
+    }
+    this.root.replaceChildren(fragment);
+  }
+
+  /** Choose a range; null drops the selection. */
+  select(start, end) {
+    this.selection = start === null ? null : { start, end };
+    if (start === null) this.hideTip();
+    this.draw();
+    this.onSelect(start, end);
+  }
+
+  snapped(from, to, { characters = false, sentence = false } = {}) {
+    const [low, high] = from <= to ? [from, to] : [to, from];
+    if (characters || !this.words.length) return [low, Math.min(this.chars.length, high + 1)];
+    const units = sentence ? this.sentences : this.words;
+    const first = units[nearest(units, low)];
+    const last = units[nearest(units, high)];
+    return [Math.min(first.start, last.start), Math.max(first.end, last.end)];
+  }
+
+  /** The character under a point. */
+  characterAt(x, y) {
+    const direct = document.elementFromPoint(x, y);
+    const own = direct && direct.closest ? direct.closest(".s") : null;
+    const caret = document.caretPositionFromPoint
+      ? document.caretPositionFromPoint(x, y)
+      : document.caretRangeFromPoint && document.caretRangeFromPoint(x, y);
+    const node = caret && (caret.offsetNode || caret.startContainer);
+    const offset = caret ? caret.offset ?? caret.startOffset : 0;
+    const around = node && (node.nodeType === Node.TEXT_NODE ? node.parentElement : node);
+    let element = own && this.root.contains(own) ? own : null;
+    if (!element) element = around && around.closest && this.root.contains(around) ? around.closest(".s") : null;
+    if (!element) return null;
+    const [start, end] = [Number(element.dataset.s), Number(element.dataset.e)];
+    if (!around || around.closest(".s") !== element) return start;
+    let place = start;
+    let width = 0;
+    while (place < end - 1) {
+      width += visible(this.chars[place]).length;
+      if (width > offset) break;
+      if (width === offset) { // the caret stands between two characters: the point is on one of them
+        const range = document.createRange();
+        range.setStart(element.firstChild, offset);
+        range.setEnd(element.firstChild, Math.min(offset + 1, element.firstChild.length));
+        const box = range.getBoundingClientRect();
+        if (x >= box.left) place += 1;
+        break;
+      }
+      place += 1;
+    }
+    return place;
+  }
+
+  listen() {
+    const { root } = this;
+    let from = null;
+    let moved = false;
+    let last = { at: 0, place: -1 }; // of clicks; the browser's own count is lost when the text is drawn anew
+    root.addEventListener("pointerdown", event => {
+      if (event.button !== 0 || this.readOnly) return;
+      from = this.characterAt(event.clientX, event.clientY);
+      moved = false;
+    });
+    root.addEventListener("pointermove", event => {
+      if (from === null) return this.hover(event);
+      const to = this.characterAt(event.clientX, event.clientY);
+      if (to === null || (to === from && !moved && !event.shiftKey)) return undefined;
+      if (!moved) root.setPointerCapture(event.pointerId);
+      moved = true;
+      this.hideTip();
+      const [start, end] = this.snapped(from, to, { characters: event.shiftKey });
+      if (!this.selection || this.selection.start !== start || this.selection.end !== end) this.select(start, end);
+      return undefined;
+    });
+    root.addEventListener("pointerup", event => {
+      if (from === null) return;
+      const place = from;
+      from = null;
+      if (moved) return;
+      if (event.shiftKey && this.selection) {
+        const [start, end] = this.snapped(Math.min(place, this.selection.start), Math.max(place, this.selection.end - 1));
+        this.select(start, end);
+        return;
+      }
+      const again = event.timeStamp - last.at < DOUBLE_MS && nearest(this.words, place) === nearest(this.words, last.place);
+      last = { at: again ? 0 : event.timeStamp, place };
+      const [start, end] = this.snapped(place, place, { sentence: again });
+      this.cursor = this.anchor = nearest(this.words, start);
+      this.select(start, end);
+      this.holdToken(event.target);
+    });
+    root.addEventListener("pointercancel", () => { from = null; });
+    root.addEventListener("pointerleave", () => { if (from === null) this.hideTip(); });
+    root.addEventListener("keydown", event => this.key(event));
+    root.addEventListener("blur", () => { this.hints = null; this.hideTip(); this.draw(); });
+  }
+
+  hover(event) {
+    if (event.pointerType !== "mouse") return;
+    const element = event.target.closest ? event.target.closest(".t") : null;
+    if (element) this.showTip(Number(element.dataset.t), element);
+    else this.hideTip();
+  }
+
+  holdToken(target) {
+    const element = target.closest ? target.closest(".t") : null;
+    if (element) this.showTip(Number(element.dataset.t), this.root.querySelector(`[data-t="${element.dataset.t}"]`));
+  }
+
+  showTip(token, element) {
+    if (!this.columns.length || !element) return;
+    this.heldToken = token;
+    const [start, end] = this.offsets[token];
+    const text = visible(this.chars.slice(start, end).join(""));
+    const rows = this.columns.map(name => [NAMES[name], this.record[name][token]]);
+    fillTip(this.tip, text, `token ${token + 1} of ${this.offsets.length}`, rows);
+    if (wide.matches) placeTip(this.tip, element);
+  }
+
+  hideTip() {
+    this.tip.hidden = true;
+    this.heldToken = -1;
+  }
+
+  /** Move the cursor to a word, and extend the selection to it if asked. */
+  moveTo(word, extend) {
+    this.cursor = Math.max(0, Math.min(this.words.length - 1, word));
+    if (!extend || this.anchor < 0) this.anchor = this.cursor;
+    const [low, high] = [Math.min(this.anchor, this.cursor), Math.max(this.anchor, this.cursor)];
+    this.select(this.words[low].start, this.words[high].end);
+    const here = this.words[this.cursor];
+    const element = this.root.querySelector(`[data-s="${here.start}"]`);
+    if (element) {
+      element.scrollIntoView({ block: "nearest" });
+      this.holdToken(element);
+    }
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (this.hints) {
+      this.hintKey(event);
+      return;
+    }
+    const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+    if (step !== undefined && this.words.length) {
+      event.preventDefault();
+      event.stopPropagation();
+      const first = this.cursor < 0 ? (step > 0 ? -1 : this.words.length) : this.cursor;
+      this.moveTo(first + step, event.shiftKey);
+      return;
+    }
+    if (event.key === "Escape" && this.selection) {
+      event.stopPropagation();
+      this.select(null, null);
+    }
+  }
+
+  /** Show two letters on each word; the first pair chooses the word, the second the last word of the range. */
+  startHints(label) {
+    const letters = this.words.length > HINTS.length ** 2 ? 3 : 2;
+    const labels = this.words.map((range, n) => {
+      if (!range.word) return "";
+      let text = "";
+      for (let rest = n, k = 0; k < letters; k += 1, rest = Math.floor(rest / HINTS.length)) {
+        text = HINTS[rest % HINTS.length] + text;
+      }
+      return text;
+    });
+    this.hints = { label, labels, typed: "", first: -1 };
+    this.root.focus();
+    this.draw();
+  }
+
+  hintKey(event) {
+    event.preventDefault();
+    event.stopPropagation();
+    const { hints } = this;
+    if (event.key === "Escape") {
+      this.hints = null;
+      this.select(null, null);
+      return;
+    }
+    if (event.key === "Enter" && hints.first >= 0) {
+      this.finishHints(hints.first);
+      return;
+    }
+    if (!/^[a-z]$/i.test(event.key)) return;
+    const typed = hints.typed + event.key.toLowerCase();
+    if (!hints.labels.some(label => label.startsWith(typed) && label)) return;
+    hints.typed = typed;
+    const word = hints.labels.indexOf(typed);
+    if (word >= 0 && hints.first < 0) {
+      hints.first = word;
+      hints.typed = "";
+      this.cursor = this.anchor = word;
+      this.select(this.words[word].start, this.words[word].end);
+    } else if (word >= 0) {
+      this.finishHints(word);
+    } else {
+      this.draw();
+    }
+  }
+
+  finishHints(last) {
+    const { first, label } = this.hints;
+    this.hints = null;
+    this.anchor = first;
+    this.moveTo(last, true);
+    this.onCommand(label);
+  }
+}

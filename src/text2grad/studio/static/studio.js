@@ -1,0 +1,336 @@
+// The studio: the list of responses, the pane of one, lessons, keys, and the address of what is shown.
+
+import { line, shown } from "./tokens.js";
+import { get, post } from "./api.js";
+import { alarmsOf, drawCurves } from "./curves.js";
+import { Detail, button } from "./detail.js";
+import { VirtualList } from "./list.js";
+import { Outbox } from "./marks.js";
+import { Teach } from "./teach.js";
+
+const POLL_MS = 2000;
+const TYPING_MS = 180;
+const KEYS = [
+  ["j, k", "next, previous response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
+  ["n, p", "mark the selection as poor, good; without a selection: letters on the words choose it"],
+  ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
+  ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
+  ["u, r", "undo, redo (also Ctrl+Z, Ctrl+Shift+Z)"], ["d, s", "done, skip: the next response"],
+  ["o", "the same prompt over the steps and in other runs"], ["t", "teach"], ["Escape", "drop the selection"],
+];
+
+const $ = id => document.getElementById(id);
+const state = { run: 0, runs: [], rater: new URLSearchParams(location.search).get("rater") || "", readOnly: false, view: "read", generation: -1, total: 0 };
+
+const saved = $("saved");
+const outbox = new Outbox((waiting, problem) => {
+  saved.className = problem ? "saved problem" : "saved";
+  saved.textContent = problem ? `Not saved: ${problem}. Tried again, and kept in this browser.` : waiting ? "Saving…" : "All marks saved";
+});
+
+const detail = new Detail($("detail"), $("tip"), {
+  rater: () => state.rater,
+  readOnly: () => state.readOnly,
+  run: () => state.run,
+  runName: number => state.runs[number].name,
+  outbox,
+  back: () => { document.body.classList.remove("shows-detail"); $("list").focus(); },
+  move: step => list.move(step),
+  openRow: (run, row) => { state.run = run; $("run").value = String(run); openRow(row); },
+  onMarks: (record, marks) => list.touch(row => row.item === record.item,
+    { marks: marks.spans.size, state: marks.state, words: Boolean(marks.critique.trim()) }),
+});
+
+const teach = new Teach($("detail"), {
+  rater: () => state.rater,
+  readOnly: () => state.readOnly,
+  openRecord: async record => {
+    const own = await post("own", { prompt: record.prompt, response: record.response });
+    await show({ ...record, item: own.item, offsets: record.offsets || [] });
+  },
+});
+
+const filters = () => Object.fromEntries(new FormData($("filters")));
+
+/** A page of the rater's marks of all runs, the last first; the search words filter them. */
+const myMarks = async (start, count) => {
+  const words = filters().text.toLowerCase();
+  const found = (await get("marks", { rater: state.rater })).items
+    .filter(one => `${one.prompt}\n${one.response}\n${one.critique}`.toLowerCase().includes(words));
+  const rows = found.map(one => ({
+    ...one, step: one.place ? one.place[0] : null, reward: null, positive: 0, negative: 0, status: "",
+    marks: one.spans.length, words: Boolean(one.critique), kept: one,
+  }));
+  return { total: rows.length, rows: rows.slice(start, start + count) };
+};
+
+const list = new VirtualList($("list"), {
+  fetchPage: async (start, count) => {
+    const found = await (state.view === "mine" ? myMarks(start, count)
+      : get(`runs/${state.run}/rollouts`, { ...filters(), rater: state.rater, start, count, near: detail.record ? detail.record.id : "" }))
+      .catch(error => { $("count").textContent = error.message; $("count").classList.add("problem"); return null; });
+    if (!found) return null;
+    state.total = found.total;
+    if (found.at >= 0) state.at = found.at;
+    $("count").classList.remove("problem");
+    const unread = found.unread ? `; the expression was too slow for ${found.unread.toLocaleString("en")} of them` : "";
+    $("count").textContent = `${found.total.toLocaleString("en")} response${found.total === 1 ? "" : "s"}${unread}`;
+    return found;
+  },
+  fill: (element, row) => {
+    const facts = line("p", "", "facts");
+    const add = (text, name = "") => facts.append(line("span", text, name));
+    if (row.step !== null) add(`step ${row.step}`);
+    if (row.reward !== null) add(`reward ${shown(row.reward)}`);
+    if (row.positive) add(`+${row.positive}`, "plus");
+    if (row.negative) add(`−${row.negative}`, "minus");
+    if (row.status && row.status !== "ok") add(row.status, "status");
+    if (row.marks || row.words) add(`✎ ${row.marks}`, "mine");
+    if (row.state) add(row.state === "done" ? "done ✓" : "skipped", "mine");
+    element.replaceChildren(facts, line("p", row.response || "(empty)", "preview"));
+  },
+  choose: row => openRow(row),
+});
+
+const placeOf = record => record.place ? `${record.place[0] ?? "-"}.${record.place[1]}` : "";
+
+const show = async record => {
+  $("tip").hidden = true;
+  if (state.view === "teach") {
+    state.view = "read";
+    pressView();
+    list.refresh({ keep: true });
+  }
+  await detail.open(record);
+  document.body.classList.add("shows-detail");
+  const place = placeOf(record);
+  if (place) history.replaceState(null, "", `#/${encodeURIComponent(state.runs[state.run].name)}/${place}`);
+};
+
+let turn = 0;
+const openRow = async row => {
+  turn += 1;
+  const mine = turn;
+  if (row.kept) {
+    const { prompt, response, run, place, item, ids } = row.kept;
+    const number = state.runs.findIndex(one => one.name === run);
+    let record = null;
+    if (number >= 0 && place) {
+      record = await get(`runs/${number}/places/${place[0] ?? "-"}.${place[1]}`).catch(() => null);
+      if (record && record.item !== item) record = null; // the run was made anew: the marks keep their own text
+    }
+    if (mine === turn) await show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
+    return;
+  }
+  const record = await get(`runs/${state.run}/rollouts/${row.id}`).catch(error => { $("count").textContent = error.message; });
+  if (record && mine === turn) await show(record);
+};
+
+const pressView = () => {
+  for (const one of document.querySelectorAll("[data-view]")) {
+    one.setAttribute("aria-pressed", String(one.dataset.view === state.view));
+  }
+};
+
+const setView = async view => {
+  state.view = view;
+  pressView();
+  if (view === "teach") {
+    $("tip").hidden = true;
+    document.body.classList.add("shows-detail");
+    await teach.open(detail.record);
+    detail.record = null;
+    return;
+  }
+  document.body.classList.remove("shows-detail");
+  detail.empty();
+  detail.record = null;
+  if (view === "mine") await showSummary();
+  await list.refresh();
+};
+
+/** My marks: how many, how far raters agree, and files to take away. */
+const showSummary = async () => {
+  const { pairs } = await get("agreement");
+  const links = line("p", "", "row");
+  for (const [form, words] of [["annotations.jsonl", "Download as annotations (JSONL)"], ["marks.html", "Download as one page (HTML)"]]) {
+    const link = line("a", words);
+    link.href = `/api/export/${form}?rater=${encodeURIComponent(state.rater)}`;
+    links.append(link);
+  }
+  const parts = [line("h2", `Marks of ${state.rater}`),
+    line("p", "text2grad align, text2grad reward and text2grad export read the annotations; the page needs no server.", "how"), links];
+  if (pairs.length) {
+    const table = document.createElement("table");
+    const head = line("tr");
+    for (const name of ["raters", "both finished", "words", "same label", "F1 of marked words", "Krippendorff's α"]) {
+      const cell = line("th", name);
+      cell.scope = "col";
+      head.append(cell);
+    }
+    table.append(head);
+    for (const one of pairs) {
+      const row = line("tr");
+      row.append(line("td", one.raters.join(", ")), line("td", one.both), line("td", one.words));
+      for (const value of [one.same, one.f1, one.alpha]) row.append(line("td", shown(value)));
+      table.append(row);
+    }
+    const frame = line("div", "", "table");
+    frame.append(table);
+    parts.push(line("h3", "Agreement on responses that two raters finished, neither seeing the other's marks"), frame);
+  } else {
+    parts.push(line("p", "Agreement appears here when two raters have finished the same response.", "how"));
+  }
+  const box = line("div", "", "summary");
+  box.append(...parts);
+  $("detail").replaceChildren(box);
+};
+
+const countActive = () => {
+  const { order, text, ...others } = filters();
+  const active = Object.values(others).filter(Boolean).length;
+  $("active").textContent = active ? ` (${active})` : "";
+};
+
+const refresh = async () => { countActive(); await list.refresh(); };
+
+const showCurves = async () => {
+  const found = await get(`runs/${state.run}/curves`);
+  drawCurves($("curves"), found, step => {
+    $("filters").elements.step_from.value = $("filters").elements.step_to.value = String(step);
+    $("more").open = true;
+    refresh();
+  });
+  $("alarms").textContent = alarmsOf(found).join(" · ");
+};
+
+const takeOverview = found => {
+  Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only });
+  const choice = $("run");
+  if (choice.options.length !== found.runs.length) {
+    choice.replaceChildren(...found.runs.map((run, n) => {
+      const option = line("option", run.name);
+      option.value = String(n);
+      return option;
+    }));
+    choice.parentElement.hidden = !found.runs.length;
+  }
+};
+
+const watch = async () => {
+  try {
+    takeOverview(await get("studio"));
+    const run = state.runs[state.run];
+    if (run && run.generation !== state.generation) {
+      state.generation = run.generation;
+      state.at = list.at;
+      await list.refresh({ keep: list.total > 0, place: () => state.at });
+      await showCurves();
+      const [done, all] = run.bytes;
+      if (done < all) $("alarms").textContent = `indexing: ${Math.floor((100 * done) / all)} %`;
+      else if (run.bad_lines) $("alarms").textContent = `${run.bad_lines} lines cannot be read: ${run.problem}`;
+    }
+  } catch (error) {
+    saved.className = "saved problem";
+    saved.textContent = "No connection to the server; marks wait in this browser.";
+  }
+  setTimeout(watch, POLL_MS);
+};
+
+const followAddress = async () => {
+  const [, name, place] = decodeURIComponent(location.hash.slice(1)).match(/^\/(.*)\/([-\d]+\.\d+)$/) || [];
+  const run = state.runs.findIndex(one => one.name === name);
+  if (run < 0) return;
+  state.run = run;
+  $("run").value = String(run);
+  const record = await get(`runs/${run}/places/${place}`).catch(error => { $("count").textContent = error.message; });
+  if (record) await show(record);
+};
+
+const ownText = () => {
+  const form = line("form", "", "own-form");
+  const prompt = Object.assign(document.createElement("textarea"), { rows: 2, id: "own-prompt" });
+  const response = Object.assign(document.createElement("textarea"), { rows: 8, id: "own-response", required: true });
+  const labels = [["Prompt", prompt], ["Response", response]].map(([text, area]) => {
+    const label = line("label", text);
+    label.append(area);
+    return label;
+  });
+  const go = button("Mark it", async () => {
+    if (response.value) await show(await post("own", { prompt: prompt.value, response: response.value }));
+  }, { name: "main-button" });
+  form.append(line("h2", "A response of your own"), ...labels, go);
+  form.addEventListener("submit", event => event.preventDefault());
+  $("detail").replaceChildren(form);
+  detail.record = null;
+  document.body.classList.add("shows-detail");
+  prompt.focus();
+};
+
+const showHelp = () => {
+  const box = $("help");
+  const keys = line("dl");
+  for (const [key, words] of KEYS) {
+    const row = line("div");
+    row.append(line("dt", key), line("dd", words));
+    keys.append(row);
+  }
+  const title = line("h2", "Keys");
+  title.id = "help-title";
+  const rater = document.createElement("input");
+  rater.value = state.rater;
+  rater.addEventListener("change", () => { state.rater = rater.value.trim() || state.rater; refresh(); });
+  const label = line("label", "Rater ");
+  label.append(rater);
+  box.replaceChildren(title, keys, label, button("Close", () => box.close()));
+  box.showModal();
+};
+
+const typing = target => target instanceof Element && target.closest("input, textarea, select, dialog") !== null;
+
+document.addEventListener("keydown", event => {
+  const undo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
+  if (undo && detail.record && !typing(event.target)) {
+    event.preventDefault();
+    if (event.shiftKey) detail.marks.redo();
+    else detail.marks.undo();
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || event.defaultPrevented) return;
+  const acts = {
+    j: () => list.move(1), k: () => list.move(-1), "/": () => $("text").focus(), "?": showHelp, t: () => setView("teach"),
+  };
+  const act = acts[event.key];
+  if (act) act();
+  else if (!detail.command(event)) return;
+  event.preventDefault();
+});
+
+let timer = 0;
+$("filters").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(refresh, TYPING_MS); });
+$("filters").addEventListener("reset", () => setTimeout(refresh));
+$("filters").addEventListener("submit", event => event.preventDefault());
+$("filters").addEventListener("keydown", event => { if (event.key === "Escape") $("list").focus(); });
+$("run").addEventListener("change", async () => {
+  state.run = Number($("run").value);
+  state.generation = state.runs[state.run].generation;
+  await refresh();
+  await showCurves();
+});
+for (const one of document.querySelectorAll("[data-view]")) one.addEventListener("click", () => setView(one.dataset.view));
+$("help-open").addEventListener("click", showHelp);
+$("own").addEventListener("click", ownText);
+addEventListener("hashchange", followAddress);
+
+takeOverview(await get("studio"));
+if (state.readOnly) { saved.textContent = "read-only"; $("own").hidden = true; }
+if (state.runs.length) {
+  await followAddress();
+} else { // one's own texts only
+  document.body.classList.add("no-runs");
+  state.view = "mine";
+  pressView();
+  await list.refresh();
+  ownText();
+}
+watch();

@@ -1,0 +1,240 @@
+// Lessons from marks, their versions, and answers of two versions to the same prompt.
+
+import { colourOf, line, shown, visible } from "./tokens.js";
+import { get, post } from "./api.js";
+import { button } from "./detail.js";
+
+const POLL_MS = 400;
+
+const field = (text, element) => {
+  const label = line("label", text);
+  label.append(element);
+  return label;
+};
+
+const input = (value, attributes = {}) => {
+  const element = document.createElement("input");
+  element.value = value;
+  for (const [key, given] of Object.entries(attributes)) element.setAttribute(key, given);
+  return element;
+};
+
+const moved = value => value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${shown(value)}`;
+
+/** Neighbouring tokens with the same δ as one span, with the mean change of their log p. */
+const spansOf = ({ offsets, delta, before, after }) => {
+  const found = [];
+  offsets.forEach(([start, end], n) => {
+    if (!delta[n]) return;
+    const last = found[found.length - 1];
+    const by = after[n] - before[n];
+    if (last && last.token === n - 1 && last.sign === Math.sign(delta[n])) {
+      Object.assign(last, { end, token: n, changes: [...last.changes, by] });
+    } else {
+      found.push({ start, end, token: n, sign: Math.sign(delta[n]), changes: [by] });
+    }
+  });
+  return found.map(({ start, end, changes }) => ({ start, end, by: changes.reduce((a, b) => a + b, 0) / changes.length }));
+};
+
+export class Teach {
+  constructor(root, context) {
+    this.root = root;
+    this.context = context; // { rater(), readOnly(), openRecord(record), state() }
+    this.seed = 0;
+    this.prompt = "";
+    this.parent = null;
+    this.asked = null;
+  }
+
+  async open(record) {
+    if (record) this.prompt = record.prompt;
+    this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(one => one.spans.length && one.state !== "skipped");
+    this.teaching = (await get("studio")).teaching;
+    this.draw();
+    if (this.teaching.work.state === "working") this.watch();
+  }
+
+  draw() {
+    const { teaching } = this;
+    const parts = [line("h2", "Teach")];
+    if (!teaching.policy) {
+      parts.push(line("p", "There is no policy to teach: open a run with a checkpoint, or start with --model PATH.", "how"));
+      this.root.replaceChildren(...parts);
+      return;
+    }
+    const last = teaching.versions.length ? teaching.versions[teaching.versions.length - 1].version : 0;
+    if (this.parent === null || this.parent > last) this.parent = last;
+    parts.push(this.lessonPart(last), this.workPart(), this.versionsPart(), this.askPart(last), this.answersPart());
+    this.root.replaceChildren(...parts);
+  }
+
+  versionChoice(chosen, name) {
+    const select = document.createElement("select");
+    select.setAttribute("aria-label", name);
+    for (const number of [0, ...this.teaching.versions.map(one => one.version)]) {
+      const option = line("option", number ? `version ${number}` : "the run's policy");
+      option.value = String(number);
+      option.selected = number === chosen;
+      select.append(option);
+    }
+    return select;
+  }
+
+  lessonPart() {
+    const part = line("section", "", "card lesson");
+    const spans = this.marked.reduce((sum, one) => sum + one.spans.length, 0);
+    part.append(line("p", `${this.marked.length} marked response${this.marked.length === 1 ? "" : "s"}, ${spans} span${spans === 1 ? "" : "s"} of ${this.context.rater()}.`));
+    const from = this.versionChoice(this.parent, "Begin from");
+    from.addEventListener("change", () => { this.parent = Number(from.value); });
+    const target = input("2", { type: "number", min: "0.1", max: "5", step: "0.1" });
+    const kl = input("0.5", { type: "number", min: "0", max: "2", step: "0.05" });
+    const row = line("div", "", "row");
+    const start = button("Teach", async () => {
+      const lesson = { target: Number(target.value), kl: Number(kl.value) };
+      await this.begin("teach", { rater: this.context.rater(), parent: this.parent, lesson });
+    }, { name: "main-button", key: "t" });
+    start.id = "teach-start";
+    start.disabled = this.context.readOnly() || !this.marked.length;
+    row.append(field("Begin from ", from), field("Move marked tokens by (nats) ", target), field("Hold the others (KL weight) ", kl), start);
+    part.append(row);
+    return part;
+  }
+
+  workPart() {
+    const { work } = this.teaching;
+    const part = line("section", "", "work");
+    part.setAttribute("role", "status");
+    if (work.state === "working") {
+      const bar = document.createElement("progress");
+      if (work.share) bar.value = work.share;
+      bar.setAttribute("aria-label", "Progress");
+      part.append(bar, line("span", work.progress), button("Stop", async () => { this.teaching = await post("stop"); this.draw(); }));
+    } else if (work.state === "failed") part.append(line("p", work.error, "problem"));
+    else if (work.state === "stopped") part.append(line("p", "Stopped; no version was made."));
+    return part;
+  }
+
+  versionsPart() {
+    const part = line("section", "", "versions");
+    if (!this.teaching.versions.length) return part;
+    const table = document.createElement("table");
+    const head = line("tr");
+    for (const name of ["version", "from", "marked", "rounds", "Δ log p poor", "Δ log p good", "Δ log p others", "KL"]) {
+      const cell = line("th", name);
+      cell.scope = "col";
+      head.append(cell);
+    }
+    table.append(head);
+    for (const one of [...this.teaching.versions].reverse()) {
+      const row = line("tr");
+      const link = button(`version ${one.version}`, () => this.showChanges(one.version), { name: "quiet", about: "show its tokens" });
+      const first = line("td");
+      first.append(link);
+      row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", `${one.responses} · ${one.spans} spans`), line("td", one.rounds));
+      for (const value of [one.negative, one.positive, one.unmarked]) row.append(line("td", moved(value)));
+      row.append(line("td", shown(one.kl)));
+      table.append(row);
+    }
+    const frame = line("div", "", "table");
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "region");
+    frame.setAttribute("aria-label", "Versions");
+    frame.append(table);
+    this.changes = line("div", "", "changes");
+    part.append(line("h3", "Versions"), frame, line("p", "Undo a lesson: begin the next one from an earlier version. Nothing is overwritten.", "how"), this.changes);
+    return part;
+  }
+
+  async showChanges(number) {
+    const found = await get(`versions/${number}`);
+    const texts = new Map(this.marked.map(one => [one.item, one]));
+    const parts = [line("h4", `Change of log p of each token, version ${number}`)];
+    for (const one of found.changes) {
+      const marked = texts.get(one.item);
+      if (!marked) continue;
+      const chars = Array.from(marked.response);
+      const text = line("p", "", "text changed");
+      text.dir = "auto";
+      one.offsets.forEach(([start, end], n) => {
+        const by = one.after[n] - one.before[n];
+        const look = colourOf(by, 1, false);
+        const token = line("span", "", `t ${look}`);
+        token.textContent = visible(chars.slice(start, end).join(""));
+        token.title = `${moved(by)} nats`;
+        if (one.delta[n]) token.className += one.delta[n] > 0 ? " good" : " poor";
+        text.append(token);
+      });
+      const words = spansOf(one).map(({ start, end, by }) => `“${chars.slice(start, end).join("").trim()}” ${moved(by)}`);
+      parts.push(text, line("p", `mean change of the marked words, nats per token: ${words.join(", ")}`, "facts"));
+    }
+    this.changes.replaceChildren(...parts);
+  }
+
+  askPart(last) {
+    const part = line("section", "", "card ask");
+    const prompt = document.createElement("textarea");
+    prompt.rows = 3;
+    prompt.value = this.prompt;
+    prompt.id = "ask-prompt";
+    prompt.addEventListener("input", () => { this.prompt = prompt.value; });
+    const left = this.versionChoice(0, "First version");
+    const right = this.versionChoice(last, "Second version");
+    const seed = input(String(this.seed), { type: "number", min: "0", "aria-label": "Seed" });
+    const row = line("div", "", "row");
+    const ask = button("Ask both", async () => {
+      this.seed = Number(seed.value);
+      await this.begin("ask", { prompt: prompt.value, versions: [Number(left.value), Number(right.value)], seed: this.seed });
+    }, { name: "main-button" });
+    ask.id = "ask-start";
+    ask.disabled = this.context.readOnly();
+    row.append(left, line("span", "and"), right, field("seed ", seed), ask);
+    part.append(line("h3", "Ask two versions the same prompt, with the same random numbers"), field("Prompt ", prompt), row);
+    return part;
+  }
+
+  answersPart() {
+    const part = line("section", "", "answers");
+    const { work } = this.teaching;
+    if (work.state === "done" && work.kind === "ask") this.asked = work.result;
+    if (!this.asked) return part;
+    for (const answer of this.asked.answers) {
+      const card = line("article", "", "card answer");
+      card.append(line("h4", answer.version ? `version ${answer.version}` : "the run's policy"));
+      const text = line("p", answer.response, "text");
+      text.dir = "auto";
+      card.append(text, button("Mark this answer", () => this.context.openRecord({ ...answer, source: `version ${answer.version}`, place: null })));
+      part.append(card);
+    }
+    return part;
+  }
+
+  async begin(kind, request) {
+    try {
+      this.teaching.work = await post(kind, request);
+    } catch (error) {
+      this.teaching.work = { state: "failed", error: error.message };
+    }
+    this.draw();
+    if (this.teaching.work.state === "working") await this.watch();
+  }
+
+  async watch() {
+    if (this.watching) return;
+    this.watching = true;
+    while (this.teaching.work.state === "working") {
+      await new Promise(done => { setTimeout(done, POLL_MS); });
+      this.teaching = (await get("studio")).teaching;
+      if (this.root.isConnected && !this.root.hidden) {
+        if (this.teaching.work.state === "working") {
+          const old = this.root.querySelector(".work");
+          if (old) old.replaceWith(this.workPart());
+        } else {
+          this.parent = null;
+          this.draw();
+        }
+      }
+    }
+    this.watching = false;
+  }
+}

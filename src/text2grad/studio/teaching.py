@@ -1,0 +1,320 @@
+"""Marked responses → a Text2Grad step on a LoRA adapter: a lesson, and a new version of the policy.
+
+The advantages of a lesson are δ itself: A_t = +1 on marked tokens that are right, −1 on wrong ones, 0 elsewhere, so its
+gradient is the NL-Gradient of Definition 1 (arXiv 2505.22338). The marked responses are old samples of an unknown
+policy. So each round computes log π_old under the policy as it is then, and makes PPO's clipped epochs with it: a round
+moves a marked token's probability by about the clip range, and the next round begins from there. Tokens without a mark
+are held by a KL term to the policy before all lessons (`kl`), which is a loss, not a reward.
+
+A lesson ends when every negative token is less likely by `target` nats on average and every positive token more likely,
+or after `rounds`.
+
+Shapes: B marked responses, T response tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from text2grad.align import response_deltas
+from text2grad.errors import ConfigError, DataError
+from text2grad.models import (
+    PolicyWithValue,
+    Reference,
+    Scores,
+    TokenBatch,
+    collate,
+    encode_prompts,
+    half_precision,
+    padding_id,
+    stop_ids,
+)
+from text2grad.rl import MinibatchGradient, Optimizers, PieceSizes, PPOBatch, ppo_epochs
+from text2grad.types import Critique, Example, Rollout, Span
+
+MOST_TOKENS = 4096  # padded, of one forward pass
+UNCLIPPED = 1e9  # `max_ratio` skips no minibatch: the clip bounds each round
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Settings of a lesson.
+
+    Attributes:
+        lr: learning rate of the adapter.
+        rounds: most rounds; each computes log π_old anew.
+        epochs: passes over the marked responses per round.
+        clip_range: ε of the clipped surrogate.
+        target: nats by which marked tokens shall move on average; the lesson ends there.
+        kl: weight of the KL term, per nat.
+        rank: of a new LoRA adapter; its alpha is twice the rank.
+        seed: of the adapter's first weights and the order of the minibatches.
+    """
+
+    lr: float = 5e-4
+    rounds: int = 20
+    epochs: int = 4
+    clip_range: float = 0.2
+    target: float = 2.0
+    kl: float = 0.5
+    rank: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: if one cannot be used.
+        """
+        positive = ("lr", "rounds", "epochs", "clip_range", "target", "rank")
+        wrong = next((name for name in positive if not getattr(self, name) > 0), None)
+        if wrong or not self.kl >= 0:
+            name = wrong or "kl"
+            raise ConfigError(f"{name} of a lesson is {'above' if wrong else 'at least'} 0, got {getattr(self, name)}")
+
+
+class Correction(NamedTuple):
+    """A marked response.
+
+    Attributes:
+        item: its digest.
+        prompt: the prompt.
+        response: the text.
+        ids: the sampled token ids, if the policy's own; None encodes the text.
+        spans: the marks.
+    """
+
+    item: str
+    prompt: str
+    response: str
+    ids: Sequence[int] | None
+    spans: Sequence[Span]
+
+
+class Change(NamedTuple):
+    """The effect of a lesson on one marked response: character range, δ and log-probs of each token."""
+
+    item: str
+    offsets: list[tuple[int, int]]
+    delta: list[float]
+    before: list[float]
+    after: list[float]
+
+
+class Taught(NamedTuple):
+    """The result of a lesson.
+
+    Attributes:
+        rounds: that were made.
+        positive: mean change of log p of the positive tokens, nats; None without one.
+        negative: the same of the negative tokens.
+        unmarked: the same of the other tokens.
+        kl: exact KL(π ‖ π before all lessons) per token, on the marked responses.
+        changes: one per response.
+    """
+
+    rounds: int
+    positive: float | None
+    negative: float | None
+    unmarked: float | None
+    kl: float
+    changes: list[Change]
+
+
+def rollouts_of(policy: Any, tokenizer: Any, corrections: Sequence[Correction], *, prompt_format: str) -> list[Rollout]:
+    """Return marked responses as rollouts in the policy's tokens.
+
+    Ids of a record are taken if they decode to its text; else the text is encoded.
+
+    Raises:
+        DataError: if a response has no token.
+    """
+    examples = [Example(one.prompt) for one in corrections]
+    prompts = encode_prompts(tokenizer, examples, prompt_format=prompt_format)
+    found = []
+    for one, example, prompt in zip(corrections, examples, prompts, strict=True):
+        own = _own_ids(tokenizer, one)
+        ids = own if own is not None else _encoded(tokenizer, one)
+        if not ids:
+            raise DataError(f"the response {one.response!r} has no token; a lesson needs some text")
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        found.append(Rollout(example, prompt, tuple(ids), text, truncated=True))
+    return found
+
+
+def _own_ids(tokenizer: Any, one: Correction) -> list[int] | None:
+    known = one.ids is not None and all(token < len(tokenizer) for token in one.ids)
+    if not known or tokenizer.decode(list(one.ids or ()), skip_special_tokens=True) != one.response:
+        return None
+    return list(one.ids or ())
+
+
+def _encoded(tokenizer: Any, one: Correction) -> list[int]:
+    """Return the ids of a text, as they follow a prompt: without the tokens that a tokenizer adds around a text.
+
+    Raises:
+        DataError: if decoding does not give the text back, so that marks would lie elsewhere.
+    """
+    ids: list[int] = tokenizer(one.response, add_special_tokens=False)["input_ids"]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    if text != one.response:
+        raise DataError(
+            f"the policy's tokenizer changes the response {one.response[:60]!r} into {text[:60]!r}; marks on it "
+            "cannot be moved. Mark a response of this policy"
+        )
+    return ids
+
+
+def teach(
+    policy: Any,
+    tokenizer: Any,
+    corrections: Sequence[Correction],
+    lesson: Lesson,
+    *,
+    prompt_format: str = "auto",
+    on_round: Callable[[int, float], None] = lambda number, moved: None,
+) -> Taught:
+    """Train the policy's adapter on marked responses, in place.
+
+    Args:
+        policy: a causal language model with a LoRA adapter; its base is the policy before all lessons.
+        tokenizer: the policy's.
+        corrections: the marked responses.
+        lesson: settings.
+        prompt_format: as in `encode_prompts`.
+        on_round: called after each round with its number and the mean change of the marked tokens, in their direction.
+
+    Raises:
+        DataError: if no token is marked.
+        TrainingError: if a loss or a gradient is not finite.
+    """
+    rollouts = rollouts_of(policy, tokenizer, corrections, prompt_format=prompt_format)
+    critiques = [Critique("", tuple(one.spans)) for one in corrections]
+    deltas, offsets = response_deltas(tokenizer, rollouts, critiques)
+    pad = padding_id(policy, tokenizer, stop_ids(policy, tokenizer, ()))
+    batch = collate(rollouts, pad_id=pad, device=policy.device)
+    mask = batch.response_mask  # [B, T]
+    delta = torch.zeros(mask.shape, device=mask.device)  # [B, T]
+    for row, values in enumerate(deltas):
+        delta[row, : len(values)] = torch.tensor(values, device=mask.device)
+    if not delta.any():
+        raise DataError("no token is marked: a mark lies between tokens. Mark at least one whole word")
+    loop = _Rounds(policy, batch, delta, lesson)
+    before, moved, number = loop.logp(), 0.0, 0
+    for number in range(1, lesson.rounds + 1):
+        loop.round(number)
+        moved = float((loop.logp() - before)[delta != 0].mul(delta[delta != 0].sign()).mean())
+        on_round(number, moved)
+        if moved >= lesson.target:
+            break
+    return _taught(corrections, deltas, offsets, before, loop, number)
+
+
+class _Rounds:
+    """The rounds of a lesson: score under the policy of now, then PPO's epochs."""
+
+    def __init__(self, policy: Any, batch: TokenBatch, delta: Tensor, lesson: Lesson) -> None:
+        self.batch, self.delta, self.lesson = batch, delta, lesson
+        self.model = PolicyWithValue(policy, value="none")
+        self.reference = Reference(policy)
+        accelerator = Accelerator(mixed_precision="no", cpu=policy.device.type == "cpu")
+        self.sizes = PieceSizes(micro_batch_tokens=MOST_TOKENS)
+        self.optimizers = Optimizers(
+            self.model.policy_parameters(),
+            [],
+            lr=lesson.lr,
+            value_lr=lesson.lr,
+            schedule="constant",
+            warmup_steps=0,
+            value_warmup_steps=0,
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            total_steps=lesson.rounds,
+        )
+        self.gradient = MinibatchGradient(
+            self.model,
+            accelerator,
+            clip_range=lesson.clip_range,
+            value_clip_range=None,
+            vf_coef=0.0,
+            entropy_coef=0.0,
+            temperature=1.0,
+            sizes=self.sizes,
+            half_precision=half_precision(policy),
+        )
+
+    def round(self, number: int) -> None:
+        scores = self._scores()
+        # one minibatch per epoch holds all responses, so a mean over marked tokens is δ · (all tokens / marked tokens)
+        mask = self.batch.response_mask
+        scale = float(mask.sum()) / float((self.delta != 0).sum())
+        self.optimizers.begin(number - 1)
+        ppo_epochs(
+            self.gradient,
+            self.optimizers,
+            PPOBatch(self.batch, scores, self.delta * scale, torch.zeros_like(self.delta), kl_coef=self.lesson.kl),
+            epochs=self.lesson.epochs,
+            minibatches=1,
+            max_ratio=UNCLIPPED,
+            stop_kl=None,
+            seed=self.lesson.seed + number,
+        )
+
+    def logp(self) -> Tensor:
+        """Return log π of the response tokens, [B, T]."""
+        return self._scores().logp
+
+    def kl(self) -> float:
+        """Return the exact KL from the policy before all lessons, nats per token, mean over the marked responses."""
+        return float(self._scores(kl="full").kl[self.batch.response_mask].mean())
+
+    def _scores(self, kl: Literal["k1", "full"] = "k1") -> Scores:
+        return self.sizes.in_micro_batches(self.batch, lambda: self._score_in_pieces(kl))
+
+    def _score_in_pieces(self, kl: Literal["k1", "full"]) -> Scores:
+        whole = Scores.zeros(self.batch.response_mask.shape, self.batch.ids.device)
+        for index in self.batch.groups(self.sizes.micro_batch_tokens):
+            part = self.model.score(self.batch.rows(index), self.reference, temperature=1.0, kl=kl)
+            for full, piece in zip(whole[:-1], part[:-1], strict=True):
+                full[index, : piece.shape[1]] = piece
+        return whole
+
+
+def _taught(
+    corrections: Sequence[Correction],
+    deltas: Sequence[Sequence[float]],
+    offsets: Sequence[list[tuple[int, int]]],
+    before: Tensor,
+    loop: _Rounds,
+    rounds: int,
+) -> Taught:
+    after, mask, delta = loop.logp(), loop.batch.response_mask, loop.delta
+
+    def mean(chosen: Tensor) -> float | None:
+        return float((after - before)[chosen & mask].mean()) if (chosen & mask).any() else None
+
+    changes = []
+    for row, (one, values) in enumerate(zip(corrections, deltas, strict=True)):
+        pair = ([round(x, 5) for x in logp[row, : len(values)].tolist()] for logp in (before, after))
+        changes.append(Change(one.item, list(offsets[row]), [float(x) for x in values], *pair))
+    return Taught(rounds, mean(delta > 0), mean(delta < 0), mean(delta == 0), loop.kl(), changes)
+
+
+def lesson_from(given: Any) -> Lesson:
+    """Return the settings that a page asks for; others keep their defaults.
+
+    Raises:
+        ConfigError: if a setting is unknown or no number.
+    """
+    lesson = Lesson()
+    for name, value in dict(given).items():
+        if name not in Lesson.__dataclass_fields__ or not isinstance(value, int | float):
+            raise ConfigError(
+                f"a lesson has no setting {name} = {value!r}; it has {', '.join(Lesson.__dataclass_fields__)}"
+            )
+        lesson = replace(lesson, **{name: type(getattr(lesson, name))(value)})
+    return lesson

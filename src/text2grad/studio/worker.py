@@ -1,0 +1,188 @@
+"""The process that holds the models: lessons and answers, one request at a time.
+
+    python -m text2grad.studio.worker
+
+Requests are lines of JSON on standard input, messages are lines of JSON on standard output; the process ends when its
+input ends. The base model is loaded once; a version is a LoRA adapter on it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import DataError, Text2GradError, is_out_of_memory
+from text2grad.files import published, to_json
+
+Tell = Callable[..., None]
+
+
+class Models:
+    """The policy with the adapters of its versions."""
+
+    def __init__(self, path: str) -> None:
+        """Load the policy and its tokenizer."""
+        from text2grad.models import best_device, check_model, load_policy, load_tokenizer
+
+        self.path = path
+        self.base = load_policy(path).eval().to(best_device())
+        self.tokenizer = load_tokenizer(path)
+        check_model(self.base)
+
+    @contextmanager
+    def adapted(self, adapter: Path | None, *, rank: int = 0, seed: int = 0) -> Iterator[Any]:
+        """Yield the policy with the adapter of a version, a fresh one of a rank, or none; then take it off again."""
+        import torch
+
+        from text2grad.models import POLICY_ADAPTER, adapter_parameters, load_lora, with_lora
+
+        if adapter is None and not rank:
+            yield self.base
+            return
+        torch.manual_seed(seed)
+        if adapter is None:
+            model = with_lora(self.base, r=rank, alpha=2 * rank, targets="all-linear")
+        else:
+            model = load_lora(self.base, str(adapter)).to(self.base.device)
+            for parameter in adapter_parameters(model, POLICY_ADAPTER).values():
+                parameter.requires_grad_(True)
+        try:
+            yield model
+        finally:
+            self.base = model.unload()
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    output = os.fdopen(os.dup(1), "wb", buffering=0)  # libraries that print do not disturb the messages
+    os.dup2(2, 1)
+    models: Models | None = None
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+
+        def tell(number: int = request["number"], **message: Any) -> None:
+            output.write(to_json({"number": number, **message}) + b"\n")
+
+        try:
+            if models is None or models.path != request["policy"]["path"]:
+                tell(state="working", progress="loading the policy")
+                models = Models(request["policy"]["path"])
+            work = {"teach": _teach, "ask": _ask}[request["kind"]]
+            tell(state="done", progress="", result=work(models, request, tell))
+        except Text2GradError as error:
+            tell(state="failed", error=str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            tell(state="failed", error=f"out of memory: {error}. Teach fewer or shorter responses at a time")
+
+
+def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
+    """Return the directory of a version's adapter; None for version 0.
+
+    Raises:
+        DataError: if there is none.
+    """
+    if version == 0:
+        return None
+    path = Path(request["versions"]) / f"{version:04d}"
+    if not (path / "version.json").exists():
+        raise DataError(f"there is no version {version}")
+    return path
+
+
+def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Give a lesson and publish the version that it makes."""
+    from text2grad.models import POLICY_ADAPTER
+    from text2grad.studio.teaching import Correction, lesson_from, teach
+    from text2grad.types import Span
+
+    lesson, parent = lesson_from(request["lesson"]), int(request["parent"])
+    corrections = [
+        Correction(
+            one["item"],
+            one["prompt"],
+            one["response"],
+            one["ids"],
+            [Span(span["start"], span["end"], span["label"]) for span in one["spans"]],
+        )
+        for one in request["corrections"]
+    ]
+
+    def on_round(number: int, moved: float) -> None:
+        words = f"round {number}: marked tokens moved {moved:.2f} of {lesson.target:g} nats"
+        tell(state="working", progress=words, share=min(max(moved / lesson.target, number / lesson.rounds), 1.0))
+
+    with models.adapted(_adapter(request, parent), rank=lesson.rank, seed=lesson.seed) as policy:
+        prompt_format = request["policy"]["sampling"]["prompt_format"]
+        taught = teach(policy, models.tokenizer, corrections, lesson, prompt_format=prompt_format, on_round=on_round)
+        directory = Path(request["versions"])
+        directory.mkdir(parents=True, exist_ok=True)
+        number = max((int(path.name) for path in directory.glob("[0-9]*")), default=0) + 1
+        about = {
+            "version": number,
+            "parent": parent,
+            "policy": models.path,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "lesson": asdict(lesson),
+            "responses": len(corrections),
+            "spans": sum(len(one.spans) for one in corrections),
+            **{name: value for name, value in taught._asdict().items() if name != "changes"},
+            "changes": [one._asdict() for one in taught.changes],
+        }
+        with published(directory / f"{number:04d}") as path:
+            policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
+            policy.save_pretrained(str(path))
+            (path / "version.json").write_bytes(to_json(about))
+    return {key: value for key, value in about.items() if key != "changes"}
+
+
+def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Let several versions answer one prompt with the same random numbers."""
+    from text2grad.align import token_offsets
+    from text2grad.experiments import Sampling, sample_rollouts
+    from text2grad.models import collate, padding_id, response_logprobs, stop_ids
+    from text2grad.types import Example
+
+    settings = request["policy"]["sampling"]
+    answers = []
+    for number in request["versions_asked"]:
+        tell(state="working", progress=f"version {number} answers")
+        with models.adapted(_adapter(request, number)) as policy:
+            eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"])
+            pad = padding_id(policy, models.tokenizer, eos)
+            sampling = Sampling(settings["max_new_tokens"], settings["temperature"], eos, pad)
+            [rollout] = sample_rollouts(
+                policy,
+                models.tokenizer,
+                [Example(request["prompt"])],
+                sampling,
+                prompt_format=settings["prompt_format"],
+                seed=request["seed"],
+            )
+            batch = collate([rollout], pad_id=pad, device=policy.device)
+            import torch
+
+            with torch.no_grad():
+                logp = response_logprobs(policy, batch, temperature=settings["temperature"])[0]
+            answers.append(
+                {
+                    "version": number,
+                    "prompt": request["prompt"],
+                    "response": rollout.response,
+                    "ids": list(rollout.response_ids),
+                    "offsets": token_offsets(models.tokenizer, rollout.response_ids),
+                    "logp": [round(x, 5) for x in logp[0].tolist()],
+                    "truncated": rollout.truncated,
+                }
+            )
+    return {"prompt": request["prompt"], "seed": request["seed"], "answers": answers}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The studio in a real browser: a server in a process of its own, and Debian's Chromium."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = Path("/usr/bin/chromium")
+SECONDS = 60
+
+
+class Served:
+    """A server of the studio that can be killed and started again."""
+
+    def __init__(self, store: Path, *paths: Path, options: tuple[str, ...] = ()) -> None:
+        self.store, self.paths, self.options = store, paths, options
+        self.port = "0"
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "text2grad.cli", "studio", *map(str, self.paths), "--out", str(self.store)]
+        command += ["--port", self.port, "--no-browser", *self.options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "300"}, text=True
+        )
+        assert self.process.stdout is not None
+        said: list[str] = []
+        for line in self.process.stdout:  # the timeout of the test ends a server that says nothing
+            said.append(line)
+            if line.startswith("open"):
+                break
+        else:
+            raise AssertionError(f"the server ended: {''.join(said)}")
+        self.address = re.findall(r"http\S+", said[-1])[0]
+        self.port = re.findall(r":(\d+)/", self.address)[0]
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def served(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> Iterator[Served]:
+    """Serve the studio for a test."""
+    server = Served(store, *paths, options=options)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Start the browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def page_of(browser: Any, server: Served, rater: str, **options: Any) -> Iterator[Any]:
+    """Open the studio for a rater, and its first response; an error of a script fails the test."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+    context.set_default_timeout(SECONDS * 1000)
+    page, errors = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.goto(f"{server.address}&rater={rater}")
+    page.wait_for_selector(".item .preview")
+    page.locator(".item").first.click()
+    page.wait_for_selector("#response .s")
+    yield page
+    context.close()
+    lost = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")  # the test killed the server
+    assert [error for error in errors if not any(code in error for code in lost)] == []

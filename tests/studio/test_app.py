@@ -1,0 +1,260 @@
+"""The server: who may ask, what it answers, and that texts and paths of a request reach nothing else."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from studio_world import append, record, session, write_run
+from text2grad.errors import ConfigError
+from text2grad.studio.app import make_app
+from text2grad.studio.index import Filter
+from text2grad.studio.server import serve
+
+PORT, TOKEN = 8321, "t" * 43
+
+
+def client_of(tmp_path: Path, *, read_only: bool = False, known: bool = True, **more: Any) -> TestClient:
+    run = tmp_path / "run"
+    if not run.exists():
+        write_run(run)
+    made = session(tmp_path / "store", run, read_only=read_only, **more)
+    client = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
+    if known:
+        client.get("/", params={"token": TOKEN})
+    return client
+
+
+def test_the_token_becomes_a_cookie_that_scripts_cannot_read(tmp_path: Path) -> None:
+    client = client_of(tmp_path, known=False)
+    assert client.get("/").status_code == 403
+    assert client.get("/api/studio").status_code == 403
+    assert client.get("/", params={"token": "t" * 42 + "x"}).status_code == 403
+    answer = client.get("/", params={"token": TOKEN}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert "httponly" in answer.headers["set-cookie"].lower()
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1", "127.0.0.1:1", f"[::1]:{PORT}"])
+def test_a_foreign_host_is_refused(tmp_path: Path, host: str) -> None:
+    assert client_of(tmp_path).get("/api/studio", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", f"https://127.0.0.1:{PORT}", "http://127.0.0.1:1"])
+def test_a_foreign_origin_is_refused(tmp_path: Path, origin: str) -> None:
+    client = client_of(tmp_path)
+    assert client.get("/api/studio", headers={"origin": origin}).status_code == 403
+    assert client.get("/api/studio", headers={"origin": f"http://localhost:{PORT}"}).status_code == 200
+
+
+def test_every_answer_has_the_policy_without_inline_scripts(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    for path in ("/", "/static/studio.js", "/api/studio", "/nothing", "/api/runs/9/rollouts"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_has_no_inline_script_or_style_and_no_foreign_address(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    page = client.get("/").text
+    assert page.count("<script") == page.count('<script type="module" src="/static/')
+    assert "style=" not in page
+    assert "<style" not in page
+    for name in ("studio.js", "detail.js", "response.js", "teach.js", "marks.js", "list.js", "curves.js", "tokens.js"):
+        script = client.get(f"/static/{name}")
+        assert script.headers["content-type"].startswith("text/javascript"), name
+        assert "innerHTML" not in script.text
+        assert "insertAdjacentHTML" not in script.text
+        assert "https:" not in script.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../app.py", "/static/%2e%2e/app.py", "/static/page.js", "/static/__init__.py", "/static/", "/marks"],
+)
+def test_only_listed_files_are_served(tmp_path: Path, path: str) -> None:
+    assert client_of(tmp_path).get(path).status_code == 404
+
+
+def test_a_page_of_responses_and_a_record(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    found = client.get("/api/runs/0/rollouts", params={"order": "oldest", "start": 2, "count": 3}).json()
+    assert found["total"] == 12
+    assert [(row["step"], row["row"]) for row in found["rows"]] == [(0, 2), (0, 3), (1, 0)]
+    whole = client.get(f"/api/runs/0/rollouts/{found['rows'][0]['id']}").json()
+    assert whole["delta"] == [0, -1, 0, 0, 0, 1, 0]
+    assert client.get("/api/runs/0/places/2.3").json()["place"] == [2, 3]
+    same = client.get(f"/api/runs/0/prompt/{whole['id']}").json()
+    assert [row["step"] for row in same["groups"][0]["rows"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/api/runs/7/rollouts", "no source number 7"),
+        ("/api/runs/0/rollouts/999", "has no response 999"),
+        ("/api/runs/0/rollouts?step_from=x", "step_from is a number"),
+        ("/api/runs/0/rollouts?order=id;DROP", "there is no order"),
+        ("/api/runs/0/rollouts?reward_from=nan", "reward_from is a number"),
+        ("/api/marks?rater=../x", "no name of a rater"),
+        ("/api/export/passwd", "exports are annotations.jsonl"),
+        ("/api/runs/0/places/1.99", "no response 99 of step 1"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_told_why(tmp_path: Path, path: str, message: str) -> None:
+    answer = client_of(tmp_path).get(path)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+
+
+def marked(client: TestClient, rater: str = "ann", *, done: bool = True) -> str:
+    row = client.get("/api/runs/0/rollouts", params={"count": 1}).json()["rows"][0]
+    whole = client.get(f"/api/runs/0/rollouts/{row['id']}").json()
+    start = {"op": "open", "prompt": whole["prompt"], "response": whole["response"], "ids": whole["ids"]}
+    span = {"op": "span", "item": whole["item"], "id": "a", "start": 4, "end": 7, "label": "negative", "note": "a dog"}
+    end = [{"op": "state", "item": whole["item"], "value": "done"}] if done else []
+    tab = client.post("/api/tab", json={}).json()["tab"]
+    answer = client.post("/api/marks", json={"rater": rater, "tab": tab, "events": [start, span, *end]})
+    assert answer.status_code == 200, answer.text
+    return str(whole["item"])
+
+
+def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    item = marked(client)
+    found = client_of(tmp_path).get(f"/api/marks/{item}").json()  # another process
+    assert [(one["start"], one["end"], one["note"]) for one in found["spans"]] == [(4, 7, "a dog")]
+    assert len(found["history"]) == 2
+    lines = client.get("/api/export/annotations.jsonl").text.splitlines()
+    assert json.loads(lines[0])["critique"]["feedback"] == '"cat": a dog'
+    page = client.get("/api/export/marks.html")
+    assert 'data-v="-1">cat</span>' in page.text
+    assert "attachment" in page.headers["content-disposition"]
+    one = client.get("/api/export/response.html", params={"run": 0, "number": 12}).text
+    assert "run, step 2, response 4" in one
+    assert "Marked by ann" in one
+    assert 'data-v="-1 - - - -">cat</span>' in one
+    rows = client.get("/api/runs/0/rollouts", params={"marked": "mine"}).json()
+    assert rows["total"] == 3  # the same texts in each of three steps
+    assert {row["marks"] for row in rows["rows"]} == {1}
+
+
+def test_raters_see_each_other_only_when_they_are_done(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    item = marked(client, "ben")
+    assert client.get(f"/api/marks/{item}", params={"rater": "ann"}).json()["others"] == []
+    marked(client, "ann", done=False)
+    assert client.get(f"/api/marks/{item}", params={"rater": "ann"}).json()["others"] == []
+    marked(client, "ann")
+    [other] = client.get(f"/api/marks/{item}", params={"rater": "ann"}).json()["others"]
+    assert other["rater"] == "ben"
+
+
+def test_two_runs_are_read_side_by_side_on_the_same_prompts(tmp_path: Path) -> None:
+    one, two = write_run(tmp_path / "one", steps=1), write_run(tmp_path / "two", steps=2)
+    made = session(tmp_path / "store", one, two)
+    number = made.find(0, Filter(text="Prompt 2"), marked="", rater="ann", start=0, count=1)["rows"][0]["id"]
+    found = made.same_prompt(0, number)
+    assert found["prompt"] == "Prompt 2."
+    assert [(group["run"], [row["step"] for row in group["rows"]]) for group in found["groups"]] == [
+        (0, [0]),
+        (1, [0, 1]),
+    ]
+
+
+def test_the_queue_leaves_out_what_the_rater_has_finished(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    before = client.get("/api/runs/0/rollouts", params={"order": "uncertain", "marked": "open"}).json()
+    assert [row["row"] for row in before["rows"]][:3] == [2, 2, 2]  # whose quotes were not found
+    marked(client)  # prompt 3 of each of three steps
+    after = client.get("/api/runs/0/rollouts", params={"order": "uncertain", "marked": "open"}).json()
+    assert (before["total"], after["total"]) == (12, 9)
+    assert {row["row"] for row in after["rows"]} == {0, 1, 2}
+    near = client.get("/api/runs/0/rollouts", params={"near": before["rows"][0]["id"]}).json()
+    assert near["rows"][near["at"]]["id"] == before["rows"][0]["id"]
+
+
+def test_a_second_studio_on_the_same_store_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    code = (
+        "import sys, fcntl, os, pathlib\n"
+        "from text2grad.studio.server import serve\n"
+        f"store = pathlib.Path({str(tmp_path / 'store')!r})\n"
+        "store.mkdir(); lock = os.open(store / '.lock', os.O_RDWR | os.O_CREAT); fcntl.flock(lock, fcntl.LOCK_EX)\n"
+        f"serve([pathlib.Path({str(tmp_path / 'run')!r})], store, rater='ann', on_ready=print)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "another run is writing to" in found.stderr
+    assert found.returncode == 1
+
+
+@pytest.mark.parametrize("rater", ["../x", "", "-ann", "a" * 41])
+def test_a_rater_without_a_usable_name_is_refused_at_the_start(tmp_path: Path, rater: str) -> None:
+    with pytest.raises(ConfigError, match="--rater"):
+        serve([], tmp_path / "store", rater=rater, on_ready=print)
+    assert not (tmp_path / "store").exists()
+
+
+def test_read_only_saves_nothing(tmp_path: Path) -> None:
+    client = client_of(tmp_path, read_only=True)
+    for path in ("tab", "marks", "own", "teach", "ask", "stop"):
+        answer = client.post(f"/api/{path}", json={})
+        assert answer.status_code == 400
+        assert "--read-only" in answer.json()["error"]
+    assert not (tmp_path / "store" / "marks").exists()
+
+
+def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = client_of(tmp_path)
+    assert (
+        "is no JSON" in client.post("/api/tab", content=b"{}", headers={"content-type": "text/plain"}).json()["error"]
+    )
+    assert client.post("/api/tab", content=b"{", headers={"content-type": "application/json"}).status_code == 400
+    assert client.post("/api/tab", json=[1]).status_code == 400
+    monkeypatch.setattr("text2grad.studio.app.MOST_BYTES", 100)
+    assert "MiB" in client.post("/api/tab", json={"x": "y" * 200}).json()["error"]
+
+
+def test_teaching_without_a_policy_or_marks_says_the_way_out(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    assert "mark a word" in client.post("/api/teach", json={}).json()["error"]
+    marked(client)
+    assert "--model PATH" in client.post("/api/teach", json={}).json()["error"]
+
+
+def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    recipe = {"recipe": {"model": {"path": "models/base"}, "rollout": {"temperature": 0.5}}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(recipe))
+    (tmp_path / "run" / "checkpoints" / "step-000002" / "policy").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "step-000010" / "policy").mkdir(parents=True)
+    code = (
+        "import sys, pathlib, text2grad.studio.app, text2grad.studio.server as server\n"
+        f"sources = server.open_sources([pathlib.Path({str(tmp_path / 'run')!r})], pathlib.Path())\n"
+        "found = server.policy_of(sources, None)\n"
+        "print(found['path'][-25:], found['sampling']['temperature'])\n"
+        "print([m for m in ('torch', 'transformers', 'matplotlib', 'numpy') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["points/step-000010/policy 0.5", "[]"]
+
+
+def test_a_run_that_grows_is_seen(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    made = session(tmp_path / "store", run)
+    client = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
+    client.get("/", params={"token": TOKEN})
+    before = client.get("/api/studio").json()["runs"][0]
+    append(run, [record(9, 0)])
+    made.indices[0].update()
+    after = client.get("/api/studio").json()["runs"][0]
+    assert (before["rollouts"], after["rollouts"], after["steps"]) == (12, 13, [0, 9])
+    assert after["generation"] > before["generation"]

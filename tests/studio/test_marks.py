@@ -1,0 +1,111 @@
+"""Marks: every operation on disk, tabs and raters apart, nothing lost by a crash, critiques that the project reads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.errors import DataError
+from text2grad.feedback import annotation_to_json, read_annotations
+from text2grad.files import json_lines
+from text2grad.studio.index import item_of
+from text2grad.studio.marks import MarkStore
+from text2grad.types import Span
+
+PROMPT, RESPONSE = "Where?", "In Lyon, on Friday."
+ITEM = item_of(PROMPT, RESPONSE)
+OPEN = {"op": "open", "prompt": PROMPT, "response": RESPONSE, "ids": [1, 2], "run": "one", "place": [0, 3]}
+
+
+def span(name: str, start: int, end: int, label: str = "negative", note: str = "") -> dict[str, Any]:
+    return {
+        "op": "span",
+        "item": ITEM,
+        "id": name,
+        "start": start,
+        "end": end,
+        "label": label,
+        "note": note,
+        "from": "",
+    }
+
+
+def test_two_tabs_and_two_raters_keep_all_their_marks(tmp_path: Path) -> None:
+    store = MarkStore(tmp_path)
+    one, two, other = store.new_tab(), store.new_tab(), store.new_tab()
+    store.append("ann", one, [OPEN, span("a", 3, 7)])
+    store.append("ann", two, [OPEN, span("b", 12, 18, "positive")])
+    store.append("ben", other, [OPEN, span("a", 0, 2)])
+    store.append("ann", one, [{"op": "unspan", "item": ITEM, "id": "zzz"}, span("a", 3, 7, note="wrong city")])
+    mine = MarkStore(tmp_path).marked("ann")[ITEM]  # a new process
+    assert {key: (one["start"], one["end"], one["label"]) for key, one in mine.spans.items()} == {
+        "a": (3, 7, "negative"),
+        "b": (12, 18, "positive"),
+    }
+    assert [one["start"] for one in MarkStore(tmp_path).marked("ben")[ITEM].spans.values()] == [0]
+    assert MarkStore(tmp_path).raters() == ["ann", "ben"]
+    assert len(list((tmp_path / "marks" / "ann").iterdir())) == 2
+
+
+def test_marks_become_annotations_that_the_project_reads(tmp_path: Path) -> None:
+    store = MarkStore(tmp_path)
+    events = [OPEN, span("b", 9, 18, note="it was Monday"), span("a", 3, 7, "positive")]
+    store.append("ann", store.new_tab(), [*events, {"op": "critique", "item": ITEM, "text": " Half right. "}])
+    annotation = store.marked("ann")[ITEM].annotation()
+    assert annotation.critique.feedback == 'Half right.\n"on Friday": it was Monday'
+    assert annotation.critique.spans == (Span(3, 7, "positive"), Span(9, 18, "negative"))
+    (tmp_path / "out.jsonl").write_bytes(json_lines([annotation_to_json(annotation)]))
+    assert read_annotations(tmp_path / "out.jsonl") == [annotation]
+
+
+def test_a_line_that_a_crash_cut_off_costs_itself_only(tmp_path: Path) -> None:
+    store, tab = MarkStore(tmp_path), MarkStore(tmp_path).new_tab()
+    store.append("ann", tab, [OPEN, span("a", 3, 7)])
+    file = tmp_path / "marks" / "ann" / f"{tab}.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"at": 9, "item": "')
+    again = MarkStore(tmp_path)
+    assert list(again.marked("ann")[ITEM].spans) == ["a"]
+    again.append("ann", tab, [span("b", 0, 2)])
+    assert list(MarkStore(tmp_path).marked("ann")[ITEM].spans) == ["a", "b"]
+
+
+def test_undo_is_an_operation_and_history_keeps_everything(tmp_path: Path) -> None:
+    store, tab = MarkStore(tmp_path), MarkStore(tmp_path).new_tab()
+    store.append("ann", tab, [OPEN, span("a", 3, 7)])
+    store.append("ann", tab, [{"op": "unspan", "item": ITEM, "id": "a"}])
+    assert store.marked("ann")[ITEM].empty
+    assert [event["op"] for event in store.events("ann", ITEM)] == ["open", "span", "unspan"]
+    times = [event["at"] for event in store.events("ann")]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (span("a", 3, 20), "0 <= start < end <= 19"),
+        (span("a", 4, 4), "0 <= start < end <= 19"),
+        (span("a", 3, 7, "bad"), "positive or negative"),
+        ({**span("a", 3, 7), "start": True}, "0 <= start"),
+        ({**span("a", 3, 7), "note": 3}, "'note' of an operation"),
+        ({"op": "critique", "item": ITEM, "text": "x" * 1_000_001}, "at most 1,000,000 characters"),
+        ({"op": "state", "item": ITEM, "value": "finished"}, "no operation on marks"),
+        ({"op": "drop", "item": ITEM}, "no operation on marks"),
+        ({"op": "unspan", "item": "other", "id": "a"}, 'before its "open"'),
+        ({**OPEN, "ids": ["1"]}, "token ids"),
+    ],
+)
+def test_what_is_no_operation_is_refused_and_nothing_is_saved(
+    tmp_path: Path, event: dict[str, Any], message: str
+) -> None:
+    store, tab = MarkStore(tmp_path), MarkStore(tmp_path).new_tab()
+    with pytest.raises(DataError, match=message):
+        store.append("ann", tab, [OPEN, span("ok", 0, 2), event])
+    assert store.marked("ann") == {}
+
+
+@pytest.mark.parametrize(("rater", "tab"), [("../ann", "0" * 12), ("", "0" * 12), ("ann", "../x"), ("ann", "0" * 13)])
+def test_names_lead_to_no_other_place(tmp_path: Path, rater: str, tab: str) -> None:
+    with pytest.raises(DataError, match="is no name"):
+        MarkStore(tmp_path / "store").append(rater, tab, [OPEN])
+    assert not (tmp_path / "store").exists()

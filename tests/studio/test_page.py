@@ -1,0 +1,382 @@
+"""The page in a browser: read, mark by mouse, touch and keys, undo, a crash, two raters, hostile texts, teach."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+from playwright.sync_api import expect
+
+from places import STORIES
+from studio_browser import CHROMIUM, Served, chromium, page_of, served
+from studio_world import append, record, write_run
+from text2grad.studio.marks import MarkStore
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no /usr/bin/chromium")
+
+AXE = Path(os.environ.get("AXE_CORE", "axe.min.js"))
+EVIL = (
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> \u202eabc \x1b[31m \u2066x"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve one run to all tests; each has a rater of its own."""
+    directory = tmp_path_factory.mktemp("studio")
+    write_run(directory / "run", steps=2)
+    with served(directory / "store", directory / "run") as found:
+        yield found
+
+
+def segment(page: Any, text: str, number: int = 0) -> Any:
+    return page.locator("#response .s", has_text=text).nth(number)
+
+
+def drag(page: Any, start: Any, end: Any, *, release: bool = True) -> None:
+    a, b = start.bounding_box(), end.bounding_box()
+    page.mouse.move(a["x"] + 2, a["y"] + a["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(b["x"] + b["width"] / 2, b["y"] + b["height"] / 2, steps=4)
+    if release:
+        page.mouse.up()
+
+
+def saved(page: Any) -> None:
+    expect(page.locator("#saved")).to_have_text("All marks saved")
+
+
+def spans(store: Path, rater: str) -> list[tuple[str, str]]:
+    """Return the marked words on disk with their labels, read by another process's store."""
+    return [
+        (one.opened["response"][span["start"] : span["end"]], span["label"])
+        for one in MarkStore(store).marked(rater).values()
+        for span in sorted(one.spans.values(), key=lambda span: (span["start"], span["end"]))
+    ]
+
+
+def chosen(page: Any) -> str:
+    return "".join(page.locator("#response .chosen").all_text_contents())
+
+
+def test_reading_shows_every_number_of_a_token_and_names_what_is_missing(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "reader") as page:
+        assert page.locator("#response").text_content() == "The cat sat on the mat."
+        segment(page, "cat").hover()
+        tip = page.locator("#tip").inner_text()
+        assert "token 2 of 7" in tip
+        assert "advantage" in tip
+        assert "−5" in tip  # row 3 is the first of the list: −2 − 3
+        assert "not recorded: Δ log p" in page.locator(".by").inner_text()
+        page.get_by_role("button", name="advantage").click()
+        assert "n4" in segment(page, "cat").get_attribute("class")
+        page.fill("#text", "Prompt 2")
+        expect(page.locator("#count")).to_have_text("2 responses")
+        page.goto(f"{server.address.split('?')[0]}#/run/1.2")
+        expect(page.locator(".where")).to_contain_text("step 1 · response 3")
+
+
+def test_a_run_is_followed_and_the_open_response_stays_chosen(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2)
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
+        append(run, [record(2, row, response="A new text.") for row in range(3)])
+        expect(page.locator("#count")).to_have_text("11 responses", timeout=20_000)
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "3")
+        page.keyboard.press("k")
+        expect(page.locator("#response")).to_have_text("A new text.")
+        page.locator(".curve svg").first.focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("Enter")
+        expect(page.locator("#count")).to_have_text("4 responses")  # of step 1
+
+
+def test_without_a_run_a_text_of_ones_own_is_marked(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path / "store", options=("--rater", "ann")) as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(server.address)
+        page.fill("#own-response", "I went to the zoo.")
+        page.click("text=Mark it")
+        segment(page, "zoo").click()
+        page.keyboard.press("p")
+        saved(page)
+        page.click("[data-view=mine]")
+        expect(page.locator(".item .preview")).to_have_text("I went to the zoo.")
+        context.close()
+    assert spans(tmp_path / "store", "ann") == [("zoo", "positive")]
+
+
+def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "mouse") as page:
+        drag(page, segment(page, "cat"), segment(page, "sat"), release=False)
+        assert chosen(page) == "cat sat"  # whole words, while the button is down
+        page.mouse.up()
+        page.get_by_role("button", name="Poor", exact=True).click()
+        segment(page, "mat").click()
+        page.get_by_role("button", name="Good", exact=True).click()
+        segment(page, "on").dblclick()
+        assert chosen(page) == "The cat sat on the mat."
+        page.keyboard.press("p")  # overlaps both
+        box = segment(page, "cat").bounding_box()
+        page.keyboard.down("Shift")
+        page.mouse.move(box["x"] + 1, box["y"] + 10)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 10, steps=3)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        assert chosen(page) == "ca"
+        page.keyboard.press("n")
+        saved(page)
+    assert spans(server.store, "mouse") == [
+        ("The cat sat on the mat.", "positive"),
+        ("ca", "negative"),
+        ("cat sat", "negative"),
+        ("mat", "positive"),
+    ]
+
+
+def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "keys") as page:
+        page.keyboard.press("n")
+        hints = page.locator("#response .hint").all_text_contents()
+        page.keyboard.type(hints[1])  # "cat"
+        page.keyboard.type(hints[2])  # to "sat": five keys in all
+        page.keyboard.press("e")
+        page.keyboard.type("it ran")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Home")
+        page.keyboard.press("Shift+ArrowRight")
+        assert chosen(page) == "The cat"
+        page.keyboard.press("p")
+        saved(page)
+        assert spans(server.store, "keys") == [("The cat", "positive"), ("cat sat", "negative")]
+        for _ in range(3):
+            page.keyboard.press("u")
+        assert page.locator(".marks .spans").first.locator("li.is-poor, li.is-good").count() == 2  # the critic's alone
+        page.keyboard.press("r")
+        page.keyboard.press("Control+Shift+Z")
+        page.keyboard.press("c")
+        page.keyboard.type("Half right.")
+        page.keyboard.press("Escape")
+        page.keyboard.press("d")
+        expect(page.locator(".where")).to_contain_text("response 3")
+        saved(page)
+    [marked] = MarkStore(server.store).marked("keys").values()
+    assert [(one["label"], one["note"]) for one in marked.spans.values()] == [("negative", "it ran")]
+    assert (marked.critique, marked.state) == ("Half right.", "done")
+
+
+def test_a_span_takes_at_most_six_keys_with_the_step_to_the_next_response(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "fast") as page:
+        keys, places = 0, []
+        for first, last in ((1, 1), (4, 5), (2, 2), (0, 5)):
+            places.append(page.locator(".where").inner_text())
+            page.keyboard.press("n")
+            hints = page.locator("#response .hint").all_text_contents()
+            pressed = [*hints[first], *(hints[last] if last != first else ["Enter"]), "d"]
+            for key in pressed:
+                page.keyboard.press(key)
+            assert 1 + len(pressed) <= 6
+            keys += 1 + len(pressed)
+            expect(page.locator(".where")).not_to_have_text(places[-1])
+        saved(page)
+        assert len(set(places)) == 4
+        assert keys == 22
+    assert sorted(words for words, _ in spans(server.store, "fast")) == [
+        "The cat sat on the mat",
+        "cat",
+        "sat",
+        "the mat",
+    ]
+
+
+def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Served) -> None:
+    phone = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
+    with page_of(browser, server, "touch", **phone) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        segment(page, "cat").tap()
+        assert chosen(page) == "cat"
+        page.get_by_role("button", name="Poor", exact=True).tap()
+        saved(page)
+        page.get_by_role("button", name="All responses").tap()
+        assert page.locator("#list").is_visible()
+    assert spans(server.store, "touch") == [("cat", "negative")]
+
+
+def test_suggestions_are_accepted_mended_and_rejected(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "judge") as page:
+        page.keyboard.press("a")  # "cat", poor
+        drag(page, segment(page, "the", 1), segment(page, "mat"))
+        page.get_by_role("button", name="Mend mat").click()
+        saved(page)
+        assert spans(server.store, "judge") == [("cat", "negative"), ("the mat", "positive")]
+        page.keyboard.press("j")
+        expect(page.locator(".where")).to_contain_text("response 3")
+        page.keyboard.press("x")
+        page.keyboard.press("A")
+        saved(page)
+    marked = sorted(MarkStore(server.store).marked("judge").values(), key=lambda one: one.at)
+    assert list(marked[1].suggestions.values()) == ["rejected", "accepted"]
+
+
+def test_nothing_is_lost_when_the_server_is_killed(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "crash") as page:
+        segment(page, "cat").click()
+        page.keyboard.press("n")
+        saved(page)
+        server.kill()
+        segment(page, "mat").click()
+        page.keyboard.press("p")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        assert spans(server.store, "crash") == [("cat", "negative")]
+        server.start()
+        saved(page)
+        page.reload()
+        page.wait_for_selector(".item .preview")
+        page.wait_for_selector("#response .good")
+        assert page.locator("#response .poor").text_content() == "cat"
+        page.keyboard.press("u")  # history goes on after a reload
+        page.wait_for_selector("#response .good", state="detached")
+        saved(page)
+    assert spans(server.store, "crash") == [("cat", "negative")]
+
+
+def test_what_a_closed_page_could_not_save_is_saved_by_the_next(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "closed") as page:
+        server.kill()
+        segment(page, "sat").click()
+        page.keyboard.press("n")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        context = page.context
+        page.close()
+        server.start()
+        other = context.new_page()
+        other.goto(server.address)
+        saved(other)
+        other.close()
+    assert spans(server.store, "closed") == [("sat", "negative")]
+
+
+def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "one") as one, page_of(browser, server, "one") as two:
+        segment(one, "cat").click()
+        one.keyboard.press("n")
+        saved(one)
+        segment(two, "mat").click()  # opened before the other tab marked: it must not undo that
+        two.keyboard.press("p")
+        saved(two)
+        assert spans(server.store, "one") == [("cat", "negative"), ("mat", "positive")]
+        two.get_by_role("button", name="Keys").click()
+        two.locator("dialog input").fill("two")
+        two.keyboard.press("Tab")
+        two.keyboard.press("Escape")
+        two.locator(".item").first.click()
+        expect(two.locator("#response .good, #response .poor")).to_have_count(0)
+        segment(two, "sat").click()
+        two.keyboard.press("n")
+        saved(two)
+        assert spans(server.store, "two") == [("sat", "negative")]
+        for page in (one, two):
+            page.keyboard.press("d")
+            saved(page)
+        one.keyboard.press("k")
+        one.locator(".other").first.wait_for()
+        assert "two" in " ".join(one.locator(".other").all_inner_texts())
+        one.get_by_role("button", name="My marks").click()
+        one.wait_for_selector(".summary td")
+        assert "one, two" in one.locator(".summary table").inner_text()
+
+
+def test_hostile_texts_are_inert_and_visible(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1, rows=1)
+    evil = record(1, 0, prompt=EVIL, response=EVIL, offsets=[[0, len(EVIL)]])
+    for name in ("delta", "reward", "kl", "value", "advantage"):
+        evil[name] = [1.0]
+    evil["critique"] = {"feedback": EVIL, "spans": [], "status": "ok", "unmatched": [EVIL]}
+    append(run, [evil])
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        page.wait_for_timeout(300)
+        assert page.title() == "text2grad studio"
+        assert page.locator("#detail img, #detail script, #list img").count() == 0
+        shown = page.locator("#response").text_content()
+        assert "⟨U+202E⟩abc ␛[31m ⟨U+2066⟩x" in shown
+        assert "<script>document.title='owned'</script>" in shown
+        segment(page, "abc").click()
+        assert chosen(page) == "abc"
+        page.keyboard.press("n")
+        saved(page)
+    assert spans(tmp_path / "store", "ann") == [
+        ("abc", "negative")
+    ]  # places count characters of the text, not signs shown
+
+
+def test_the_exported_page_opens_from_disk(browser: Any, server: Served, tmp_path: Path) -> None:
+    with page_of(browser, server, "export") as page:
+        segment(page, "cat").click()
+        page.keyboard.press("n")
+        saved(page)
+        with page.expect_download() as download:
+            page.get_by_role("button", name="My marks").click()
+            page.get_by_role("link", name="one page").click()
+        download.value.save_as(tmp_path / "marks.html")
+        page.goto((tmp_path / "marks.html").as_uri())
+        page.locator(".text .t", has_text="cat").click()
+        assert "δ" in page.locator("#tip").inner_text()
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="AXE_CORE names no axe.min.js (npm pack axe-core)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Any, server: Served, scheme: str) -> None:
+    with page_of(browser, server, "axe", color_scheme=scheme, bypass_csp=True) as page:
+        page.keyboard.press("a")
+        segment(page, "sat").click()
+        for view in ("read", "mine", "teach"):
+            if view != "read":
+                page.click(f"[data-view={view}]")
+                page.wait_for_timeout(300)
+            page.evaluate(AXE.read_text("utf-8"))
+            found = page.evaluate("axe.run()")["violations"]
+            assert [
+                (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")
+            ] == []
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
+def test_one_correction_is_taught_and_the_word_becomes_less_likely(browser: Any, tmp_path: Path) -> None:
+    story = "there was a little cliws. It was happy."
+    (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "Once upon a time", "response": story}) + "\n")
+    options = ("--model", str(STORIES))
+    with (
+        served(tmp_path / "store", tmp_path / "a.jsonl", options=options) as server,
+        page_of(browser, server, "ann") as page,
+    ):
+        segment(page, "cliws").click()
+        page.keyboard.press("n")
+        saved(page)
+        page.keyboard.press("t")
+        page.click("#teach-start")
+        page.wait_for_selector(".versions td, .problem")
+        assert page.locator(".problem").count() == 0, page.locator(".problem").inner_text()
+        page.click("#ask-start")
+        page.wait_for_selector(".answer, .problem")
+        assert page.locator(".answer").count() == 2
+    version = json.loads((tmp_path / "store" / "versions" / "0001" / "version.json").read_text())
+    [change] = version["changes"]
+    moved = [
+        after - before
+        for before, after, delta in zip(change["before"], change["after"], change["delta"], strict=True)
+        if delta
+    ]
+    assert len(moved) >= 2  # "cliws" has several tokens
+    assert sum(moved) / len(moved) < -1.0

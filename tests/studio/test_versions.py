@@ -1,0 +1,84 @@
+"""Versions: lessons in a process of their own; stopped, failed and refused work leaves no version."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import STORIES
+from text2grad.errors import ConfigError, DataError
+from text2grad.models import base_named_by, load_policy
+from text2grad.studio.versions import Versions
+
+STORY = "there was a little cliws. It was happy."
+CORRECTION = {
+    "item": "i",
+    "prompt": "Once upon a time",
+    "response": STORY,
+    "ids": None,
+    "spans": [{"start": 19, "end": 24, "label": "negative"}],
+}
+SAMPLING = {"max_new_tokens": 6, "temperature": 1.0, "eos_token_ids": [1], "prompt_format": "plain"}
+
+
+def lesson(parent: int = 0, **settings: Any) -> dict[str, Any]:
+    return {"parent": parent, "corrections": [CORRECTION], "lesson": settings}
+
+
+def finished(versions: Versions) -> dict[str, Any]:
+    while (work := versions.state()["work"])["state"] == "working":
+        time.sleep(0.05)  # the timeout of the test ends a process that hangs
+    return dict(work)
+
+
+def test_a_policy_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {"path": str(tmp_path / "no"), "sampling": SAMPLING})
+    try:
+        versions.begin("teach", lesson())
+        work = finished(versions)
+    finally:
+        versions.stop()
+    assert work["state"] == "failed"
+    assert str(tmp_path / "no") in work["error"]
+    assert versions.versions() == []
+
+
+def test_without_a_policy_there_is_nothing_to_teach(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--model PATH"):
+        Versions(tmp_path, None).begin("ask", {})
+    with pytest.raises(DataError, match="no version 3"):
+        Versions(tmp_path, None).version(3)
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
+def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {"path": str(STORIES), "sampling": SAMPLING})
+    try:
+        versions.begin("teach", lesson(rounds=1, epochs=1))
+        with pytest.raises(ConfigError, match="under way"):
+            versions.begin("ask", {})
+        versions.stop()
+        assert versions.state()["work"]["state"] == "stopped"
+        assert versions.versions() == []
+        versions.begin("teach", lesson(rounds=1))
+        assert finished(versions)["state"] == "done", versions.state()
+        versions.begin("teach", lesson(parent=1, rounds=1))
+        assert finished(versions)["state"] == "done", versions.state()
+        versions.begin("teach", lesson(parent=7))
+        assert "no version 7" in finished(versions)["error"]
+        versions.begin("ask", {"prompt": "Once upon a time", "versions_asked": [0, 0, 2], "seed": 3})
+        answers = finished(versions)["result"]["answers"]
+    finally:
+        versions.stop()
+    assert [one["parent"] for one in versions.versions()] == [0, 1]
+    first, second = (versions.version(n)["changes"][0] for n in (1, 2))
+    assert second["before"] == pytest.approx(first["after"], abs=1e-4)  # version 2 begins where 1 ended
+    assert answers[0] == answers[1]  # the same random numbers, and no trace of the adapters
+    assert len(answers[2]["logp"]) == len(answers[2]["ids"]) == len(answers[2]["offsets"])
+    directory = tmp_path / "versions" / "0002"
+    assert base_named_by(directory) == str(STORIES)
+    assert load_policy(str(directory)) is not None
+    assert {path.name for path in (tmp_path / "versions").iterdir()} == {"0001", "0002"}
+    assert json.loads((directory / "version.json").read_text())["lesson"]["rounds"] == 1
