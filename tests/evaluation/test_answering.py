@@ -138,7 +138,8 @@ def test_an_answer_ends_before_a_text_that_ends_it(policy: Path, tmp_path: Path)
     free = asked(policy, tmp_path / "free", Talk(QUESTIONS[:1]), Sampling()).open(force=False)["one", 0, 0]
     stop = free["text"][3:5]
     ended = replace(QUESTIONS[0], stop=(stop,))
-    cut = asked(policy, tmp_path / "cut", Talk([ended]), Sampling()).open(force=False)["one", 0, 0]
+    beside = replace(QUESTIONS[3], stop=(stop,))  # goes on in the same batch
+    cut = asked(policy, tmp_path / "cut", Talk([ended, beside]), Sampling()).open(force=False)["one", 0, 0]
     assert cut["text"] == free["text"][: free["text"].index(stop)]
     assert cut["finish"] == "stop"
     assert cut["tokens"] < free["tokens"]
