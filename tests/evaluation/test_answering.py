@@ -110,12 +110,13 @@ def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Pat
     said = file.open(force=False)
     [_, second] = [json.loads(line) for line in file.path.read_bytes().splitlines()][1:3]
     assert second["turn"] == 1
-    turn = answering.Turn(QUESTIONS[1], 0, 1)
-    assert answering._prompt(turn, said, chat=True) == [
-        {"role": "user", "content": "Tell me"},
-        {"role": "assistant", "content": said["two", 0, 0]["text"]},
-        {"role": "user", "content": "And then?"},
-    ]
+    assert said["two", 0, 0]["text"] != said["two", 1, 0]["text"]
+    for number in (0, 1):
+        assert answering._prompt(answering.Turn(QUESTIONS[1], number, 1), said, chat=True) == [
+            {"role": "user", "content": "Tell me"},
+            {"role": "assistant", "content": said["two", number, 0]["text"]},
+            {"role": "user", "content": "And then?"},
+        ]
     answers = read_answers(suite, HOT, said, chat=True)
     assert [len(one.texts) for one in answers] == [2, 2]
     assert not answers[0].continues
@@ -137,7 +138,8 @@ def test_an_answer_ends_before_a_text_that_ends_it(policy: Path, tmp_path: Path)
     free = asked(policy, tmp_path / "free", Talk(QUESTIONS[:1]), Sampling()).open(force=False)["one", 0, 0]
     stop = free["text"][3:5]
     ended = replace(QUESTIONS[0], stop=(stop,))
-    cut = asked(policy, tmp_path / "cut", Talk([ended]), Sampling()).open(force=False)["one", 0, 0]
+    beside = replace(QUESTIONS[3], stop=(stop,))  # goes on in the same batch
+    cut = asked(policy, tmp_path / "cut", Talk([ended, beside]), Sampling()).open(force=False)["one", 0, 0]
     assert cut["text"] == free["text"][: free["text"].index(stop)]
     assert cut["finish"] == "stop"
     assert cut["tokens"] < free["tokens"]
@@ -166,6 +168,10 @@ def test_prompts_without_room_are_refused_or_empty(policy: Path, tmp_path: Path)
         r"first is question 'long' with \d+ tokens\. Lower --max-new-tokens, or count them as failed with --too-long",
     ):
         asked(policy, tmp_path / "a", suite, Sampling())
+    with pytest.raises(
+        DataError, match=r"^1 of 1 prompts of suite talk leave no room for 500 new tokens in the context"
+    ):
+        asked(policy, tmp_path / "c", Talk([Question("near", "word " * 20)]), Sampling(max_new_tokens=500))
     said = asked(policy, tmp_path / "b", suite, Sampling(too_long="empty")).open(force=False)
     assert said["long", 0, 0] == {"id": "long", "sample": 0, "turn": 0, "text": "", "tokens": 0, "finish": "too_long"}
     assert said["short", 0, 0]["tokens"] == 6
