@@ -70,7 +70,9 @@ def add_parser(commands: Any) -> None:
         add("first", type=Path, metavar="FIRST", help="JSONL file")
         add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
         add("--recipe", type=Path, metavar="FILE", help="TOML file whose [annotate] names the server and the model")
-        more = "a model on the server of --recipe, or a TOML file with an [annotate] of its own; may be repeated"
+        more = (
+            "a model on the server of --recipe, at its prices, or a TOML file with its own [annotate]; may be repeated"
+        )
         add("--judge", action="append", default=[], metavar="MODEL|FILE", help=more)
         sheet = "a filled sheet of `study export FIRST --against SECOND`; may be repeated"
         add("--human", action="append", default=[], type=Path, metavar="SHEET", help=sheet)
