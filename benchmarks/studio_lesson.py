@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--simulated", type=int, default=0)
     parser.add_argument("--model", default="../shared/models/stories260k")
     parser.add_argument("--held-out", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0, help="of the stories, before and after")
     parser.add_argument("--lesson", type=json.loads, default={}, help='settings as JSON, such as {"target": 2}')
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -85,14 +86,14 @@ def main() -> None:
         given = [Correction("", one.prompt, one.response, one.ids, one.critique.spans) for one in records]
         given = [one for one in given if one.spans]
     else:
-        given = simulated(sampled(base, tokenizer, "train", 4 * args.simulated, seed=1), args.simulated)
-    before = sampled(base, tokenizer, "held_out", args.held_out, seed=7)
+        given = simulated(sampled(base, tokenizer, "train", 4 * args.simulated, seed=1 + args.seed), args.simulated)
+    before = sampled(base, tokenizer, "held_out", args.held_out, seed=7 + args.seed)
     torch.manual_seed(lesson.seed)
     policy = with_lora(base, r=lesson.rank, alpha=2 * lesson.rank, targets="all-linear")
     start = time.perf_counter()
     taught = teach(policy, tokenizer, given, lesson, prompt_format="plain")
     seconds = time.perf_counter() - start
-    after = sampled(policy, tokenizer, "held_out", args.held_out, seed=7)
+    after = sampled(policy, tokenizer, "held_out", args.held_out, seed=7 + args.seed)
     texts = {
         "before": ([one.example.prompt_text for one in before], [one.response for one in before]),
         "after": ([one.example.prompt_text for one in after], [one.response for one in after]),

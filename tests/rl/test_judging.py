@@ -52,6 +52,14 @@ def test_a_run_is_the_same_whether_the_critic_is_asked_meanwhile_or_afterwards(t
     small_run.assert_same_run(tmp_path / "after", tmp_path / "meanwhile")
 
 
+def test_a_run_is_resumed_with_another_number_of_parts(tmp_path: Path) -> None:
+    constant = {**PARTS, "optim": {"lr": 3e-3, "value_lr": 1e-2, "schedule": "constant"}}
+    small_run.trainer(tmp_path / "calm", Slow(), **constant).train()
+    small_run.trainer(tmp_path / "run", Slow(), run={"steps": 2}, **constant).train()
+    small_run.trainer(tmp_path / "run", Slow(), resume=True, critic={"overlap": 2}, **constant).train()
+    small_run.assert_same_run(tmp_path / "run", tmp_path / "calm")
+
+
 def test_the_setting_goes_before_the_critics_own_number(tmp_path: Path) -> None:
     for asked, own, size in ((0, 4, 8), (1, 0, 2)):
         critic = Slow(overlap=own)

@@ -15,8 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.files import lock_directory, to_json, write_atomically
@@ -30,6 +28,7 @@ FREE = {
     *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "compact_memory")),
     *(("run", key) for key in ("tracker", "project", "name", "table_every", "track_update")),
     ("data", "eval_every"),
+    ("critic", "overlap"),
 }
 STEPS = ("run", "steps")
 
@@ -101,6 +100,8 @@ def open_run(
         ConfigError: as `check_directory`, or if another process is writing to the directory.
         CheckpointError: if it holds a run of another recipe or of other inputs, or its run.json cannot be read.
     """
+    import torch  # commands that only read a directory start without it
+
     check_directory(directory, resume=resume)
     lock_directory(directory)
     now: dict[str, Any] = {
