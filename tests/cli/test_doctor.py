@@ -108,7 +108,7 @@ def test_what_is_missing_or_too_old_is_shown_with_the_line_that_installs_it(
         if package == "peft":
             raise PackageNotFoundError
         return {"openai": "2.9.1", "nltk": "3.10"}.get(
-            package, version("text2grad") if package == "text2grad" else "99.0"
+            package, version("text2grad") if package == "text2grad" else "9999.0"
         )
 
     monkeypatch.setattr(doctor, "version", pretended)
@@ -122,6 +122,7 @@ def test_what_is_missing_or_too_old_is_shown_with_the_line_that_installs_it(
     assert [line.split("#")[0].strip() for line in end.splitlines()] == [
         'pip install -e ".[train]"',
         'pip install -e ".[annotate]"',
+        'pip install -e ".[trl]"',  # it needs peft, too
     ]
 
 

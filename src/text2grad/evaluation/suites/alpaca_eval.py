@@ -156,8 +156,8 @@ def preference_counts(firsts: Sequence[float | None] | None) -> dict[str, float]
             outputs.
 
     Example:
-        >>> preference_counts([0.1, 0.7])  # (0.9 + 0.7) / 2; the first place: (0.1 + 0.7) / 2
-        {'preference': 0.8, 'judged': 1.0, 'first place': 0.4, 'asked': 1.0}
+        >>> preference_counts([0.25, 0.75])  # (0.75 + 0.75) / 2; the first place: (0.25 + 0.75) / 2
+        {'preference': 0.75, 'judged': 1.0, 'first place': 0.5, 'asked': 1.0}
     """
     if firsts is None:
         return {"preference": 0.5, "judged": 1.0}
