@@ -63,6 +63,7 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/annotate.py --json docs/results/annotate.json
 	$(BIN)/python benchmarks/plan.py --json docs/results/plan.json
 	$(BIN)/python benchmarks/shared_prompts.py --json docs/results/shared_prompts.json
+	$(BIN)/python benchmarks/slow_critic.py --json docs/results/slow_critic.json
 
 clean:
 	rm -rf .venv .venv-verl .mypy_cache .pytest_cache .ruff_cache .hypothesis

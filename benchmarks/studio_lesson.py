@@ -1,7 +1,7 @@
 """How far do corrections reach? A lesson of the studio on marked stories, and the fault on openings that nobody marked.
 
     python benchmarks/studio_lesson.py marks.jsonl --model ../shared/models/stories260k
-    python benchmarks/studio_lesson.py --simulated 30 --model ../shared/models/stories260k
+    python benchmarks/studio_lesson.py --simulated 30 --save-marks marks.jsonl --model ../shared/models/stories260k
 
 `marks.jsonl` is the download of *My marks*. `--simulated` puts the dictionary of the story critic in the place of a
 person: it marks the invented words of the first stories with one as poor, and nothing else; such numbers say how
@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 from text2grad.experiments import Sampling, sample_rollouts
-from text2grad.feedback import read_critique_records
+from text2grad.feedback import Annotation, read_critique_records, write_annotations
 from text2grad.files import to_json
 from text2grad.models import load_policy, load_tokenizer, with_lora
 from text2grad.studio.teaching import Correction, Lesson, lesson_from, teach
 from text2grad.tasks.stories.openings import story_openings
 from text2grad.tasks.stories.reading import read_story
 from text2grad.tasks.stories.task import story_metrics
-from text2grad.types import Rollout, Span
+from text2grad.types import Critique, Rollout, Span
 
 TOKENS, STOP = 160, [1]  # the recipe's: this model ends a story with its beginning-of-sequence
 
@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--simulated", type=int, default=0)
     parser.add_argument("--model", default="../shared/models/stories260k")
     parser.add_argument("--held-out", type=int, default=500)
+    parser.add_argument("--save-marks", type=Path, help="file for the simulated marks, as the studio exports them")
     parser.add_argument("--seed", type=int, default=0, help="of the stories, before and after")
     parser.add_argument("--lesson", type=json.loads, default={}, help='settings as JSON, such as {"target": 2}')
     parser.add_argument("--out", type=Path)
@@ -87,6 +88,9 @@ def main() -> None:
         given = [one for one in given if one.spans]
     else:
         given = simulated(sampled(base, tokenizer, "train", 4 * args.simulated, seed=1 + args.seed), args.simulated)
+    if args.save_marks:
+        marks = [Annotation(one.prompt, one.response, Critique("", tuple(one.spans))) for one in given]
+        write_annotations(args.save_marks, marks)
     before = sampled(base, tokenizer, "held_out", args.held_out, seed=7 + args.seed)
     torch.manual_seed(lesson.seed)
     policy = with_lora(base, r=lesson.rank, alpha=2 * lesson.rank, targets="all-linear")
