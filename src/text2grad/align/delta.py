@@ -13,7 +13,7 @@ end-of-sequence, is never touched: its δ is 0.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import eq
 from typing import Any, Literal, get_args
 
@@ -36,6 +36,11 @@ class AlignSettings:
     weighting: Weighting = "uniform"
     overlap: Overlap = "cancel"
     span_mass: SpanMass = "token"
+
+    @classmethod
+    def of(cls, reward: Any) -> "AlignSettings":
+        """Return the settings of the section [reward] of a recipe, or of anything with attributes of these names."""
+        return cls(**{one.name: getattr(reward, one.name) for one in fields(cls)})
 
 
 DEFAULT = AlignSettings()

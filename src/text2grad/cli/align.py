@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if a record, a file, the tokenizer or a setting cannot be used; then nothing is written.
     """
     console = Console()
-    settings = AlignSettings(args.mode, args.weighting, args.overlap, args.span_mass)
+    settings = AlignSettings.of(args)
     if args.out is not None:
         refuse_overwriting([args.out / name for name in FILES], force=args.force)
     tokenizer = load_tokenizer(args.tokenizer)

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe
 from text2grad.experiments.evaluate_policy import sample_by_recipe
 from text2grad.experiments.metric import load_metric, measure
 from text2grad.feedback import Critic, ask
-from text2grad.models import best_device, collate, load_tokenizer
+from text2grad.models import best_device, load_tokenizer
 from text2grad.reward_models import LOCAL
-from text2grad.rl import token_rewards
+from text2grad.rl import rewards_of
 from text2grad.types import Critique, Example, Rollout
 
 
@@ -58,14 +57,11 @@ def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], criti
         critic.model.to(best_device())
     examples, responses = [one.example for one in rollouts], [one.response for one in rollouts]
     critiques = ask(critic, examples, responses, match=recipe.critic.match)
-    reward = recipe.reward
-    settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
-    deltas, offsets = response_deltas(tokenizer, rollouts, critiques, settings)
-    batch = collate(rollouts, pad_id=0)
-    rewards = token_rewards(recipe, deltas, critiques, batch, responses=responses, offsets=offsets).sum(dim=1).tolist()
+    found = rewards_of(recipe, tokenizer, rollouts, critiques)
+    totals = found.rewards.sum(dim=1).tolist()
     return [
         replace(answer, critique=critique, delta=delta, reward=total)
-        for answer, critique, delta, total in zip(answers, critiques, deltas, rewards, strict=True)
+        for answer, critique, delta, total in zip(answers, critiques, found.deltas, totals, strict=True)
     ]
 
 

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.critics.servers import Store
@@ -33,10 +32,10 @@ from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.run_examples import recipe_task, run_examples
 from text2grad.feedback import Critic, ask, critique_from_json, critique_to_json
 from text2grad.files import lock_directory, to_json, write_atomically, write_files
-from text2grad.models import batch_indices, collate, fitting_prompts, load_tokenizer, padding_id, stop_ids
+from text2grad.models import batch_indices, fitting_prompts, load_tokenizer, padding_id, stop_ids
 from text2grad.progress import Progress
 from text2grad.reward_models import LOCAL, ServerRewardModel, critic_from_recipe, shares_base
-from text2grad.rl import correlation, gae, prepare_policy, response_records, token_rewards
+from text2grad.rl import correlation, gae, prepare_policy, response_records, rewards_of
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 
 SHOWN = 8
@@ -212,16 +211,11 @@ def _report(
     directory: Path,
 ) -> Rehearsal:
     """Compute the figures, write the files and return the rehearsal."""
-    reward, ppo = recipe.reward, recipe.ppo
-    settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
-    batch = collate(rollouts, pad_id=0)
-    zeros = torch.zeros(batch.response_mask.shape)
-    texts = [rollout.response for rollout in rollouts]
+    ppo = recipe.ppo
     records, deltas, advantages, rewards = [], [], [], []
     for one in answers:
-        found, offsets = response_deltas(tokenizer, rollouts, one.critiques, settings)
-        given = token_rewards(recipe, found, one.critiques, batch, responses=texts, offsets=offsets)
-        gained = gae(given, zeros, batch.response_mask, gamma=ppo.gamma, lam=ppo.lam).advantages
+        found, offsets, batch, given = rewards_of(recipe, tokenizer, rollouts, one.critiques)
+        gained = gae(given, torch.zeros_like(given), batch.response_mask, gamma=ppo.gamma, lam=ppo.lam).advantages
         records.append(
             response_records(0, rollouts, one.critiques, found, offsets, {"reward": given, "advantage": gained})
         )

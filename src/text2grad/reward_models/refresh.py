@@ -78,13 +78,12 @@ class Refresher:
         """Return the refresher that a recipe asks for, or None if it neither audits nor retrains the critic."""
         if not recipe.refresh.active and not recipe.refresh.audit:
             return None
-        reward = recipe.reward
         return cls(
             recipe.refresh,
             critic,
             annotator,
             Path(recipe.run.out),
-            delta_settings=AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass),
+            delta_settings=AlignSettings.of(recipe.reward),
             match=recipe.critic.match,
             seed=recipe.run.seed,
             trust_remote_code=recipe.model.trust_remote_code,

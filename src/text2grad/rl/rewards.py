@@ -6,16 +6,16 @@ With the default settings δ' is the paper's δ in {−1, 0, +1}. Shapes: B resp
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from text2grad.align import step_ends
+from text2grad.align import AlignSettings, response_deltas, step_ends
 from text2grad.config import Recipe
-from text2grad.models import TokenBatch
+from text2grad.models import TokenBatch, collate
 from text2grad.rl.nl_gradient import at_last_token, at_step_ends, is_last_token
-from text2grad.types import Critique
+from text2grad.types import Critique, Rollout
 
 
 def reward_tensor(
@@ -133,3 +133,35 @@ def token_rewards(
         truncation=reward.truncated,
         placement=place,
     )
+
+
+class Rewarded(NamedTuple):
+    """Rewards of rollouts, and the steps on the way to them.
+
+    Attributes:
+        deltas: δ of each response.
+        offsets: character range of each sampled token.
+        batch: the collated rollouts.
+        rewards: before the KL term, [B, T].
+    """
+
+    deltas: list[list[float]]
+    offsets: list[list[tuple[int, int]]]
+    batch: TokenBatch
+    rewards: Tensor
+
+
+def rewards_of(
+    recipe: Recipe,
+    tokenizer: Any,
+    rollouts: Sequence[Rollout],
+    critiques: Sequence[Critique],
+    *,
+    device: torch.device | str = "cpu",
+) -> Rewarded:
+    """Return the rewards of judged rollouts as [reward] says."""
+    deltas, offsets = response_deltas(tokenizer, rollouts, critiques, AlignSettings.of(recipe.reward))
+    batch = collate(rollouts, pad_id=0, device=device)  # padding gets no reward
+    texts = [one.response for one in rollouts]
+    rewards = token_rewards(recipe, deltas, critiques, batch, responses=texts, offsets=offsets)
+    return Rewarded(deltas, offsets, batch, rewards)

@@ -76,6 +76,7 @@ from text2grad.rl.ppo import KLController, TokenMean
 from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
+from text2grad.rl.scoring import score_batch
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.rl.update_effect import UpdateEffect
@@ -131,9 +132,8 @@ class Text2GradTrainer:
         """
         self.recipe = recipe = config or Recipe()
         self.critic, self.tokenizer = critic, tokenizer
-        reward = recipe.reward
-        self.delta_settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
-        resolve(reward.weighting)  # raises now if its tagger is not installed
+        self.delta_settings = AlignSettings.of(recipe.reward)
+        resolve(recipe.reward.weighting)  # raises now if its tagger is not installed
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         set_seed(recipe.run.seed)  # also of `random` and NumPy, for critics that use them
@@ -475,24 +475,9 @@ class Text2GradTrainer:
         return collate(rollouts, pad_id=self.pad_id, device=device, share_prompts=share)
 
     def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
-        """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass."""
-        return self.sizes.in_micro_batches(batch, lambda: self._score_in_pieces(batch, kl))
-
-    def _score_in_pieces(self, batch: TokenBatch, kl: Literal["k1", "full"]) -> Scores:
-        full = Scores.zeros(batch.response_mask.shape, batch.ids.device)
-        for index in batch.groups(self.sizes.micro_batch_tokens):
-            part = self.model.score(
-                batch.rows(index),
-                self.reference,
-                temperature=self.recipe.rollout.temperature,
-                kl=kl,
-            )
-            for whole, piece in zip(full, part, strict=True):
-                if piece.ndim == 2:
-                    whole[index, : piece.shape[1]] = piece
-                else:
-                    whole[index] = piece
-        return full
+        """Return the scores of a batch at the temperature of the rollouts; see `score_batch`."""
+        temperature = self.recipe.rollout.temperature
+        return score_batch(self.model, self.reference, batch, self.sizes, temperature=temperature, kl=kl)
 
     def _advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
         """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""

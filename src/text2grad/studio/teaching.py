@@ -33,7 +33,7 @@ from text2grad.models import (
     padding_id,
     stop_ids,
 )
-from text2grad.rl import MinibatchGradient, Optimizers, PieceSizes, PPOBatch, ppo_epochs
+from text2grad.rl import MinibatchGradient, Optimizers, PieceSizes, PPOBatch, ppo_epochs, score_batch
 from text2grad.types import Critique, Example, Rollout, Span
 
 MOST_TOKENS = 4096  # padded, of one forward pass
@@ -274,15 +274,7 @@ class _Rounds:
         return float(self._scores(kl="full").kl[self.batch.response_mask].mean())
 
     def _scores(self, kl: Literal["k1", "full"] = "k1") -> Scores:
-        return self.sizes.in_micro_batches(self.batch, lambda: self._score_in_pieces(kl))
-
-    def _score_in_pieces(self, kl: Literal["k1", "full"]) -> Scores:
-        whole = Scores.zeros(self.batch.response_mask.shape, self.batch.ids.device)
-        for index in self.batch.groups(self.sizes.micro_batch_tokens):
-            part = self.model.score(self.batch.rows(index), self.reference, temperature=1.0, kl=kl)
-            for full, piece in zip(whole[:-1], part[:-1], strict=True):
-                full[index, : piece.shape[1]] = piece
-        return whole
+        return score_batch(self.model, self.reference, self.batch, self.sizes, temperature=1.0, kl=kl)
 
 
 def _taught(

@@ -15,13 +15,11 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from text2grad.align import AlignSettings, response_deltas
-from text2grad.config import make_recipe
-from text2grad.errors import ConfigError, CriticError
-from text2grad.feedback import Critic, Match, ask
-from text2grad.models import collate, stop_ids
-from text2grad.rl import FailureRate, Moments, group_advantages, moments, token_rewards, whiten
-from text2grad.types import Critique, Example, Rollout
+from text2grad.errors import ConfigError
+from text2grad.feedback import Critic, Match
+from text2grad.models import stop_ids
+from text2grad.rl import Moments, OutsideJudge, group_advantages, moments, whiten
+from text2grad.types import Critique, Example
 
 TESTED = ((1, 14), (1, 17))
 """The first version of TRL that the tests cover, and the first that they do not."""
@@ -70,10 +68,14 @@ class SpanGRPOTrainer(GRPOTrainer):
             ConfigError: if a setting would make one number of the token rewards, or this version of TRL is not tested.
         """
         _refuse(args, reward_funcs, gamma)
-        self.critic, self.match = critic, match
         self.gamma, self.leave_one_out = gamma, leave_one_out
-        self.reward_recipe = make_recipe({"reward": dict(reward or {})})
-        self.failures = FailureRate(max_failure_rate, 1)
+        self.judge = OutsideJudge(
+            critic,
+            reward=reward or {},
+            match=match,
+            max_failure_rate=max_failure_rate,
+            way_out="go on from the last checkpoint with trainer.train(resume_from_checkpoint=True)",
+        )
         self.critiques: list[Critique] = []
         self.token_rewards = torch.zeros(0, 0)  # of this process's newest responses, [B, T]
         self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
@@ -83,7 +85,7 @@ class SpanGRPOTrainer(GRPOTrainer):
             for label in ("positive", "negative"):
                 count = sum(span.label == label for one in self.critiques for span in one.spans)
                 log_metric(f"critic/{label}_spans", count / max(len(self.critiques), 1))
-            log_metric("critic/failure_rate", self.failures.rate)
+            log_metric("critic/failure_rate", self.judge.failures.rate)
             log_metric("critic/rewarded_tokens", float((self.token_rewards != 0).sum() / len(self.token_rewards)))
             log_extra("critique", [one.feedback for one in self.critiques])
             found: list[float | None] = self.token_rewards.sum(dim=1).tolist()
@@ -107,31 +109,15 @@ class SpanGRPOTrainer(GRPOTrainer):
         """Return the reward of each sampled token and the mask of the response tokens, both [B, T]."""
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
-        rollouts = [
-            Rollout(
-                _example(row),
-                (0,),  # the prompt gets no reward
-                tuple(own),
-                tokenizer.decode(own, skip_special_tokens=True),
-                own[-1] not in ends,
-            )
-            for row, own in zip(rows, ids, strict=True)
-        ]
-        texts = [rollout.response for rollout in rollouts]
-        self.critiques = ask(self.critic, [rollout.example for rollout in rollouts], texts, match=self.match)
-        self.failures.count(critique.status for critique in self.critiques)
-        if self.failures.too_many:
-            raise CriticError(
-                f"{self.failures.rate:.0%} of the last {len(self.failures.statuses)} critiques could not be read "
-                f"(max_failure_rate is {self.failures.limit:.0%}). Mend the critic, and go on from the last checkpoint "
-                "with trainer.train(resume_from_checkpoint=True)"
-            )
-        reward = self.reward_recipe.reward
-        settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
-        deltas, offsets = response_deltas(tokenizer, rollouts, self.critiques, settings)
-        batch = collate(rollouts, pad_id=0, device=self.accelerator.device)
-        rewards = token_rewards(self.reward_recipe, deltas, self.critiques, batch, responses=texts, offsets=offsets)
-        return rewards, batch.response_mask
+        found = self.judge(
+            tokenizer,
+            [_example(row) for row in rows],
+            ids,
+            [own[-1] not in ends for own in ids],
+            device=self.accelerator.device,
+        )
+        self.critiques = found.critiques
+        return found.rewards, found.response_mask
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Return TRL's batch with advantages of shape [B, T]."""

@@ -1,18 +1,14 @@
 """One response of verl → the reward of each of its token ids; without verl, so that it runs and is tested anywhere."""
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from text2grad.align import AlignSettings, response_deltas
-from text2grad.config import make_recipe
-from text2grad.errors import ConfigError, CriticError, check_known
-from text2grad.feedback import Match, ask, load_critic
-from text2grad.models import collate
-from text2grad.rl import FailureRate, token_rewards
-from text2grad.types import Critique, Example, Rollout
+from text2grad.errors import ConfigError
+from text2grad.feedback import Match
+from text2grad.rl import OutsideJudge
+from text2grad.types import Critique, Example
 
 TOKEN_LEVEL = ("gae", "reinforce_plus_plus")
 """verl's advantage estimators that keep the reward of each token; the others add them up to one number."""
@@ -40,10 +36,15 @@ class TokenJudge:
         Raises:
             ConfigError: if the critic cannot be loaded, or a setting is wrong.
         """
-        check_known("match", match, get_args(Match))
-        self.recipe, self.match = make_recipe({"reward": dict(reward)}), match
-        self.critic = load_critic(critic)
-        self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
+        self._judge = OutsideJudge(
+            critic,
+            reward=reward,
+            match=match,
+            max_failure_rate=max_failure_rate,
+            way_out="resume",
+            whose=" of this worker",
+        )
+        self.recipe = self._judge.recipe
 
     def __call__(self, tokenizer: Any, example: Example, ids: Sequence[int], *, truncated: bool) -> Judged:
         """Return the rewards of a response.
@@ -59,23 +60,8 @@ class TokenJudge:
         """
         if not ids:
             return Judged([], Critique(""))
-        text = tokenizer.decode(list(ids), skip_special_tokens=True)
-        rollout = Rollout(example, (0,), tuple(ids), text, truncated)  # the prompt gets no reward
-        critiques = ask(self.critic, [example], [text], match=self.match)
-        with self._lock:
-            self.failures.count(one.status for one in critiques)
-            if self.failures.too_many:
-                rate, count = self.failures.rate, len(self.failures.statuses)
-                raise CriticError(
-                    f"{rate:.0%} of the last {count} critiques of this worker could not be read (max_failure_rate is "
-                    f"{self.failures.limit:.0%}). Mend the critic, and resume"
-                )
-        reward = self.recipe.reward
-        settings = AlignSettings(reward.mode, reward.weighting, reward.overlap, reward.span_mass)
-        deltas, offsets = response_deltas(tokenizer, [rollout], critiques, settings)
-        batch = collate([rollout], pad_id=0)
-        rewards = token_rewards(self.recipe, deltas, critiques, batch, responses=[text], offsets=offsets)
-        return Judged(rewards[0].tolist(), critiques[0])
+        found = self._judge(tokenizer, [example], [ids], [truncated])
+        return Judged(found.rewards[0].tolist(), found.critiques[0])
 
 
 @lru_cache

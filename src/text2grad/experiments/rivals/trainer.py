@@ -21,9 +21,8 @@ from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic
 from text2grad.experiments.rivals.judged import Judged
 from text2grad.feedback import critique_from_json
-from text2grad.models import collate
 from text2grad.progress import Progress
-from text2grad.rl import Clock, Text2GradTrainer, response_records, step_metrics, token_rewards
+from text2grad.rl import Clock, Text2GradTrainer, response_records, rewards_of, step_metrics, token_rewards
 from text2grad.types import Rollout
 
 EACH_STEP = 2**31
@@ -124,12 +123,9 @@ class RivalTrainer(Text2GradTrainer):
         with Progress("judge refinements", len(rollouts), unit="response") as progress:
             for start in range(0, len(rollouts), size):
                 part = rollouts[start : start + size]
-                texts = [one.response for one in part]
                 with self._critic_at_work(can_save=True):
-                    critiques = critic([one.example for one in part], texts)
-                deltas, offsets = response_deltas(self.tokenizer, part, critiques, self.delta_settings)
-                batch = collate(part, pad_id=self.pad_id)
-                rewards = token_rewards(self.recipe, deltas, critiques, batch, responses=texts, offsets=offsets)
+                    critiques = critic([one.example for one in part], [one.response for one in part])
+                rewards = rewards_of(self.recipe, self.tokenizer, part, critiques).rewards
                 found += map(Judged, part, critiques, rewards.sum(dim=1).tolist())
                 progress.advance(len(part))
         return found

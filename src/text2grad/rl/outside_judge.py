@@ -1,0 +1,98 @@
+"""A critic behind the trainer of another engine: sampled ids → the reward of each id, as section [reward] says."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from text2grad.config import make_recipe
+from text2grad.errors import CriticError, check_known
+from text2grad.feedback import Critic, Match, ask, load_critic
+from text2grad.rl.metrics import FailureRate
+from text2grad.rl.rewards import rewards_of
+from text2grad.types import Critique, Example, Rollout
+
+
+class JudgedIds(NamedTuple):
+    """Critiques of B responses, the reward of each id [B, T], and the mask of the ids, bool [B, T]."""
+
+    critiques: list[Critique]
+    rewards: Tensor
+    response_mask: Tensor
+
+
+class OutsideJudge:
+    """Asks a critic, and stops the run when too many of its critiques could not be read; for several threads.
+
+    Attributes:
+        failures: share of the critiques that could not be read.
+    """
+
+    def __init__(
+        self,
+        critic: Critic | str,
+        *,
+        reward: Mapping[str, Any],
+        match: Match,
+        max_failure_rate: float,
+        way_out: str,
+        whose: str = "",
+    ) -> None:
+        """Take the critic.
+
+        Args:
+            critic: the critic, or "module:name" of one, which is loaded after the checks of the settings.
+            reward: the section [reward] of a recipe.
+            match: how the quotes of critiques in text form are found.
+            max_failure_rate: share of unreadable critiques, of the last 100, above which the run stops.
+            way_out: end of the error's message: how the run goes on.
+            whose: which critiques are counted, for the error's message.
+
+        Raises:
+            ConfigError: if a setting is wrong, or the critic cannot be loaded.
+        """
+        check_known("match", match, get_args(Match))
+        self.match, self.recipe = match, make_recipe({"reward": dict(reward)})
+        self.critic = load_critic(critic) if isinstance(critic, str) else critic
+        self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
+        self._way_out, self._whose = way_out, whose
+
+    def __call__(
+        self,
+        tokenizer: Any,
+        examples: Sequence[Example],
+        ids: Sequence[Sequence[int]],
+        truncated: Sequence[bool],
+        *,
+        device: torch.device | str = "cpu",
+    ) -> JudgedIds:
+        """Return critiques and rewards of responses.
+
+        Args:
+            tokenizer: the policy's.
+            examples: the task instances.
+            ids: the sampled ids of each response, at least one.
+            truncated: True where the length limit ended the response.
+            device: of the tensors.
+
+        Raises:
+            CriticError: if the critic fails, or too many of its critiques could not be read.
+        """
+        texts = [tokenizer.decode(list(own), skip_special_tokens=True) for own in ids]
+        rollouts = [
+            Rollout(example, (0,), tuple(own), text, cut)  # the prompt gets no reward
+            for example, own, text, cut in zip(examples, ids, texts, truncated, strict=True)
+        ]
+        critiques = ask(self.critic, examples, texts, match=self.match)
+        with self._lock:
+            self.failures.count(one.status for one in critiques)
+            if self.failures.too_many:
+                rate, count = self.failures.rate, len(self.failures.statuses)
+                raise CriticError(
+                    f"{rate:.0%} of the last {count} critiques{self._whose} could not be read (max_failure_rate is "
+                    f"{self.failures.limit:.0%}). Mend the critic, and {self._way_out}"
+                )
+        found = rewards_of(self.recipe, tokenizer, rollouts, critiques, device=device)
+        return JudgedIds(critiques, found.rewards, found.batch.response_mask)
