@@ -17,6 +17,7 @@ from text2grad.errors import DataError
 from text2grad.evaluation import Estimate, mean_interval
 from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
+from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.markdown import between, number, table
 from text2grad.experiments.results.measures import lead, rollouts_ratio
 from text2grad.experiments.results.records import Record, read_runs
@@ -119,9 +120,10 @@ def _headline(files: Files) -> str:
     rows, found = [], _usual_groups(files(RUNS))
     if not found:
         return "No comparison at a task's usual length is recorded."
-    for group in found:
+    leads = [lead(group, group.ours, str(group.strongest(number=True)[0])) for group in found]
+    for group, ahead in zip(found, leads, strict=True):
         rival = str(group.strongest(number=True)[0])
-        ahead, share = lead(group, group.ours, rival), rollouts_ratio(group, group.ours, rival).value
+        share = rollouts_ratio(group, group.ours, rival).value
         start = fmean(fmean(run.items_at_start) for run in group.runs[group.ours].values())
         interval = between(ahead.student_low, ahead.student_high) if ahead.student_is_wider else between(*ahead[1:3])
         reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of its rollouts"
@@ -132,7 +134,7 @@ def _headline(files: Files) -> str:
     seeds = min(len(group.runs[group.ours]) for group in found)
     columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "strongest number"]
     columns += ["ahead by (95 %)", "its final value after"]
-    return f"{table(columns, rows)}\n\n{_headline_words(found)}"
+    return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
 
 
 def _usual_groups(records: Sequence[Record]) -> list[Group]:
@@ -143,10 +145,9 @@ def _usual_groups(records: Sequence[Record]) -> list[Group]:
     return sorted(complete, key=lambda one: order.index(one.condition.task))
 
 
-def _headline_words(found: Sequence[Group]) -> str:
+def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     undecided, lengths = [], []
-    for group in found:
-        ahead = lead(group, group.ours, str(group.strongest(number=True)[0]))
+    for group, ahead in zip(found, leads, strict=True):
         if min(ahead.low, ahead.student_low or ahead.low) <= 0:
             undecided.append(_IN_README[group.condition.task].split(" ")[0])
             lengths += [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
