@@ -17,6 +17,7 @@ from text2grad.errors import DataError
 from text2grad.evaluation import Estimate, mean_interval
 from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
+from text2grad.experiments.results import grounded
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.markdown import between, number, table
 from text2grad.experiments.results.measures import lead, rollouts_ratio
@@ -125,22 +126,46 @@ def _headline(files: Files) -> str:
         rival = str(group.strongest(number=True)[0])
         share = rollouts_ratio(group, group.ours, rival).value
         start = fmean(fmean(run.items_at_start) for run in group.runs[group.ours].values())
-        interval = between(ahead.student_low, ahead.student_high) if ahead.student_is_wider else between(*ahead[1:3])
         reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of its rollouts"
         name = f"{_IN_README[group.condition.task]}, {_METRIC[group.condition.task]}"
         ours, other = (number(group.final(method)) for method in (group.ours, rival))
         told = f"{other} ({label(rival).removeprefix('one number, ')})"
-        rows.append([name, number(start), f"**{ours}**", told, f"{number(ahead.value)} ({interval})", reached])
+        rows.append([name, number(start), f"**{ours}**", told, _with_interval_of(ahead), reached])
     seeds = min(len(group.runs[group.ours]) for group in found)
     columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "strongest number"]
     columns += ["ahead by (95 %)", "its final value after"]
     return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
 
 
+def _grounded_in_short(files: Files) -> str:
+    """Return SmolLM2's answers before and after, beside the strongest number on equal rollouts."""
+    found = [
+        group
+        for group in groups(files(RUNS))
+        if group.condition.task == grounded.TASK and {group.ours, group.strongest(number=True)[0]} <= group.runs.keys()
+    ]
+    if not found:
+        return "The comparison on SmolLM2 is not finished."
+    [group] = found
+    rival = str(group.strongest(number=True)[0])
+    ahead = lead(group, group.ours, rival)
+    return (
+        f"{grounded.figures_table(group, [group.ours, rival])}\n\n{grounded.in_words(group)} It ends ahead of "
+        f"{label(rival)} by {_with_interval_of(ahead)}."
+    )
+
+
+def _with_interval_of(found: Interval) -> str:
+    """Return a value with the wider one of its intervals."""
+    wide = (found.student_low, found.student_high) if found.student_is_wider else (found.low, found.high)
+    return f"{number(found.value)} ({between(*wide)})"
+
+
 def _usual_groups(records: Sequence[Record]) -> list[Group]:
     """Return the conditions at the recipe's own length with the task's program as critic that are complete."""
     usual = [one for one in groups(records) if one.condition.length == 0 and one.condition.critic == "program"]
     order = list(_IN_README)
+    usual = [one for one in usual if one.condition.task in order]
     complete = [one for one in usual if {one.ours, one.strongest(number=True)[0]} <= one.runs.keys()]
     return sorted(complete, key=lambda one: order.index(one.condition.task))
 
@@ -420,6 +445,7 @@ def _stories(files: Files) -> str:
 
 BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "headline": _headline,
+    "grounded-in-short": _grounded_in_short,
     "stories-in-short": _stories_in_short,
     "speed": _speed,
     **{f"{task}-table": _task_table(task) for task in _QUICKSTART},
