@@ -119,9 +119,11 @@ class Measure(NamedTuple):
     about: str = ""
 
 
-def mean_of(name: str, better: Better = "higher", *, shown: bool = True, about: str = "") -> Measure:
-    """Return the measure that is the mean of a score over all answers."""
-    return Measure(Ratio((name,), (ANSWERS,)), better, shown, about)
+def mean_of(
+    name: str, better: Better = "higher", *, shown: bool = True, share: bool = False, about: str = ""
+) -> Measure:
+    """Return the measure that is the mean of a score over all answers; `share` says that it is from 0 to 1."""
+    return Measure(Ratio((name,), (ANSWERS,), share=share), better, shown, about)
 
 
 @dataclass(frozen=True, slots=True)

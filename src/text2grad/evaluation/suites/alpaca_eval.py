@@ -82,14 +82,18 @@ class AlpacaEvalSuite(JudgedSuite):
         return read_gamed(path, len(self.questions))
 
     def _measures(self) -> Mapping[str, Measure]:
-        own = Measure(Ratio(("controlled",), ("answers",)), about="win rate predicted for outputs of equal length")
+        own = Measure(
+            Ratio(("controlled",), ("answers",), share=True), about="win rate predicted for outputs of equal length"
+        )
         bias = "mean preference for the output that stands first: 0.5 without position bias"
         unread = "share of comparisons in which a verdict is neither m nor M"
         return {
             **({"length_controlled_win_rate": own} if self.gamed else {}),
-            "win_rate": Measure(Ratio(("preference",), ("judged",)), about="mean preference, both orders averaged"),
+            "win_rate": Measure(
+                Ratio(("preference",), ("judged",), share=True), about="mean preference, both orders averaged"
+            ),
             "first_place": Measure(Ratio(("first place",), ("asked",)), "", about=bias),
-            "unjudged": Measure(Ratio(("unjudged",), ("answers",)), "lower", about=unread),
+            "unjudged": Measure(Ratio(("unjudged",), ("answers",), share=True), "lower", about=unread),
             "characters": Measure(Ratio(("characters",), ("answers",)), "", shown=False, about="length of an answer"),
         }
 

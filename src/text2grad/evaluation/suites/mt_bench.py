@@ -93,7 +93,11 @@ class MTBenchSuite(JudgedSuite):
             for one in categories
         }
         about = "share of judgements without a rating; they are in no mean"
-        return {**rated, **of_categories, "unrated": Measure(Ratio(("unrated",), ("turns",)), "lower", about=about)}
+        return {
+            **rated,
+            **of_categories,
+            "unrated": Measure(Ratio(("unrated",), ("turns",), share=True), "lower", about=about),
+        }
 
     def identity(self) -> dict[str, Any]:
         """Return questions, prompts and judge."""
@@ -176,10 +180,14 @@ class MTBenchPairsSuite(MTBenchSuite):
             )
 
     def _measures(self) -> Mapping[str, Measure]:
-        shares = {name: Measure(Ratio((name,), ("judged",)), about=about) for name, about in _SHARES.items()}
+        shares = {
+            name: Measure(Ratio((name,), ("judged",), share=True), about=about) for name, about in _SHARES.items()
+        }
         shares["inconsistent"] = shares["inconsistent"]._replace(better="lower")
         bias = "share of the verdicts for a place that are for the first one: 0.5 without position bias"
-        unread = Measure(Ratio(("unjudged",), ("turns",)), "lower", about="share of comparisons without both verdicts")
+        unread = Measure(
+            Ratio(("unjudged",), ("turns",), share=True), "lower", about="share of comparisons without both verdicts"
+        )
         return {**shares, "first_place": Measure(Ratio(("first",), ("places",)), "", about=bias), "unjudged": unread}
 
     def identity(self) -> dict[str, Any]:
