@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup smollm2 test check slow verl-test quickstart results results-short benchmarks clean
+.PHONY: setup smollm2 test check slow verl-test quickstart results results-short general-ability benchmarks clean
 
 setup: .venv/ready
 
@@ -53,6 +53,15 @@ results-short: setup         ## every part of the evidence, tiny, in minutes
 
 results: setup               ## the evidence: about 60 core-hours, says how long, goes on after an interruption
 	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results.toml --at-once 2
+	$(BIN)/text2grad results
+
+general-ability: setup       ## SmolLM2 on public benchmarks, before and after recipes/smollm2.toml
+	$(ONE_THREAD) $(BIN)/text2grad evaluate before=models/smollm2 \
+		after=runs/smollm2/smollm2/grounded/program/seed-0/length-0-faults-1/text2grad_group \
+		--baseline before --suite humaneval --suite mbpp --suite perplexity \
+		--data humaneval=../shared/data/humaneval/HumanEval.jsonl.gz --data mbpp=../shared/data/mbpp/sanitized-mbpp.json \
+		--data perplexity=../shared/data/slf5k_slice/posts_ideal.jsonl --out runs/general-ability
+	cp runs/general-ability/evaluation.json docs/results/general_ability.json
 	$(BIN)/text2grad results
 
 benchmarks: setup            ## speed and memory, as JSON in docs/results

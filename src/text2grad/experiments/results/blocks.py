@@ -32,6 +32,8 @@ _IN_README = {"summarization": "summaries", "qa": "answers (`--task qa`)", "code
 _RIVAL = "scalar_ppo"
 _WIDTH = 124
 RUNS = "runs"
+GENERAL, PEOPLE = "general_ability.json", "people_reward.json"
+_OPTIONAL = (GENERAL, PEOPLE)  # None until they are measured
 Files = Callable[[str], Any]
 """Name of a JSON file of results → its content; `RUNS` → the records of the experiments."""
 
@@ -67,6 +69,8 @@ def _wrapped(text: str) -> str:
 def _read(path: Path) -> Any:
     if path.is_dir():
         return read_runs(path)
+    if path.name in _OPTIONAL and not path.exists():
+        return None
     try:
         return json.loads(read_text(path))
     except ValueError as error:
@@ -153,6 +157,48 @@ def _grounded_in_short(files: Files) -> str:
         f"{grounded.figures_table(group, [group.ours, rival])}\n\n{grounded.in_words(group)} It ends ahead of "
         f"{label(rival)} by {_with_interval_of(ahead)}."
     )
+
+
+def _general_ability(files: Files) -> str:
+    """Return public benchmarks before and after training, from the evaluation.json of `text2grad evaluate`."""
+    found = files(GENERAL)
+    if found is None:
+        return "Not measured yet."
+    rows = []
+    for suite, result in found["suites"].items():
+        name = next(name for name, one in result["measures"].items() if one["shown"])
+        before, after = (_with_bounds(result["models"][model][name]) for model in ("before", "after"))
+        difference = result["differences"]["after"][name]
+        kept = "no loss shown" if _is_kept(difference, result["measures"][name]["better"]) else "a loss"
+        rows.append([suite, name, str(result["questions"]), before, after, _with_bounds(difference), kept])
+    return table(["suite", "figure", "questions", "before", "after", "difference (95 %)", ""], rows)
+
+
+def _is_kept(difference: Mapping[str, float], better: str) -> bool:
+    """Whether the interval of a difference holds 0 or an improvement."""
+    return difference["low"] <= 0 if better == "lower" else difference["high"] >= 0
+
+
+def _with_bounds(found: Mapping[str, float]) -> str:
+    return f"{number(found['value'])} ({number(found['low'])} to {number(found['high'])})"
+
+
+def _people_reward(files: Files) -> str:
+    """Return a reward model from people's words beside baselines, from benchmarks/people_reward.py."""
+    found = files(PEOPLE)
+    if found is None:
+        return "Not measured yet."
+    parts = []
+    for name, result in found.items():
+        rows = []
+        for method, figures in result["figures"].items():
+            ahead = result["model ahead of"].get(method)
+            cells = [_with_bounds(ahead[figure]) if ahead else "" for figure in ("f1", "auroc")]
+            rows.append([method, *(_with_bounds(figures[figure]) for figure in ("f1", "auroc")), *cells])
+        columns = ["", "F1 of marked words", "AUROC", "model ahead by, F1", "model ahead by, AUROC"]
+        told = f"{name}: {result['responses']} responses to {result['texts']} texts, folds {len(result['folds'])}"
+        parts.append(f"{told}\n\n{table(columns, rows)}")
+    return "\n\n".join(parts)
 
 
 def _with_interval_of(found: Interval) -> str:
@@ -446,6 +492,8 @@ def _stories(files: Files) -> str:
 BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "headline": _headline,
     "grounded-in-short": _grounded_in_short,
+    "general-ability": _general_ability,
+    "people-reward": _people_reward,
     "stories-in-short": _stories_in_short,
     "speed": _speed,
     **{f"{task}-table": _task_table(task) for task in _QUICKSTART},
