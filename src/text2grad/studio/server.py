@@ -1,6 +1,5 @@
 """Start the studio: check what can be checked, listen on the loopback address, and serve until Ctrl-C."""
 
-import json
 import os
 import secrets
 import socket
@@ -9,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import make_recipe
+from text2grad.config import latest_checkpoint, recipe_of_run
 from text2grad.errors import ConfigError, DataError, Text2GradError, require
 from text2grad.files import lock_directory
 from text2grad.progress import note
@@ -87,20 +86,14 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
     path = model
     for run in runs[:1]:
         try:
-            found = json.loads((run.path / "run.json").read_bytes())  # `recipe_of_run` would load torch
-            recipe = make_recipe(found["recipe"], where=str(run.path / "run.json"), warn=False)
-        except (ValueError, LookupError, TypeError, Text2GradError) as error:
-            note(f"{run.path}/run.json cannot be read ({error}); lessons need --model PATH", warning=True)
+            recipe = recipe_of_run(run.path)
+        except Text2GradError as error:
+            note(f"{error} Lessons need --model PATH", warning=True)
             continue
         sampling = {name: getattr(recipe.rollout, name) for name in DEFAULT_SAMPLING}
-        policies = sorted((run.path / "checkpoints").glob("step-*/policy"), key=_step_of)
-        path = path or (str(policies[-1]) if policies else recipe.model.path or None)
+        checkpoint = latest_checkpoint(run.path / "checkpoints")
+        path = path or (str(checkpoint / "policy") if checkpoint else recipe.model.path or None)
     return None if path is None else {"path": path, "sampling": sampling}
-
-
-def _step_of(path: Path) -> int:
-    number = path.parent.name.removeprefix("step-")
-    return int(number) if number.isdecimal() else -1
 
 
 def _token(store: Path) -> str:

@@ -15,8 +15,9 @@ from text2grad.errors import DataError
 from text2grad.feedback import Annotation
 from text2grad.progress import note
 from text2grad.studio.agreement import agreement, finished
+from text2grad.studio.columns import Filter
 from text2grad.studio.evaluations import Evaluations
-from text2grad.studio.index import Filter, RunIndex, item_of
+from text2grad.studio.index import RunIndex, item_of
 from text2grad.studio.marks import Marked, MarkStore
 from text2grad.studio.sources import Source
 from text2grad.studio.versions import Versions
@@ -100,16 +101,14 @@ class Session:
         elif marked == "open":
             wanted = replace(wanted, without=tuple(sorted(one.item for one in mine.values() if one.state)))
         found = index.find(wanted)
-        ids = found.ids
-        rows = index.rows(ids[start : start + min(count, PAGE_ROWS)])
+        rows = index.rows(found.page(start, min(count, PAGE_ROWS)))
         for row in rows:
             one = mine.get(row["item"])
             row["marks"] = len(one.spans) if one else 0
             row["state"] = one.state if one else ""
             row["words"] = bool(one and one.critique.strip())
-        at = ids.index(near) if near in ids else -1
-        state = {"unread": found.unread, "generation": index.generation, "at": at}
-        return {"total": len(ids), "start": start, "rows": rows, **state}
+        state = {"unread": found.unread, "generation": index.generation, "at": found.place(near)}
+        return {"total": len(found.ids), "start": start, "rows": rows, **state}
 
     def rollout(self, run: int, number: int) -> dict[str, Any]:
         """Return the record of a response."""
@@ -133,14 +132,14 @@ class Session:
         groups = []
         for other, index in enumerate(self.indices):
             prompt = index.prompt_number(text)
-            ids = [] if prompt is None else index.find(Filter(prompt=prompt, order="oldest")).ids
+            ids = [] if prompt is None else index.find(Filter(prompt=prompt, order="oldest")).page()
             groups.append({"run": other, "total": len(ids), "rows": index.rows(ids[:PAGE_ROWS], preview=2000)})
         return {"prompt": text, "groups": groups}
 
     def curves(self, run: int) -> dict[str, Any]:
         """Return the means of each step, and the run's evaluations on held-out prompts."""
         index = self._index(run)
-        return {"steps": index.curves(), "evaluations": self._evaluations.read(index.source.path)}
+        return {"steps": index.columns_now().curves(), "evaluations": self._evaluations.read(index.source.path)}
 
     def save(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Save operations on marks.
