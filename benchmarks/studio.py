@@ -3,15 +3,15 @@
     python benchmarks/studio.py --rollouts 100000 --out studio.json
 
 A run with this number of rollouts of 200 tokens is written to --directory, unless it is there. The server runs in a
-process of its own, as a reader starts it, and is asked over HTTP. Peers, in turn with it: SQLite's own scan and sort of the
-same index for each filter, without HTTP; and a plain loop over the files that counts the rollouts with some words, the
-search of a reader without an index.
+process of its own, as a reader starts it, and is asked over HTTP. Peers, in turn with it: SQLite's own scan and
+sort of the same index for each filter, without HTTP; and a plain loop over the files that counts the rollouts with some
+words, the search of a reader without an index.
 """
 
 import argparse
 import json
-import random
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -118,12 +118,14 @@ def measure_filters(client: Client, index: Path, process: int, rollouts: int, re
         low, reward = rng.randrange(rollouts // PER_STEP), round(rng.uniform(-9, 9), 3)
         label, order = rng.choice(tuple(LABELS)), rng.choice(tuple(ORDERS))
         asked = f"&step_from={low}&label={label}&order={order}&reward_from={reward}"
-        found, before = dict[str, Any](), cpu_seconds(process)
-        times.append(seconds(lambda asked=asked: found.update(client.get(f"runs/0/rollouts?count=100{asked}"))))
+        before, start = cpu_seconds(process), time.perf_counter()
+        found = client.get(f"runs/0/rollouts?count=100{asked}")
+        times.append(time.perf_counter() - start)
         used += cpu_seconds(process) - before
         query = f"SELECT id FROM rollouts WHERE step >= ? AND reward >= ? AND {LABELS[label]} ORDER BY {ORDERS[order]}"
-        rows = list[Any]()
-        peer.append(seconds(lambda q=query, v=(low, reward): rows.extend(connection.execute(q, v))))
+        start = time.perf_counter()
+        rows = connection.execute(query, (low, reward)).fetchall()
+        peer.append(time.perf_counter() - start)
         assert found["total"] == len(rows)
     connection.close()
     own, other = summary(times), summary(peer)

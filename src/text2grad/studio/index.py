@@ -68,8 +68,8 @@ class RunIndex:
             path: the SQLite file.
         """
         self.source, self.path = source, path
-        self.problem = ""
-        self.bad_lines = 0
+        self.problem, self.bad_lines = "", 0  # of lines
+        self.trouble = ""  # with files
         self.generation = 0
         self._local, self._writing = threading.local(), threading.Lock()
         self._columns, self._reading = Columns(), threading.Lock()
@@ -127,10 +127,14 @@ class RunIndex:
             seconds: stop after about this time.
         """
         with self._writing:
-            end = time.monotonic() + seconds
-            if self._changed_before_the_end():
-                self._begin_anew()
-            return all(self._read(number, path, end) for number, path in enumerate(self.source.files()))
+            try:
+                whole = self.source.convert()
+            finally:  # files that can be read are
+                end = time.monotonic() + seconds
+                if self._changed_before_the_end():
+                    self._begin_anew()
+                done = all(self._read(number, path, end) for number, path in enumerate(self.source.files()))
+            return done and whole
 
     def _changed_before_the_end(self) -> bool:
         """Return whether bytes that are indexed are gone or others."""
@@ -249,6 +253,7 @@ class RunIndex:
             "statuses": [name for name in columns.statuses if name],
             "bad_lines": self.bad_lines,
             "problem": self.problem,
+            "trouble": self.trouble,
             "generation": self.generation,
         }
 
@@ -384,12 +389,12 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     step, critique = record.get("step"), record.get("critique", {})
     labels = [span.get("label") for span in critique.get("spans", ())]
-    advantages = record.get("advantage", [record[ADVANTAGE]] if ADVANTAGE in record else ())
+    advantages = _known(record.get("advantage", [record.get(ADVANTAGE)]))
     return {
         "step": step if isinstance(step, int) and abs(step) < 2**53 else None,
         "tokens": len(record.get("offsets", ())),
-        "reward": sum(record["reward"]) if "reward" in record else record.get("reward_of_response"),
-        "kl": sum(record["kl"]) if "kl" in record else None,
+        "reward": sum(_known(record["reward"])) if "reward" in record else record.get("reward_of_response"),
+        "kl": sum(_known(record["kl"])) if "kl" in record else None,
         "peak": max(map(abs, advantages), default=None),
         "positive": labels.count("positive"),
         "negative": labels.count("negative"),
@@ -397,6 +402,11 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
         "status": str(critique.get("status", "ok")) if critique else "",
         "truncated": bool(record.get("truncated")),
     }
+
+
+def _known(values: Iterable[Any]) -> list[Any]:
+    """Return the numbers that were recorded."""
+    return [value for value in values if value is not None]
 
 
 def _stored(text: str) -> str:

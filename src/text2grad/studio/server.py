@@ -27,6 +27,7 @@ def serve(
     rater: str,
     port: int = 0,
     model: str | None = None,
+    tokenizer: str | None = None,
     read_only: bool = False,
     on_ready: Callable[[str, Session], None],
 ) -> None:
@@ -38,6 +39,7 @@ def serve(
         rater: name of the person.
         port: 0 takes a free one.
         model: directory or hub name of the policy to teach; None takes the last checkpoint of the first run.
+        tokenizer: directory or hub name of the tokenizer of prime-rl's token exports.
         read_only: save and teach nothing.
         on_ready: called with the address and the session when the page can be opened.
 
@@ -53,7 +55,7 @@ def serve(
 
     if not RATER.fullmatch(rater):
         raise ConfigError(f"--rater {rater!r}: a name has letters, digits, spaces and .@_-, at most 40 characters")
-    sources = open_sources(paths, store)
+    sources = open_sources(paths, store, tokenizer=tokenizer or "")
     lock_directory(store)  # two servers would index the same bytes twice
     token = _token(store)
     listening = _listening(port)

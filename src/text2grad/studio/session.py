@@ -5,13 +5,14 @@ Everything that the routes of `app` answer is computed here, from values to JSON
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import DataError
+from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation
 from text2grad.progress import note
 from text2grad.studio.agreement import agreement, finished
@@ -25,6 +26,7 @@ from text2grad.studio.versions import Versions
 PAGE_ROWS = 200  # most rows of one answer
 SLICE_S = 0.5  # of indexing between two looks at the clock
 FOLLOW_S = 1.0  # between two looks at the files of a run
+TROUBLE_S = 10.0  # before files that could not be read are tried again
 
 
 class Session:
@@ -50,15 +52,19 @@ class Session:
 
     def follow(self) -> None:
         """Index the sources, and go on while they grow; returns after `end`."""
+        waits = dict.fromkeys(range(len(self.indices)), 0.0)
         while not self._ended.is_set():
             whole = True
-            for index in self.indices:
+            for number, index in enumerate(self.indices):
+                if time.monotonic() < waits[number]:
+                    continue
                 try:
                     whole &= index.update(seconds=SLICE_S)
-                except (DataError, OSError) as error:
-                    if index.problem != str(error):
+                    index.trouble = ""
+                except (DataError, ConfigError, OSError) as error:
+                    if index.trouble != str(error):
                         note(f"{index.source.path}: {error}", warning=True)
-                    index.problem = str(error)
+                    index.trouble, waits[number] = str(error), time.monotonic() + TROUBLE_S
             self._ended.wait(FOLLOW_S if whole else 0.0)
 
     def end(self) -> None:

@@ -143,6 +143,7 @@ export class Detail {
     if (record.reward_of_response !== undefined) add(`reward ${shown(record.reward_of_response)}`);
     for (const [name, value] of Object.entries(record.rewards || {})) add(`${name} ${shown(value)}`);
     if (record.advantage_of_response !== undefined) add(`advantage ${shown(record.advantage_of_response)}`);
+    if (record.environment) add(record.environment);
     if (record.truncated) add("cut by the length limit");
     return facts;
   }

@@ -217,6 +217,16 @@ const takeOverview = found => {
   }
 };
 
+/** What the index has not read, and why. */
+const showTroubles = run => {
+  if (!run) return;
+  const [done, all] = run.bytes;
+  const words = run.trouble || (done < all ? `reading: ${Math.floor((100 * done) / all)} %`
+    : run.bad_lines ? `${run.bad_lines} line${run.bad_lines === 1 ? "" : "s"} cannot be read: ${run.problem}` : "");
+  const element = $("troubles");
+  if (element.textContent !== words) element.textContent = words;
+};
+
 const watch = async () => {
   try {
     takeOverview(await get("studio"));
@@ -226,10 +236,8 @@ const watch = async () => {
       state.at = list.at;
       await list.refresh({ keep: list.total > 0, place: () => state.at });
       await showCurves();
-      const [done, all] = run.bytes;
-      if (done < all) $("alarms").textContent = `indexing: ${Math.floor((100 * done) / all)} %`;
-      else if (run.bad_lines) $("alarms").textContent = `${run.bad_lines} lines cannot be read: ${run.problem}`;
     }
+    showTroubles(run);
   } catch (error) {
     saved.className = "saved problem";
     saved.textContent = "No connection to the server; marks wait in this browser.";
@@ -314,6 +322,7 @@ $("filters").addEventListener("keydown", event => { if (event.key === "Escape") 
 $("run").addEventListener("change", async () => {
   state.run = Number($("run").value);
   state.generation = state.runs[state.run].generation;
+  showTroubles(state.runs[state.run]);
   await refresh();
   await showCurves();
 });
