@@ -35,6 +35,11 @@ def add_parser(commands: Any) -> None:
     add("--out", type=Path, default=Path("runs/studio"), metavar="DIR", help="(default: %(default)s)")
     add("--rater", metavar="NAME", help="whose marks these are (default: the name of the user)")
     add("--model", metavar="PATH", help="policy to teach (default: the last checkpoint of the first run)")
+    add(
+        "--critic",
+        metavar="NAME",
+        help="to ask for suggestions: MODULE:NAME or a directory (default: that of each run)",
+    )
     add("--tokenizer", metavar="PATH", help="of prime-rl's token exports (default: that of the run's configuration)")
     add("--port", type=at_least(0), default=8321, metavar="N", help="0 takes a free one (default: %(default)s)")
     add("--read-only", action="store_true", help="save no marks and teach nothing")
@@ -64,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         rater=rater,
         port=args.port,
         model=args.model,
+        critic=args.critic,
         tokenizer=args.tokenizer,
         read_only=args.read_only,
         on_ready=ready,

@@ -112,7 +112,7 @@ class Columns:
         """Take arrays of N values by the names of `KINDS`, and the names of the statuses; without them, no response."""
         self._values = values or {name: np.empty(0, kind) for name, kind in KINDS.items()}
         self.statuses = list(statuses)
-        self.count = len(self._values["step"])
+        self.count: int = len(self._values["step"])
         self._orders: dict[str, Numbers] = {}
         self.results: OrderedDict[Any, Result] = OrderedDict()
         self.searches: OrderedDict[str, Mask] = OrderedDict()
@@ -139,7 +139,8 @@ class Columns:
         """Return how many signs of an uncertain critique each response has, 0 to 3."""
         sure = [number for number, name in enumerate(self.statuses) if name in ("ok", "")]
         signs = (self["unmatched"] > 0, ~np.isin(self["status"], sure), LABELS["both"](self))
-        return np.sum(signs, axis=0, dtype=np.int32)
+        found: Numbers = np.sum(signs, axis=0, dtype=np.int32)
+        return found
 
     def mask(self, wanted: Filter) -> Mask:
         """Return the responses that meet the conditions on numbers, [N]."""
@@ -175,7 +176,8 @@ class Columns:
         if permutation is None:
             keys = ORDERS[order](self)
             permutation = self._orders[order] = np.lexsort(keys[::-1]).astype(np.int32)
-        return permutation[mask[permutation]] + np.int32(1)
+        numbers: Numbers = permutation[mask[permutation]] + np.int32(1)
+        return numbers
 
     def keep(self, key: Any, result: Result) -> None:
         """Keep a result for the next pages."""

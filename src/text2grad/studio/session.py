@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import Annotation
+from text2grad.feedback import Annotation, annotation_to_json
 from text2grad.progress import note
 from text2grad.studio.agreement import agreement, finished
 from text2grad.studio.columns import Filter
@@ -21,6 +21,7 @@ from text2grad.studio.evaluations import Evaluations
 from text2grad.studio.index import RunIndex, item_of
 from text2grad.studio.marks import Marked, MarkStore
 from text2grad.studio.sources import Source
+from text2grad.studio.suggestions import Suggestions
 from text2grad.studio.versions import Versions
 
 PAGE_ROWS = 200  # most rows of one answer
@@ -33,7 +34,14 @@ class Session:
     """What a server holds; its methods may be called from several threads."""
 
     def __init__(
-        self, sources: Sequence[Source], store: Path, *, rater: str, read_only: bool, versions: Versions
+        self,
+        sources: Sequence[Source],
+        store: Path,
+        *,
+        rater: str,
+        read_only: bool,
+        versions: Versions,
+        suggestions: Suggestions,
     ) -> None:
         """Open the indices.
 
@@ -43,9 +51,10 @@ class Session:
             rater: the person at the page, until the page names another.
             read_only: refuse marks and lessons.
             versions: the versions of the policy that lessons made.
+            suggestions: the critics of the sources.
         """
         self.sources, self.store, self.rater, self.read_only = list(sources), store, rater, read_only
-        self.marks, self.versions = MarkStore(store), versions
+        self.marks, self.versions, self.suggestions = MarkStore(store), versions, suggestions
         self.indices = [RunIndex(one, store / "index" / f"{_name_of(one)}.sqlite") for one in sources]
         self._ended = threading.Event()
         self._evaluations = Evaluations()
@@ -75,13 +84,15 @@ class Session:
         """Return what the page asks for first and again every second or two."""
         runs = [
             {"name": one.source.name, "is_run": one.source.is_run, "path": str(one.source.path), **one.state()}
-            for one in self.indices
+            | {"has_critic": number in self.suggestions.critics}
+            for number, one in enumerate(self.indices)
         ]
         return {
             "runs": runs,
             "rater": self.rater,
             "raters": self.marks.raters(),
             "read_only": self.read_only,
+            "has_critic": bool(self.suggestions.critics),
             "teaching": self.versions.state(),
         }
 
@@ -171,6 +182,19 @@ class Session:
                 if theirs is not None and theirs.state == "done":
                     others.append({"rater": other, **theirs.as_json()})
         return {**marked.as_json(), "history": [one for one in events if one["op"] != "open"], "others": others}
+
+    def suggest(self, run: int, prompt: str, response: str) -> dict[str, Any]:
+        """Ask the critic of a source about a response; the answer shows in `suggestion`.
+
+        Raises:
+            ConfigError: if it has no critic.
+        """
+        return self.suggestions.ask(run, item_of(prompt, response), prompt, response)
+
+    def annotations_of(self, rater: str, items: Sequence[str]) -> list[dict[str, Any]]:
+        """Return a rater's marks on some responses as annotations, for a retraining."""
+        found = self.marks.marked(rater)
+        return [annotation_to_json(found[item].annotation()) for item in items]
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""

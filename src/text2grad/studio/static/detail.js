@@ -1,10 +1,11 @@
 // The pane of one response: prompt, text, the critic's words, the person's marks, and where it comes from.
 
 import { line, shown, visible } from "./tokens.js";
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { Marks, newId } from "./marks.js";
 import { NAMES, ResponseView } from "./response.js";
 
+const CRITIC_POLL_MS = 700;
 const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
 
 /** A button; `key` is shown beside its name, `about` is for screen readers, behind the name. */
@@ -43,9 +44,76 @@ export class Detail {
   async open(record) {
     const saved = await get(`marks/${record.item}`, { rater: this.context.rater() });
     this.record = record;
+    this.critic = { state: "none" };
     this.marks = new Marks(record, saved, this.context.rater(), this.context.outbox, () => this.changed());
     this.build();
     this.showMarks();
+    if (this.criticAt() >= 0) {
+      const asked = await get(`runs/${this.criticAt()}/suggestions/${record.item}`).catch(() => ({ state: "none" }));
+      if (this.record === record && asked.state !== "none") this.hearCritic(record, asked);
+    }
+  }
+
+  /** The number of the source whose critic is asked about this response; −1 without one. */
+  criticAt() {
+    return this.context.criticOf(this.record);
+  }
+
+  /** Ask the run's critic about this response; the page goes on while it reads. */
+  async askCritic() {
+    const { record } = this;
+    if (this.criticAt() < 0 || this.critic.state === "working" || this.context.readOnly()) return;
+    this.hearCritic(record, { state: "working", progress: "asking" });
+    const request = { run: this.criticAt(), prompt: record.prompt, response: record.response };
+    this.hearCritic(record, await post("suggest", request).catch(error => ({ state: "failed", error: error.message })));
+  }
+
+  /** Show the state of the question, and look again until it is answered. */
+  hearCritic(record, state) {
+    if (this.record !== record) return;
+    this.critic = state;
+    if (state.state === "done") {
+      const { spans } = state.critique;
+      record.critique = state.critique;
+      this.announce.textContent = `the critic suggests ${spans.length} span${spans.length === 1 ? "" : "s"}`;
+      this.view.draw();
+    }
+    this.showMarks();
+    if (state.state === "working") {
+      setTimeout(async () => {
+        if (this.record !== record || this.critic.state !== "working") return;
+        const path = `runs/${this.criticAt()}/suggestions/${record.item}`;
+        this.hearCritic(record, await get(path).catch(() => this.critic)); // a lost connection: look again
+      }, CRITIC_POLL_MS);
+    }
+  }
+
+  /** The button that asks the critic, what it is doing, and what went wrong. */
+  criticRow() {
+    const parts = [];
+    if (this.criticAt() < 0 || this.context.readOnly()) return parts;
+    const { state, progress, error } = this.critic;
+    if (state === "failed") {
+      const problem = line("p", error, "problem as-is");
+      problem.setAttribute("role", "alert");
+      parts.push(problem);
+    }
+    const row = line("div", "", "row");
+    if (state === "working") {
+      const bar = document.createElement("progress");
+      bar.setAttribute("aria-label", "The critic reads");
+      row.append(bar, line("span", progress, "how"), button("Stop", async () => {
+        await post("stop-critic");
+        this.critic = { state: "none" };
+        this.showMarks();
+      }, { name: "quiet" }));
+    } else {
+      const words = this.record.critique || state === "failed" ? "Ask the critic again" : "Ask the critic";
+      if (state !== "done") row.append(button(words, () => this.askCritic(), { key: "i" }));
+      else row.append(line("small", "The critic was asked now.", "how"));
+    }
+    parts.push(row);
+    return parts;
   }
 
   changed() {
@@ -304,8 +372,8 @@ export class Detail {
 
   criticPart() {
     const { critique } = this.record;
-    if (!critique) return [];
-    const parts = [line("h3", "The critic")];
+    if (!critique) return this.criticAt() < 0 ? [] : [line("h3", "The critic"), ...this.criticRow()];
+    const parts = [line("h3", "The critic"), ...this.criticRow()];
     if (critique.status && critique.status !== "ok") parts.push(line("p", critique.status, "status"));
     const quote = line("blockquote");
     for (const words of (critique.feedback || "").split("\n")) quote.append(line("p", words));
@@ -428,6 +496,7 @@ export class Detail {
       e: () => this.noteOfLast(),
       m: () => { const first = [...this.tools.querySelectorAll("button")].find(one => one.textContent.startsWith("Move")); if (first) first.click(); },
       o: () => this.samePrompt(),
+      i: () => this.askCritic(),
     };
     const act = acts[event.key];
     if (!act) return false;

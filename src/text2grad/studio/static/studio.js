@@ -14,7 +14,7 @@ const KEYS = [
   ["j, k", "next, previous response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
   ["n, p", "mark the selection as poor, good; without a selection: letters on the words choose it"],
   ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
-  ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
+  ["i", "ask the run's critic about this response"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
   ["u, r", "undo, redo (also Ctrl+Z, Ctrl+Shift+Z)"], ["d, s", "done, skip: the next response"],
   ["o", "the same prompt over the steps and in other runs"], ["t", "teach"], ["Escape", "drop the selection"],
 ];
@@ -32,6 +32,11 @@ const detail = new Detail($("detail"), $("tip"), {
   rater: () => state.rater,
   readOnly: () => state.readOnly,
   run: () => state.run,
+  criticOf: record => {
+    const source = state.runs.findIndex(one => one.name === record.source);
+    const number = source >= 0 ? source : state.run;
+    return number in state.runs ? (state.runs[number].has_critic ? number : -1) : state.hasCritic ? 0 : -1;
+  },
   runName: number => state.runs[number].name,
   outbox,
   back: () => { document.body.classList.remove("shows-detail"); $("list").focus(); },
@@ -205,7 +210,7 @@ const showCurves = async () => {
 };
 
 const takeOverview = found => {
-  Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only });
+  Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only, hasCritic: found.has_critic });
   const choice = $("run");
   if (choice.options.length !== found.runs.length) {
     choice.replaceChildren(...found.runs.map((run, n) => {
