@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 import small_reward
 from places import STORIES
 from studio_world import append, record
-from text2grad.config import Recipe, make_recipe
+from text2grad.config import Recipe, make_recipe, recipe_of_run
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import Annotation, annotation_to_json
+from text2grad.feedback import Annotation, annotation_to_json, write_annotations
 from text2grad.models import base_named_by, load_policy
 from text2grad.reward_models import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
@@ -110,6 +111,7 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
         lambda **message: None,
     )
     assert second["retraining"]["from"] == str(versions / "0001" / "reward_model")
+    assert second["retraining"]["earlier"] == 42  # the 36, and the marks of the first
     assert second["agreement"]["before"]["marks"] == pytest.approx(after["marks"])
     later = json.loads((versions / "0002" / "version.json").read_text())["changes"]
     assert later[0]["before"] == pytest.approx(changes[0]["after"], abs=1e-4)
@@ -127,12 +129,10 @@ def test_where_the_critic_is_a_program_the_runs_critiques_are_the_earlier_annota
     recipe = a_run(tmp_path / "run", {"use": "critics_by_name:Kind"})
     append_rollouts(tmp_path / "run", 30)
     assert _reward_model_of(recipe, str(tmp_path / "run"), None) is None
-    from random import Random
-
-    found = _earlier_annotations(None, str(tmp_path / "run"), Random(0))
+    found = _earlier_annotations(recipe, None, str(tmp_path / "run"), Random(0))
     assert len(found) == 30
     assert {one.critique.feedback for one in found} == {"The cat is wrong."}
-    assert _earlier_annotations(None, None, Random(0)) == []
+    assert _earlier_annotations(recipe, None, None, Random(0)) == []
 
 
 def append_rollouts(run: Path, number: int) -> None:
@@ -151,14 +151,20 @@ def test_marks_are_repeated_until_they_are_the_share_and_held_out_prompts_are_no
 
 
 def test_the_reward_model_is_the_runs_last_one_and_other_critics_are_refused(run: Path, tmp_path: Path) -> None:
-    from text2grad.config import recipe_of_run
-
     recipe = recipe_of_run(run)
     assert _reward_model_of(recipe, str(run), None) == tmp_path / "rm" / "model"
+    (run / "critic").mkdir()
     checkpoint = run / "checkpoints" / "step-000004"
     checkpoint.mkdir()
     (checkpoint / "state.json").write_text(json.dumps({"critic": {"current": "step-000003"}}))
     assert _reward_model_of(recipe, str(run), None) == run / "critic" / "step-000003"
+    (run / "critic" / "annotations.jsonl").write_text('{"key": "of a cache", "critique": {}}\n')
+    write_annotations(tmp_path / "replay.jsonl", small_reward.ANNOTATIONS)
+    replay = recipe.model_copy(
+        update={"refresh": recipe.refresh.model_copy(update={"replay_from": str(tmp_path / "replay.jsonl")})}
+    )
+    found = _earlier_annotations(replay, run / "critic" / "step-000003", str(run), Random(0))
+    assert len(found) == len(small_reward.ANNOTATIONS)
     assert _reward_model_of(recipe, str(run), tmp_path / "no") == run / "critic" / "step-000003"
     a_run(tmp_path / "other", {"model": "judge", "kind": "server"})
     with pytest.raises(ConfigError, match=r"critic\.kind = 'server'; only a generative"):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from text2grad.config import Recipe, latest_checkpoint, make_recipe, recipe_of_run
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments import run_recipe
-from text2grad.feedback import Annotation, read_annotations
+from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.files import write_records
 from text2grad.models import FineTuning, best_device, context_of, load_policy, load_tokenizer
 from text2grad.progress import LOG, STEPS, note
@@ -118,7 +118,7 @@ def retrain(
     recipe = recipe_of_run(Path(run)) if run else Recipe()
     marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=recipe.rollout.prompt_format)
     path = _reward_model_of(recipe, run, earlier)
-    annotations = _earlier_annotations(path, run, Random(f"annotations {settings.seed}"))
+    annotations = _earlier_annotations(recipe, path, run, Random(f"annotations {settings.seed}"))
     device = best_device()
     critic = GenerativeRewardModel.load(path) if path else _fresh(base, recipe)
     critic.model.to(device)
@@ -136,6 +136,7 @@ def retrain(
     )
     critic.model.to(device)
     agreement["after"] = _agreement(critic, marks, held_out)
+    write_annotations(scratch / "annotations.jsonl", [*annotations, *marks])
     directory = scratch / "reward_model"
     critic.save(directory)
     out = scratch / "run"
@@ -169,7 +170,7 @@ def _reward_model_of(recipe: Recipe, run: str | None, earlier: Path | None) -> P
     return Path(run) / "critic" / current if current else Path(recipe.critic.model)
 
 
-def _earlier_annotations(path: Path | None, run: str | None, rng: Random) -> list[Annotation]:
+def _earlier_annotations(recipe: Recipe, path: Path | None, run: str | None, rng: Random) -> list[Annotation]:
     """Return annotations that the reward model had, at most `MOST_EARLIER`, chosen at random.
 
     Raises:
@@ -177,7 +178,8 @@ def _earlier_annotations(path: Path | None, run: str | None, rng: Random) -> lis
     """
     files: list[Path] = []
     if path is not None:
-        files = _files_of(path)
+        by_refresh = run is not None and path.parent == Path(run) / "critic"  # beside it is a cache without prompts
+        files = [Path(recipe.refresh.replay_from)] if by_refresh and recipe.refresh.replay_from else _files_of(path)
     if not files and run is not None:
         files = sorted((Path(run) / "rollouts").glob("*.jsonl"))
     found = [one for file in files for one in read_annotations(file, to_encode=True) if not one.critique.failed]
@@ -186,10 +188,10 @@ def _earlier_annotations(path: Path | None, run: str | None, rng: Random) -> lis
 
 def _files_of(path: Path) -> list[Path]:
     """Return the files of annotations of a reward model: beside it, or named by the recipe that made it."""
-    beside = [path.parent / "annotations.jsonl"]  # of the quickstart, of a retraining, of [refresh]
+    beside = [path.parent / "annotations.jsonl"]  # of the quickstart, and of a retraining
     if (path.parent / "run.json").exists():  # of `text2grad reward`
         beside += [Path(one) for one in recipe_of_run(path.parent).reward_model.annotations]
-    return [one for one in beside if one.exists()]
+    return [one for one in beside if one.exists() and path.parent.name != "critic"]
 
 
 def _fresh(base: str, recipe: Recipe) -> GenerativeRewardModel:
@@ -261,6 +263,8 @@ def _recipe(
     model["value"] = "trunk" if recipe.model.value == "adapter" else recipe.model.value
     sections["critic"] |= {"use": "", "model": str(reward_model), "kind": "generative"}
     sections["refresh"] = {}
+    for name in ("warmup_steps", "value_warmup_steps"):  # steps in which the policy hardly moves
+        sections["optim"][name] = min(sections["optim"][name], settings.steps // 5)
     sections["run"] |= {
         "out": str(out),
         "steps": settings.steps,

@@ -222,6 +222,7 @@ def _publish(
         policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
         if reward_model is not None:
             shutil.copytree(reward_model, path / "reward_model")
+            shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # of which the next one takes some
         (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}
 

@@ -269,10 +269,13 @@ export class Detail {
     const { marks, view } = this;
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.field : "";
     if (focused && this.panel.contains(document.activeElement) && this.fields && this.fields.has(focused)) {
-      if (this.shownSpans === this.spanIds()) return; // a person types: the field stays
+      if (this.shownSpans === this.spanIds()) { // a person types: the field stays until it is left
+        this.panel.onfocusout = () => { this.panel.onfocusout = null; setTimeout(() => this.showMarks()); };
+        return;
+      }
     }
     const parts = [];
-    parts.push(line("h3", "Your marks"));
+    parts.push(line("h2", "Your marks"));
     this.fields = new Map();
     const list = line("ol", "", "spans");
     for (const one of marks.list()) list.append(this.spanItem(one));
@@ -372,8 +375,8 @@ export class Detail {
 
   criticPart() {
     const { critique } = this.record;
-    if (!critique) return this.criticAt() < 0 ? [] : [line("h3", "The critic"), ...this.criticRow()];
-    const parts = [line("h3", "The critic"), ...this.criticRow()];
+    if (!critique) return this.criticAt() < 0 ? [] : [line("h2", "The critic"), ...this.criticRow()];
+    const parts = [line("h2", "The critic"), ...this.criticRow()];
     if (critique.status && critique.status !== "ok") parts.push(line("p", critique.status, "status"));
     const quote = line("blockquote");
     for (const words of (critique.feedback || "").split("\n")) quote.append(line("p", words));
@@ -411,7 +414,7 @@ export class Detail {
     if (missing.length) {
       const gone = line("ul", "", "missing");
       for (const words of missing) gone.append(line("li", words));
-      parts.push(line("h4", "Quotes that are not in the response"), gone);
+      parts.push(line("h3", "Quotes that are not in the response"), gone);
     }
     return parts;
   }
@@ -447,7 +450,7 @@ export class Detail {
 
   othersPart() {
     if (!this.marks.others.length) return [];
-    const parts = [line("h3", "Other raters")];
+    const parts = [line("h2", "Other raters")];
     for (const other of this.marks.others) {
       const text = other.spans.map(({ start, end, label }) =>
         `${label === "positive" ? "+" : "−"} “${this.view.chars.slice(start, end).join("")}”`).join("  ");
@@ -461,11 +464,11 @@ export class Detail {
   async samePrompt() {
     if (!this.record.id) return;
     const found = await get(`runs/${this.context.run()}/prompt/${this.record.id}`);
-    const parts = [line("h3", "The same prompt")];
+    const parts = [line("h2", "The same prompt")];
     for (const { run, total, rows } of found.groups) {
       if (!rows.length) continue;
       const group = line("div", "", "group-column");
-      group.append(line("h4", `${this.context.runName(run)}: ${total} response${total === 1 ? "" : "s"}`));
+      group.append(line("h3", `${this.context.runName(run)}: ${total} response${total === 1 ? "" : "s"}`));
       for (const row of rows) {
         const one = button("", () => this.context.openRow(run, row), { name: "same" });
         const head = `${row.step === null ? "" : `step ${row.step} · `}reward ${shown(row.reward)}`;

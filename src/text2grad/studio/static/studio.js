@@ -132,6 +132,7 @@ const openRow = async row => {
 };
 
 const pressView = () => {
+  document.body.classList.toggle("in-mine", state.view === "mine");
   for (const one of document.querySelectorAll("[data-view]")) {
     one.setAttribute("aria-pressed", String(one.dataset.view === state.view));
   }
@@ -187,6 +188,7 @@ const showSummary = async () => {
     parts.push(line("p", "Agreement appears here when two raters have finished the same response.", "how"));
   }
   const box = line("div", "", "summary");
+  box.append(button("‹ All marks", () => document.body.classList.remove("shows-detail"), { name: "back" }));
   box.append(...parts);
   $("detail").replaceChildren(box);
 };
@@ -234,7 +236,9 @@ const showTroubles = run => {
 
 const watch = async () => {
   try {
-    takeOverview(await get("studio"));
+    const found = await get("studio");
+    takeOverview(found);
+    if (state.view === "teach") teach.hear(found.teaching);
     const run = state.runs[state.run];
     if (run && run.generation !== state.generation) {
       state.generation = run.generation;
@@ -334,6 +338,11 @@ $("run").addEventListener("change", async () => {
 for (const one of document.querySelectorAll("[data-view]")) one.addEventListener("click", () => setView(one.dataset.view));
 $("help-open").addEventListener("click", showHelp);
 $("own").addEventListener("click", ownText);
+$("summary-open").addEventListener("click", async () => {
+  detail.record = null;
+  await showSummary();
+  document.body.classList.add("shows-detail");
+});
 addEventListener("hashchange", followAddress);
 
 takeOverview(await get("studio"));
@@ -344,7 +353,7 @@ if (state.runs.length) {
   document.body.classList.add("no-runs");
   state.view = "mine";
   pressView();
+  if (!$("own-response")) ownText(); // a quick person has opened it
   await list.refresh();
-  ownText();
 }
 watch();

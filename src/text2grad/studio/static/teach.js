@@ -57,6 +57,17 @@ export class Teach {
     if (this.teaching.work.state === "working") this.watch();
   }
 
+  /** The server's state, as another tab may have changed it; a field that is being filled in stays. */
+  hear(teaching) {
+    if (!this.teaching || this.watching) return;
+    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number;
+    const { activeElement } = document;
+    if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea"))) return;
+    this.teaching = teaching;
+    this.draw();
+    if (teaching.work.state === "working") this.watch();
+  }
+
   draw() {
     const { teaching } = this;
     const parts = [line("h2", "Teach")];
@@ -100,9 +111,9 @@ export class Teach {
     const request = { rater: this.context.rater() };
     const start = this.way === "lesson"
       ? button("Teach", () => this.begin("teach", { ...request, parent: this.parent, lesson: chosen(["target", "kl"]) }),
-        { name: "main-button", key: "t" })
+        { name: "main-button" })
       : button("Retrain", () => this.begin("retrain", { ...request, parent: this.parent, retraining: chosen(["reward_steps", "steps"]) }),
-        { name: "main-button", key: "t" });
+        { name: "main-button" });
     start.id = "teach-start";
     start.disabled = this.context.readOnly() || !this.marked.length || this.teaching.work.state === "working";
     const fields = this.way === "lesson"
@@ -128,7 +139,7 @@ export class Teach {
       radio.checked = this.way === way;
       radio.addEventListener("change", () => { this.way = way; this.draw(); this.root.querySelector(`#way-${way}`).focus(); });
       const label = line("label");
-      label.append(radio, line("strong", ` ${name}. `), line("span", about, "how"));
+      label.append(radio, line("strong", name), line("span", about, "how"));
       box.append(label);
     }
     return box;
@@ -165,7 +176,7 @@ export class Teach {
       const first = line("td");
       first.append(link);
       row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", one.kind === "retraining" ? "reward model" : `lesson, ${one.rounds} round${one.rounds === 1 ? "" : "s"}`),
-        line("td", `${one.responses} · ${one.spans} spans`));
+        line("td", `${one.spans} span${one.spans === 1 ? "" : "s"} in ${one.responses}`));
       for (const value of [one.negative, one.positive, one.unmarked]) row.append(line("td", moved(value)));
       row.append(line("td", shown(one.kl)));
       table.append(row);
