@@ -41,6 +41,7 @@ from .run_comparison import (
     print_compared as print_compared,
     write_compared as write_compared,
 )
+from .run_examples import run_examples as run_examples
 from .search_space import as_overrides as as_overrides
 from .sft_run import SFTRun as SFTRun
 from .tuning import Tuning as Tuning, command_of as command_of
