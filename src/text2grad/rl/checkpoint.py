@@ -89,8 +89,8 @@ def save_checkpoint(
 
 def join_checkpoint(policy: Any, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> None:
     """Give this process's shards to the first process, which is in `save_checkpoint`."""
-    for tensor in trainable.values():
-        whole(tensor.detach())
+    for parameter in trainable.values():
+        whole(parameter.detach())
     _exported(policy, trainable, None)
     for _, tensor in _moments(trainable, optimizers):
         whole(tensor)
@@ -177,7 +177,7 @@ def _open_parts(path: Path, stem: str, opened: ExitStack) -> dict[str, Any]:
     """
     from safetensors import SafetensorError, safe_open
 
-    found = {}
+    found: dict[str, Any] = {}
     for part in (*sorted(path.glob(f"{stem}-*.safetensors")), path / f"{stem}.safetensors"):
         try:
             file = opened.enter_context(safe_open(part, framework="pt"))

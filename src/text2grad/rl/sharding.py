@@ -209,7 +209,7 @@ class Sharding:
         for layer in self.policy_layers:
             layer.set_reshard_after_forward(False, recurse=False)
         for module in modules:
-            module.unshard()  # type: ignore[operator]
+            module.unshard()
         try:
             yield
         finally:
@@ -230,7 +230,7 @@ class Sharding:
 def whole(tensor: Tensor) -> Tensor:
     """Return a sharded tensor whole; all processes have to ask. Others are returned as they are."""
     full = getattr(tensor, "full_tensor", None)
-    return tensor if full is None else full()  # type: ignore[no-any-return]
+    return tensor if full is None else full()
 
 
 def as_sharded(value: Tensor, like: Tensor) -> Tensor:
