@@ -29,7 +29,7 @@ PIECES: Sections = {"ppo": {"micro_batch_tokens": 14, "target_kl": 0.1, "entropy
 MODEL: Sections = {"model": {"value": "model", "gradient_checkpointing": True}}
 GROUPS: Sections = {
     "rollout": {"batch_size": 16, "group_size": 4},
-    "ppo": {"baseline": "group", "minibatches": 1},
+    "ppo": {"baseline": "group", "minibatches": 1, "epochs": 4, "stop_kl": 0.02},
     "model": {"value": "none"},
 }
 ADAPTERS: Sections = {
@@ -43,6 +43,7 @@ RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
     "groups": (GROUPS, {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}),
     "lora": (ADAPTERS, FSDP),
     "ddp": (PIECES, {}),
+    "half_base": (ADAPTERS, FSDP),
     "halves": ({}, {**FSDP, "ACCELERATE_MIXED_PRECISION": "bf16"}),
 }
 """Settings and accelerate's environment of each run."""
@@ -58,6 +59,11 @@ def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
     sections["run"] = {"steps": steps, "save_every": 2}
     sections["optim"] = {"schedule": "constant", "lr": 3e-3, "value_lr": 1e-2, **sections.get("optim", {})}
     tokenizer, model = small_run.tokenizer_and_model()
+    if key == "groups":  # a model whose output layer is its embedding
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    if key == "half_base":  # frozen bfloat16 weights and fp32 adapters in one layer
+        model.bfloat16()
     made = Text2GradTrainer(
         model,
         small_run.ColourCritic(),

@@ -22,10 +22,11 @@ from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate, load_lora
 from text2grad.rl import checkpoint, sharding
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.sharding import Sharding, sharding_of
+from text2grad.rl.trainer import make_accelerator
 from text2grad.types import Example, Rollout
 
 ROOT = Path(__file__).parents[2]
-EXACT = ("full", "model", "groups", "lora", "ddp")  # "halves" rounds
+EXACT = ("full", "model", "groups", "lora", "ddp")  # "half_base" and "halves" round
 
 
 def launch(processes: int, directory: Path, *names: str) -> None:
@@ -62,11 +63,17 @@ def metrics(run: Path) -> list[dict[str, float]]:
     return small_run.untimed(run / "metrics.jsonl")
 
 
+def responses(run: Path) -> list[str]:
+    files = sorted((run / "rollouts").glob("*.jsonl"))
+    return [json.loads(line)["response"] for file in files for line in file.read_text().splitlines()]
+
+
 def assert_same_curve(ours: Path, theirs: Path, *, steps: int) -> None:
     mine, other = metrics(ours), metrics(theirs)
     assert len(mine) == steps
     for one, two in zip(mine, other, strict=False):
         assert one == pytest.approx(two, abs=1e-5, rel=0)
+    assert responses(ours)[: len(responses(theirs))] == responses(theirs)[: len(responses(ours))]
 
 
 def moments(run: Path) -> Any:
@@ -76,6 +83,8 @@ def moments(run: Path) -> Any:
 @pytest.mark.parametrize("name", EXACT)
 def test_two_processes_learn_as_one_does(home: Path, name: str) -> None:
     assert_same_curve(home / "two" / name, home / "one" / name, steps=2)
+    if name == "groups":
+        assert any(line["update/epochs"] < 4 for line in metrics(home / "two" / name))  # ended by ppo.stop_kl
     if name not in ("full", "lora"):  # which went on to step 4 in one process
         ours, theirs = (small_run.weights(home / place / name) for place in ("two", "one"))
         assert ours.keys() == theirs.keys()
@@ -145,6 +154,11 @@ def test_sharded_weights_are_exported_as_an_ordinary_model(home: Path) -> None:
         assert parameter.shape == start.get_parameter(name).shape
     assert sorted(path.name for path in (found / "policy").glob("*.safetensors")) == ["model.safetensors"]
 
+    tied = latest_checkpoint(home / "two" / "groups" / "checkpoints")
+    assert tied is not None
+    assert "lm_head.weight" in load_file(found / "policy" / "model.safetensors")
+    assert "lm_head.weight" not in load_file(tied / "policy" / "model.safetensors")
+
     found = latest_checkpoint(home / "two" / "lora" / "checkpoints")
     assert found is not None
     weights = load_file(found / "trainable.safetensors")
@@ -161,6 +175,14 @@ def test_gathered_weights_may_be_bfloat16_while_shards_stay_as_they_are(home: Pa
     assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in found.values())
     losses = [line["update/policy_loss"] for line in metrics(home / "two" / "halves")]
     assert losses[0] == pytest.approx(metrics(home / "one" / "model")[0]["update/policy_loss"], abs=0.05)
+
+
+def test_adapters_of_fp32_learn_on_sharded_weights_of_bfloat16(home: Path) -> None:
+    found = small_run.weights(home / "two" / "half_base")
+    assert {weight.dtype for weight in found.values()} == {torch.float32}
+    assert any("lora_B" in name and weight.any() for name, weight in found.items())
+    losses = [line["update/policy_loss"] for line in metrics(home / "two" / "half_base")]
+    assert losses[0] == pytest.approx(metrics(home / "one" / "lora")[0]["update/policy_loss"], abs=0.05)
 
 
 @pytest.mark.slow
@@ -258,9 +280,14 @@ def test_a_configuration_that_would_not_be_applied_is_refused(
 
 def test_shards_without_processes_and_other_engines_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(monkeypatch, "DEEPSPEED").startswith(
-        "accelerate was launched with DistributedType.DEEPSPEED, which this loop does not run; `accelerate launch "
-        "--config_file recipes/accelerate/fsdp2.yaml` shards weights"
+        "accelerate was launched with DEEPSPEED, which this loop does not run; `accelerate launch --config_file "
+        "recipes/accelerate/fsdp2.yaml` shards weights"
     )
+    for variable, engine in sharding.ENGINES.items():
+        with monkeypatch.context() as launched:
+            launched.setenv(variable, "true")
+            with pytest.raises(ConfigError, match=f"accelerate was launched with {engine}, which this loop does not"):
+                make_accelerator(out="runs", tracker="none", batch_size=8, minibatches=1)
     assert refused(monkeypatch, ACCELERATE_MIXED_PRECISION="bf16") == (
         "accelerate's configuration has mixed_precision: bf16, which is for FSDP here; without it the type of the "
         'weights decides: set mixed_precision: "no" and model.dtype = "bfloat16"'

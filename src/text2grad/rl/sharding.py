@@ -35,8 +35,34 @@ PLAIN = (
 )
 """One process, or plain data parallelism."""
 
+ENGINES = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config",
+}
+"""accelerate's variable of each engine → its name."""
+
 HALVES = {"bf16": torch.bfloat16}
 COMPARED = 256  # entries of each parameter that the processes compare
+
+
+def check_engine() -> None:
+    """Refuse launchers of other engines, before accelerate starts one or, on a CPU, leaves it out.
+
+    Raises:
+        ConfigError: naming FSDP 2, which does the same.
+    """
+    for variable, engine in ENGINES.items():
+        if os.environ.get(variable, "false").lower() == "true":
+            raise _other_engine(engine)
+
+
+def _other_engine(engine: str) -> ConfigError:
+    return ConfigError(
+        f"accelerate was launched with {engine}, which this loop does not run; `accelerate launch --config_file "
+        f"{FSDP_RECIPE}` shards weights, gradients and optimizer states as DeepSpeed's ZeRO 3 does, and with "
+        "fsdp_reshard_after_forward: false as its ZeRO 2"
+    )
 
 
 def sharding_of(accelerator: Accelerator) -> "Sharding | None":
@@ -49,11 +75,7 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
     """
     kind, asked = accelerator.distributed_type, os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
     if kind not in (*PLAIN, DistributedType.FSDP):
-        raise ConfigError(
-            f"accelerate was launched with {kind}, which this loop does not run; `accelerate launch --config_file "
-            f"{FSDP_RECIPE}` shards weights, gradients and optimizer states as DeepSpeed's ZeRO 3 does, and with "
-            "fsdp_reshard_after_forward: false as its ZeRO 2"
-        )
+        raise _other_engine(str(kind.value))
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if not asked and kind != DistributedType.FSDP:
         if precision not in ("no", ""):
@@ -69,11 +91,11 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
             "variable"
         )
     plugin = getattr(accelerator.state, "fsdp_plugin", None) or FullyShardedDataParallelPlugin()
-    _refuse(plugin, accelerator, precision)
+    _refuse(plugin, precision)
     return Sharding(plugin, accelerator, HALVES.get(precision))
 
 
-def _refuse(plugin: FullyShardedDataParallelPlugin, accelerator: Accelerator, precision: str) -> None:
+def _refuse(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
     """Refuse settings of accelerate's plugin that would not be applied."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
@@ -100,7 +122,6 @@ def _refuse(plugin: FullyShardedDataParallelPlugin, accelerator: Accelerator, pr
         ),
         "fsdp_ignored_modules": (plugin.ignored_modules, "leave it out"),
         f"mixed_precision: {precision}": (precision not in ("no", "", *HALVES), 'set it to "no" or bf16'),
-        "a parallelism_config": (getattr(accelerator, "parallelism_config", None) is not None, "leave it out"),
         "dynamo_backend": (compiled, 'set it to "NO"'),
     }
     for name, (wrong, way_out) in refused.items():

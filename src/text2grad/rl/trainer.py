@@ -77,7 +77,7 @@ from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.scoring import score_batch
-from text2grad.rl.sharding import sharding_of
+from text2grad.rl.sharding import check_engine, sharding_of
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.rl.update_effect import UpdateEffect
@@ -219,6 +219,8 @@ class Text2GradTrainer:
             enable_checkpointing(policy)
         if self.sharding is None:
             self.model.to(self.accelerator.device)
+            if self.accelerator.num_processes > 1 and self.accelerator.is_main_process:
+                note(f"{self.accelerator.num_processes} processes, each with whole models (plain data parallelism)")
         else:
             self.sharding.shard(self.model, self.reference)
         with self.whole_policy() as whole:
@@ -697,6 +699,7 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
             batch cannot be shared evenly.
     """
     check_tracker(tracker)
+    check_engine()
     # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
     accelerator = Accelerator(
         mixed_precision="no",
