@@ -247,11 +247,22 @@ def test_critiques_of_each_process_are_kept_apart(log: RunLog) -> None:
     assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == CRITIQUES[1:]
 
 
-@pytest.mark.parametrize("others", [ROLLOUTS[::-1], ROLLOUTS[:1], []], ids=["order", "fewer", "none"])
-def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog, others: list[Rollout]) -> None:
+def test_critiques_are_found_by_another_number_of_processes(log: RunLog) -> None:
+    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES)  # by one process: rows 0 and 1
+    assert log.kept_critiques(3, 0, ROLLOUTS[:1]) == CRITIQUES[:1]
+    assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == CRITIQUES[1:]
+    log.keep_critiques(4, 1, ROLLOUTS, CRITIQUES)  # by the second of two: rows 2 and 3
+    assert log.keeps_critiques(4)
+    assert log.kept_critiques(4, 0, ROLLOUTS * 2) is None  # rows 0 to 3
+    log.keep_critiques(4, 0, ROLLOUTS, CRITIQUES)
+    assert log.kept_critiques(4, 0, ROLLOUTS * 2) == CRITIQUES * 2
+    assert log.kept_critiques(4, 3, ROLLOUTS[1:]) == CRITIQUES[1:]
+
+
+def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog) -> None:
     log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES)
     with pytest.raises(DataError) as caught:
-        log.kept_critiques(3, 0, others)
+        log.kept_critiques(3, 0, ROLLOUTS[::-1])
     assert str(caught.value) == (
         f"{log.directory / 'critiques' / '000003-0.json'} holds critiques of other responses than this run samples at "
         "step 3: the seed, the weights or the number of threads or processes changed. Resume with the same, or remove "

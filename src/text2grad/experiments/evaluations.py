@@ -161,20 +161,21 @@ class Evaluations:
         seed, rows = trainer.recipe.run.seed + EVALUATION_SEED, len(trainer.held_out)
         uniforms = step_uniforms(seed=seed, step=0, rows=rows, tokens=rollout.max_new_tokens)
         found: list[Rollout] = []
-        for part in _parts(mine, rollout.rows_at_once):
-            prompts = [trainer.held_out_ids[row] for row in part]
-            responses = sample(
-                trainer.model.policy,
-                prompts,
-                uniforms[part.start : part.stop],
-                eos_ids=trainer.eos_ids,
-                pad_id=trainer.pad_id,
-                temperature=rollout.temperature,
-                rows_at_once=rollout.rows_at_once,
-            )
-            examples = [trainer.held_out[row] for row in part]
-            found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
-            progress.advance(len(part))
+        with trainer.whole_policy() as policy:
+            for part in _parts(mine, rollout.rows_at_once):
+                prompts = [trainer.held_out_ids[row] for row in part]
+                responses = sample(
+                    policy,
+                    prompts,
+                    uniforms[part.start : part.stop],
+                    eos_ids=trainer.eos_ids,
+                    pad_id=trainer.pad_id,
+                    temperature=rollout.temperature,
+                    rows_at_once=rollout.rows_at_once,
+                )
+                examples = [trainer.held_out[row] for row in part]
+                found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
+                progress.advance(len(part))
         return found
 
     def _rows(self, rollouts: Sequence[Rollout], *, first: int) -> list[Row]:

@@ -3,6 +3,7 @@ from .adapters import (
     POLICY_ADAPTER as POLICY_ADAPTER,
     adapter_active as adapter_active,
     adapter_parameters as adapter_parameters,
+    base_of as base_of,
     check_lora_targets as check_lora_targets,
     enable_checkpointing as enable_checkpointing,
     half_precision as half_precision,

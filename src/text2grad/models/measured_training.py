@@ -435,6 +435,12 @@ def _refuse_shards(accelerator: Any, optimizer: Optimizer, section: str) -> None
     """Refuse launchers whose checkpoints would not hold whole weights."""
     kind = accelerator.distributed_type
     if kind in PLAIN:
+        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+            raise ConfigError(
+                f"accelerate's configuration asks for FSDP (ACCELERATE_USE_FSDP), and accelerate made {kind} of it, "
+                "which shards nothing (it does so on a CPU and without a launcher); launch plain data parallelism with "
+                "torchrun"
+            )
         return
     if optimizer != "adamw":
         raise ConfigError(

@@ -209,9 +209,7 @@ class PolicyWithValue(nn.Module):
         values, after = self._values(batch, states)
         targets = batch.targets()
         mine, head = states.before, head_of(self.policy)
-        with reference.active(self.policy) as reference_model:
-            other = response_states(base_of(reference_model).get_decoder(), batch).before
-            other_head = head_of(reference_model)
+        other, other_head = reference.read(self.policy, batch)
         if kl == "full":
             pair = pair_logprobs(mine, head, other, other_head, targets, temperature=temperature)
         else:
@@ -220,12 +218,38 @@ class PolicyWithValue(nn.Module):
         return Scores(logp, logp_ref, per_token, entropy, values, after * batch.truncated)
 
 
+class ReferenceTrunk(nn.Module):
+    """A frozen causal language model whose pass ends before the output layer."""
+
+    def __init__(self, model: Any) -> None:
+        """Take the model."""
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Return the last hidden states before each response token, packed, [N, H]."""
+        return response_states(base_of(self.model).get_decoder(), batch).before
+
+
 class Reference:
-    """The frozen start π_ref: the policy's base with adapters off, or a copy of the policy taken now."""
+    """The frozen start π_ref: the policy's base with adapters off, or a copy of the policy taken now.
+
+    Attributes:
+        model: the copy, or None.
+        trunk: the copy as the module that makes the passes (where weights are sharded, it gathers them), or None.
+    """
 
     def __init__(self, policy: Any) -> None:
         """Copy the policy's weights if it has no adapters to switch off."""
         self.model = None if is_peft(policy) else copy.deepcopy(policy).requires_grad_(False).eval()
+        self.trunk = None if self.model is None else ReferenceTrunk(self.model)
+
+    def read(self, policy: Any, batch: TokenBatch) -> tuple[Tensor, Head]:
+        """Return the last hidden states before each response token, packed, [N, H], and the output layer."""
+        if self.trunk is not None:
+            return self.trunk(batch), head_of(self.model)
+        with self.active(policy):
+            return response_states(base_of(policy).get_decoder(), batch).before, head_of(policy)
 
     @contextmanager
     def active(self, policy: Any) -> Iterator[Any]:

@@ -3,17 +3,18 @@
     checkpoints/step-000010/
         policy/                    the policy as an ordinary Hugging Face directory (or a peft adapter)
         trainable.safetensors      every trainable parameter by name: policy and value function, bit for bit
-        optimizer.safetensors      AdamW's moments, by parameter name
+        optimizer.safetensors      AdamW's moments, by parameter name; more of them in optimizer-00000.safetensors, ...
         state.json                 step, KL coefficient, random states, log positions
 
 A directory is written under a hidden name, flushed to disk and renamed. Tensors are safetensors only; nothing is
-unpickled.
+unpickled. Tensors are whole also where the run has them in shards, so a checkpoint loads in any number of processes.
 """
 
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from torch import Tensor, nn
 from text2grad.config import all_checkpoints, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import published, to_json
-from text2grad.models import policy_only
+from text2grad.models import is_peft, policy_only
 from text2grad.rl.optimizers import Optimizers
+from text2grad.rl.sharding import as_sharded, whole
 
 STATE = ("step", "beta", "statuses", "log", "critic", "random")
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+PART_BYTES = 4 * 2**30  # of a file of moments: the first process holds no more of them at once
 
 
 def save_checkpoint(
@@ -39,8 +42,11 @@ def save_checkpoint(
     optimizers: Optimizers,
     state: Mapping[str, Any],
     keep: int,
+    sharded: bool = False,
 ) -> Path:
     """Write a checkpoint for `state["step"]` and remove the oldest beyond `keep`.
+
+    Where the model is in shards, all other processes call `join_checkpoint` meanwhile.
 
     Args:
         directory: the run's `checkpoints`.
@@ -50,6 +56,7 @@ def save_checkpoint(
         optimizers: their optimizers.
         state: JSON data; `step` names the checkpoint.
         keep: number of checkpoints to keep.
+        sharded: each process holds a shard of the model.
 
     Raises:
         CheckpointError: if it cannot be written (a full disk, say). Earlier checkpoints are untouched.
@@ -59,17 +66,15 @@ def save_checkpoint(
 
     final = directory / f"step-{state['step']:06d}"
     try:
-        weights = {name: p.detach().contiguous() for name, p in trainable.items()}
-        moments = {
-            f"{name}.{key}": moment[key].detach().contiguous()
-            for name, moment in optimizers.states(_names(trainable)).items()
-            for key in MOMENTS
-        }
         with published(final) as temporary:
-            policy.save_pretrained(temporary / "policy", **policy_only(policy))
+            weights = {name: _on_disk(tensor, sharded) for name, tensor in trainable.items()}
+            exported = {"state_dict": _exported(policy, trainable, weights)} if sharded else {}
+            policy.save_pretrained(temporary / "policy", **policy_only(policy), **exported)
             tokenizer.save_pretrained(temporary / "policy")
             save_file(weights, temporary / "trainable.safetensors")
-            save_file(moments, temporary / "optimizer.safetensors")
+            del weights, exported
+            moments = _moments(trainable, optimizers)
+            _save_parts(((name, _on_disk(tensor, sharded)) for name, tensor in moments), temporary / "optimizer")
             (temporary / "state.json").write_bytes(to_json(state))
     except (OSError, RuntimeError, SafetensorError) as error:
         before = latest_checkpoint(directory)
@@ -82,38 +87,104 @@ def save_checkpoint(
     return final
 
 
+def join_checkpoint(policy: Any, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> None:
+    """Give this process's shards to the first process, which is in `save_checkpoint`."""
+    for parameter in trainable.values():
+        whole(parameter.detach())
+    _exported(policy, trainable, None)
+    for _, tensor in _moments(trainable, optimizers):
+        whole(tensor)
+
+
+def _moments(trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
+    for name, moment in optimizers.states(_names(trainable)).items():
+        for key in MOMENTS:
+            yield f"{name}.{key}", moment[key]
+
+
+def _exported(
+    policy: Any, trainable: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:
+    """Return the whole weights of a sharded policy, of which peft writes adapters only; empty without `weights`."""
+    known = {id(parameter): name for name, parameter in trainable.items()}
+    kept: dict[int, Tensor] = {}  # tied weights stay one tensor
+    found = {}
+    for name, tensor in policy.state_dict(keep_vars=True).items():
+        if is_peft(policy) and not tensor.requires_grad and "lora_" not in name:
+            continue
+        if id(tensor) not in known and id(tensor) not in kept:
+            kept[id(tensor)] = _on_disk(tensor, weights is not None)
+        if weights is not None:
+            found[name] = weights[known[id(tensor)]] if id(tensor) in known else kept[id(tensor)]
+    return found
+
+
+def _on_disk(tensor: Tensor, sharded: bool) -> Tensor:
+    """Return a tensor as safetensors writes it; whole and in the memory of the CPU where it is in shards."""
+    full = whole(tensor.detach())
+    return (full.cpu() if sharded else full).contiguous()
+
+
+def _save_parts(tensors: Iterable[tuple[str, Tensor]], stem: Path) -> None:
+    """Write tensors to STEM.safetensors, and first to STEM-00000.safetensors and so on where they are large."""
+    from safetensors.torch import save_file
+
+    part: dict[str, Tensor] = {}
+    size = number = 0
+    for name, tensor in tensors:
+        if part and size + tensor.nbytes > PART_BYTES:
+            save_file(part, stem.with_name(f"{stem.name}-{number:05d}.safetensors"))
+            part, size, number = {}, 0, number + 1
+        part[name] = tensor
+        size += tensor.nbytes
+    save_file(part, stem.with_suffix(".safetensors"))
+
+
 def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> dict[str, Any]:
     """Restore parameters and optimizers in place and return the state.
 
     Raises:
         CheckpointError: if the checkpoint cannot be read or is one of other parameters.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    state, loaded = _read_state(path), {}
-    for name in ("trainable.safetensors", "optimizer.safetensors"):
-        try:
-            loaded[name] = load_file(path / name)
-        except (OSError, SafetensorError) as error:
-            raise _damaged(path, f"{name}: {error}") from error
-    weights, moments = loaded.values()
-    shapes = {name: p.shape for name, p in trainable.items()}
-    if {name: w.shape for name, w in weights.items()} != shapes:
-        odd = sorted(set(weights).symmetric_difference(shapes)) or [n for n in shapes if weights[n].shape != shapes[n]]
-        raise CheckpointError(
-            f"checkpoint {path} is of another model: {len(odd)} parameters differ, the first is {odd[0]!r}. Resume "
-            "with the model, LoRA and value settings it was made with."
-        )
-    with torch.no_grad():
-        for name, parameter in trainable.items():
-            parameter.copy_(weights[name])
-    states: dict[str, dict[str, Tensor]] = defaultdict(dict)
-    for key, tensor in moments.items():
-        name, _, moment = key.rpartition(".")
-        states[name][moment] = tensor
+    state = _read_state(path)
+    with ExitStack() as opened:
+        weights, moments = (_open_parts(path, name, opened) for name in ("trainable", "optimizer"))
+        shapes = {name: tuple(p.shape) for name, p in trainable.items()}
+        found = {name: tuple(file.get_slice(name).get_shape()) for name, file in weights.items()}
+        if found != shapes:
+            odd = sorted(set(found).symmetric_difference(shapes)) or [n for n in shapes if found[n] != shapes[n]]
+            raise CheckpointError(
+                f"checkpoint {path} is of another model: {len(odd)} parameters differ, the first is {odd[0]!r}. Resume "
+                "with the model, LoRA and value settings it was made with."
+            )
+        with torch.no_grad():
+            for name, parameter in trainable.items():
+                parameter.copy_(as_sharded(weights[name].get_tensor(name), parameter))
+        states: dict[str, dict[str, Tensor]] = defaultdict(dict)
+        for key, file in moments.items():
+            name, _, moment = key.rpartition(".")
+            tensor = file.get_tensor(key)
+            states[name][moment] = tensor if moment == "step" else as_sharded(tensor, trainable[name])
     optimizers.restore(_names(trainable), states)
     return state
+
+
+def _open_parts(path: Path, stem: str, opened: ExitStack) -> dict[str, Any]:
+    """Return the open file of each tensor that `_save_parts` wrote.
+
+    Raises:
+        CheckpointError: if a file cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, Any] = {}
+    for part in (*sorted(path.glob(f"{stem}-*.safetensors")), path / f"{stem}.safetensors"):
+        try:
+            file = opened.enter_context(safe_open(part, framework="pt"))
+        except (OSError, SafetensorError) as error:
+            raise _damaged(path, f"{part.name}: {error}") from error
+        found |= dict.fromkeys(file.keys(), file)
+    return found
 
 
 def checkpoint_critics(directory: Path) -> set[str]:

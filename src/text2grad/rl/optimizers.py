@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from text2grad.errors import TrainingError
+from text2grad.rl.sharding import whole
 
 ADAM_EPS = 1e-5
 
@@ -99,9 +100,7 @@ class Optimizers:
             TrainingError: if a gradient is not finite; no weight is changed then.
         """
         norms = {
-            f"update/{name}_grad_norm": float(
-                torch.nn.utils.clip_grad_norm_(_parameters(optimizer), self.max_grad_norm)
-            )
+            f"update/{name}_grad_norm": clip_gradients(_parameters(optimizer), self.max_grad_norm)
             for name, optimizer in self.by_name.items()
         }
         if not all(math.isfinite(norm) for norm in norms.values()):
@@ -143,6 +142,14 @@ class Optimizers:
                         key: value if key == "step" else value.to(parameter.device)
                         for key, value in states[names[id(parameter)]].items()
                     }
+
+
+def clip_gradients(parameters: list[nn.Parameter], max_norm: float) -> float:
+    """Scale gradients so that their norm, over all shards, is at most `max_norm`; return the norm before."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = whole(torch.nn.utils.get_total_norm(gradients))
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return float(norm)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

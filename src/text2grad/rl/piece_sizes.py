@@ -5,16 +5,18 @@ order of fp32 sums. Rows of one generate call do not depend on each other, since
 A minibatch, a scoring pass or a rollout that ran out of memory is dropped whole and begun anew; the smaller size stays
 for the rest of the run and is saved in its checkpoints, so that a resumed run computes in the same pieces.
 
-With several processes nothing is halved: one of them would leave a collective operation that the others wait in.
+With several processes nothing is halved: one of them would leave a collective operation that the others wait in. Where
+weights are sharded every pass is such an operation, so the processes agree on the number of pieces.
 """
 
 import gc
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from text2grad.errors import OutOfMemory, is_out_of_memory
 from text2grad.models import TokenBatch
@@ -41,9 +43,24 @@ class PieceSizes:
         changed: True after a size was halved, until it is set to False.
     """
 
-    def __init__(self, *, micro_batch_tokens: int, rows_at_once: int = 64, may_halve: bool = True) -> None:
-        """Take the sizes of the recipe; `may_halve` is False where several processes must agree."""
+    def __init__(
+        self,
+        *,
+        micro_batch_tokens: int,
+        rows_at_once: int = 64,
+        may_halve: bool = True,
+        largest: Callable[[Iterable[int]], list[int]] | None = None,
+    ) -> None:
+        """Take the sizes of the recipe.
+
+        Args:
+            micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
+            rows_at_once: rows of one generate call.
+            may_halve: False where several processes must agree.
+            largest: returns the largest of each number over all processes, where all make equally many passes.
+        """
         self.micro_batch_tokens, self.rows_at_once, self.may_halve = micro_batch_tokens, rows_at_once, may_halve
+        self.largest = largest
         self._asked = {"micro_batch_tokens": micro_batch_tokens, "rows_at_once": rows_at_once}
         self.changed = False
 
@@ -57,6 +74,36 @@ class PieceSizes:
         for name, size in state["used"].items():
             if state["asked"][name] == self._asked[name]:
                 setattr(self, name, size)
+
+    def pieces(self, batch: TokenBatch) -> tuple[TokenBatch, list[Tensor]]:
+        """Return the batch, and the rows of each forward pass: of similar length, at most `micro_batch_tokens` each.
+
+        Where all processes make equally many passes, the largest pieces are halved until there are as many as anywhere;
+        with fewer rows than that, the last piece stands there several times. Prompts are shared by all passes of all
+        processes or by none, because a shared prompt is a pass of its own.
+        """
+        groups = batch.groups(self.micro_batch_tokens)
+        if self.largest is None:
+            return batch, groups
+        if batch.prompts:
+            groups = self._as_many(groups, self.largest)
+            [any_alone] = self.largest([not all(batch.rows(group).cost().shares_prompts for group in groups)])
+            if not any_alone:
+                return batch, groups
+            batch = batch._replace(prompts=())
+            groups = batch.groups(self.micro_batch_tokens)
+        return batch, self._as_many(groups, self.largest)
+
+    @staticmethod
+    def _as_many(groups: list[Tensor], largest: Callable[[Iterable[int]], list[int]]) -> list[Tensor]:
+        """Return as many groups of rows as the process with the most."""
+        [count] = largest([len(groups)])
+        groups = list(groups)
+        while len(groups) < count:
+            at = max(range(len(groups)), key=lambda number: len(groups[number]))
+            halves = [half for half in groups[at].chunk(2) if len(half)]
+            groups[at : at + 1] = halves if len(halves) == 2 else [groups[at], groups[at]]
+        return groups
 
     def in_rows(self, rows: int, work: Callable[[], Result]) -> Result:
         """Sample `rows` rows by `work`, again with half of `rows_at_once` after each lack of memory."""

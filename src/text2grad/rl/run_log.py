@@ -3,7 +3,8 @@
     metrics.jsonl               one line per step
     rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
     critic-errors.log           tracebacks of errors in the critic, with the step
-    critiques/000012-0.json     the critiques of one step and process, written before anything uses them
+    critiques/000012-0.json     the critiques of one step and process, written before anything uses them; found by their
+                                rows, also by another number of processes
 
 A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes; repeated steps read
 their critiques from the last, so that the critic is not called (and paid) twice. A checkpoint deletes older critiques.
@@ -113,35 +114,42 @@ class RunLog:
         ]
         write_atomically(self._critique_file(step, rank), to_json(records))
 
-    def keeps_critiques(self, step: int, rank: int) -> bool:
+    def keeps_critiques(self, step: int) -> bool:
         """Return whether critiques of a step are kept that a killed run asked for."""
-        return self._critique_file(step, rank).exists()
+        return bool(self._critique_files(step))
 
     def kept_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout]) -> list[Critique] | None:
-        """Return the critiques kept for these very responses, or None where there are none.
+        """Return the critiques kept for these very responses, or None where some of them have none.
+
+        Args:
+            step: number of the step.
+            rank: number of this process; all processes have as many responses as this one.
+            rollouts: this process's.
 
         Raises:
             DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
         """
-        path = self._critique_file(step, rank)
-        if not path.exists():
-            return None
-        responses = [rollout.response for rollout in rollouts]
-        try:
-            records = json.loads(path.read_bytes())
-            judged = [record.pop("response") for record in records]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise DataError(f"cannot read {path}: {error}. Remove the file to ask the critic again") from error
-        if judged != responses:
-            raise DataError(
-                f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
-                "weights or the number of threads or processes changed. Resume with the same, or remove the file to "
-                "ask the critic again."
-            )
-        return [
-            critique_from_json(record, response, where=str(path))
-            for record, response in zip(records, responses, strict=True)
-        ]
+        kept: dict[int, tuple[Path, str, Any]] = {}  # by row in the batch of all processes
+        for path in self._critique_files(step):
+            try:
+                records = json.loads(path.read_bytes())
+                first = int(path.stem.split("-")[1]) * len(records)
+                kept |= {row: (path, record.pop("response"), record) for row, record in enumerate(records, start=first)}
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+                raise DataError(f"cannot read {path}: {error}. Remove the file to ask the critic again") from error
+        critiques = []
+        for row, rollout in enumerate(rollouts, start=rank * len(rollouts)):
+            if row not in kept:
+                return None
+            path, judged, record = kept[row]
+            if judged != rollout.response:
+                raise DataError(
+                    f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
+                    "weights or the number of threads or processes changed. Resume with the same, or remove the file "
+                    "to ask the critic again."
+                )
+            critiques.append(critique_from_json(record, rollout.response, where=str(path)))
+        return critiques
 
     def forget_critiques(self, before_step: int) -> None:
         """Remove the critiques of steps that a checkpoint covers."""
@@ -158,6 +166,9 @@ class RunLog:
 
     def _rollout_file(self, number: int) -> Path:
         return self.directory / "rollouts" / f"{number:05d}.jsonl"
+
+    def _critique_files(self, step: int) -> list[Path]:
+        return sorted((self.directory / "critiques").glob(f"{step:06d}-*.json"))
 
     def _critique_file(self, step: int, rank: int) -> Path:
         return self.directory / "critiques" / f"{step:06d}-{rank}.json"

@@ -19,8 +19,9 @@ def score_batch(
 
     def in_pieces() -> Scores:
         full = Scores.zeros(batch.response_mask.shape, batch.ids.device)
-        for index in batch.groups(sizes.micro_batch_tokens):
-            part = model.score(batch.rows(index), reference, temperature=temperature, kl=kl)
+        read, groups = sizes.pieces(batch)
+        for index in groups:
+            part = model.score(read.rows(index), reference, temperature=temperature, kl=kl)
             for whole, piece in zip(full, part, strict=True):
                 if piece.ndim == 2:
                     whole[index, : piece.shape[1]] = piece

@@ -14,13 +14,13 @@ bit for bit (same machine, same number of threads and processes). B: responses o
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object, set_seed
+from accelerate.utils import gather_object, set_seed
 from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
@@ -65,7 +65,7 @@ from text2grad.models import (
 )
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
-from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, save_checkpoint
+from text2grad.rl.checkpoint import checkpoint_critics, join_checkpoint, load_checkpoint, save_checkpoint
 from text2grad.rl.cpu_heap import return_freed_memory
 from text2grad.rl.judging import Judging, judging
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
@@ -77,18 +77,12 @@ from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.scoring import score_batch
+from text2grad.rl.sharding import check_engine, sharding_of
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.rl.update_effect import UpdateEffect
 from text2grad.types import Critique, Example, Rollout
 
-DATA_PARALLEL = (
-    DistributedType.NO,
-    DistributedType.MULTI_CPU,
-    DistributedType.MULTI_GPU,
-    DistributedType.MULTI_XPU,
-    DistributedType.MULTI_NPU,
-)
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
 
@@ -144,6 +138,8 @@ class Text2GradTrainer:
             minibatches=recipe.ppo.minibatches,
             group_size=recipe.rollout.group_size,
         )
+        self.sharding = sharding_of(self.accelerator)
+        self._refuse_with_shards(recipe, held_out)
         self.tracker = RunTracker(self.accelerator, recipe)
         self.refresher = self._checked(refresher)
         self.directory = Path(recipe.run.out)
@@ -178,7 +174,23 @@ class Text2GradTrainer:
             )
         self.accelerator.wait_for_everyone()
         self.log = RunLog(self.directory)
-        self._build(policy.to(self.accelerator.device))
+        self._build(policy if self.sharding else policy.to(self.accelerator.device))
+
+    def _refuse_with_shards(self, recipe: Recipe, held_out: Sequence[Example]) -> None:
+        """Refuse what needs whole weights or gradients, or a pass that one process alone would make."""
+        if self.sharding is None:
+            return
+        if recipe.run.track_update:
+            raise ConfigError(
+                f"run.track_update = {recipe.run.track_update} measures whole gradients, and FSDP has them in shards; "
+                "set run.track_update = 0, or launch plain data parallelism"
+            )
+        processes = self.accelerator.num_processes
+        if 0 < len(held_out) < processes:
+            raise ConfigError(
+                f"{len(held_out)} held-out prompts cannot be shared by {processes} processes; set data.eval_examples "
+                f"to {processes} or more, or to 0"
+            )
 
     def _checked(self, refresher: CriticRefresher | None) -> CriticRefresher:
         wanted = self.recipe.refresh.active or self.recipe.refresh.audit
@@ -201,12 +213,18 @@ class Text2GradTrainer:
         recipe, ppo = self.recipe, self.recipe.ppo
         if recipe.run.compact_memory:
             return_freed_memory(policy)
-        check_model(policy)
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
-        self.model.to(self.accelerator.device)
         if recipe.model.gradient_checkpointing:
             enable_checkpointing(policy)
+        if self.sharding is None:
+            self.model.to(self.accelerator.device)
+            if self.accelerator.num_processes > 1 and self.accelerator.is_main_process:
+                note(f"{self.accelerator.num_processes} processes, each with whole models (plain data parallelism)")
+        else:
+            self.sharding.shard(self.model, self.reference)
+        with self.whole_policy() as whole:
+            check_model(whole)
         self.model.train(recipe.model.gradient_checkpointing)
         self.share_prompts = can_share_prompts(policy)
         self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
@@ -223,6 +241,7 @@ class Text2GradTrainer:
             micro_batch_tokens=ppo.micro_batch_tokens,
             rows_at_once=recipe.rollout.rows_at_once,
             may_halve=self.accelerator.num_processes == 1,
+            largest=self.sharding.largest if self.sharding else None,
         )
         self.effect = UpdateEffect(
             self.model,
@@ -235,7 +254,7 @@ class Text2GradTrainer:
         self.step = 0
         self._restore()
         self.gradient = MinibatchGradient(
-            self.accelerator.prepare_model(self.model),
+            self.model if self.sharding else self.accelerator.prepare_model(self.model),
             self.accelerator,
             clip_range=ppo.clip_range,
             value_clip_range=ppo.value_clip_range,
@@ -244,7 +263,7 @@ class Text2GradTrainer:
             temperature=recipe.rollout.temperature,
             loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
             sizes=self.sizes,
-            half_precision=half_precision(policy),
+            half_precision=self.sharding.half_precision if self.sharding else half_precision(policy),
         )
 
     def train(self, after_step: Callable[["Text2GradTrainer"], None] | None = None) -> Path:
@@ -315,7 +334,7 @@ class Text2GradTrainer:
 
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
-        metrics = step_metrics(records, scores, returns, mask)
+        metrics = step_metrics(records, scores, returns, mask, self._total)
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
@@ -387,17 +406,26 @@ class Text2GradTrainer:
                     "random": random_states(),
                 },
                 keep=self.recipe.run.keep_checkpoints,
+                sharded=self.sharding is not None,
             )
             self.sizes.changed = False
             self.log.forget_critiques(self.step)
             self.refresher.prune(checkpoint_critics(self.directory / "checkpoints"))
+        elif self.sharding is not None:
+            join_checkpoint(self.model.policy, self.trainable, self.optimizers)
         self.accelerator.wait_for_everyone()
+
+    @contextmanager
+    def whole_policy(self) -> Iterator[Any]:
+        """Yield the policy with whole weights, to sample from; where they are in shards, each device holds them now."""
+        with nullcontext() if self.sharding is None else self.sharding.gathered(self.model):
+            yield self.model.policy
 
     def _judging(self) -> AbstractContextManager[Judging | None]:
         """Return the context in which a critic is asked while the policy still samples, if it may be."""
         asked = self.recipe.critic.overlap
         parts = int(getattr(self.critic, "overlap", 0)) if asked is None else asked
-        if self.log.keeps_critiques(self.step, self.accelerator.process_index):
+        if self.log.keeps_critiques(self.step):
             parts = 0  # nothing is asked again
         return judging(self.critic, match=self.recipe.critic.match, parts=parts)
 
@@ -424,16 +452,17 @@ class Text2GradTrainer:
             rollouts.clear()
             if judging is not None:
                 judging.restart()
-            sample(
-                self.model.policy,
-                prompts,
-                uniforms[mine],
-                eos_ids=self.eos_ids,
-                pad_id=self.pad_id,
-                temperature=rollout.temperature,
-                rows_at_once=self.sizes.rows_at_once,
-                on_part=on_part,
-            )
+            with self.whole_policy() as policy:
+                sample(
+                    policy,
+                    prompts,
+                    uniforms[mine],
+                    eos_ids=self.eos_ids,
+                    pad_id=self.pad_id,
+                    temperature=rollout.temperature,
+                    rows_at_once=self.sizes.rows_at_once,
+                    on_part=on_part,
+                )
 
         self.sizes.in_rows(len(prompts), sample_all)
         return rollouts
@@ -477,7 +506,10 @@ class Text2GradTrainer:
     def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
         """Return the scores of a batch at the temperature of the rollouts; see `score_batch`."""
         temperature = self.recipe.rollout.temperature
-        return score_batch(self.model, self.reference, batch, self.sizes, temperature=temperature, kl=kl)
+        found = score_batch(self.model, self.reference, batch, self.sizes, temperature=temperature, kl=kl)
+        if self.sharding is not None:
+            self.sharding.reshard()  # what the models' output layers gathered
+        return found
 
     def _advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
         """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""
@@ -501,7 +533,11 @@ class Text2GradTrainer:
 
     def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the advantages over the responses of all processes."""
-        return Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
+        return Moments(*self._total(torch.stack(moments(advantages, mask))))
+
+    def _total(self, sums: Tensor) -> Tensor:
+        """Return sums over all processes."""
+        return self.accelerator.reduce(sums, reduction="sum")  # type: ignore[no-any-return]
 
     def _finish(self, records: Sequence[Record], metrics: dict[str, float]) -> None:
         """Log the step, count it, and stop the run if too many critiques failed."""
@@ -659,10 +695,11 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
         group_size: responses per prompt, which stay in one process.
 
     Raises:
-        ConfigError: if the tracker is not installed, weights would be sharded, the launcher started more processes than
-            accelerate sees, or the batch cannot be shared evenly.
+        ConfigError: if the tracker is not installed, the launcher started more processes than accelerate sees, or the
+            batch cannot be shared evenly.
     """
     check_tracker(tracker)
+    check_engine()
     # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
     accelerator = Accelerator(
         mixed_precision="no",
@@ -670,11 +707,6 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
         project_dir=out,
         cpu=not torch.accelerator.is_available(),
     )
-    if accelerator.distributed_type not in DATA_PARALLEL:
-        raise ConfigError(
-            f"accelerate was launched with {accelerator.distributed_type}, which shards weights; checkpoints here are "
-            "written whole. Launch plain data parallelism (torchrun), with model.lora_r > 0 for large models."
-        )
     check_world_size(accelerator.num_processes)
     shares = accelerator.num_processes * minibatches
     if batch_size % shares:

@@ -8,7 +8,7 @@ all processes, and gradients are summed. Shapes: B responses of this process, T 
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -127,10 +127,12 @@ class MinibatchGradient:
         token_count, row_count = self._sum(counts).clamp(min=1.0).tolist()
         sums = torch.zeros(7, dtype=torch.float64, device=minibatch.batch.ids.device)
         deviation = ratio_max = torch.zeros((), device=sums.device)
-        micro_batches = [minibatch.rows(index) for index in minibatch.batch.groups(self.sizes.micro_batch_tokens)]
-        for number, part in enumerate(micro_batches, start=1):
-            last = number == len(micro_batches)
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
+        batch, groups = self.sizes.pieces(minibatch.batch)
+        minibatch = replace(minibatch, batch=batch)
+        for number, index in enumerate(groups, start=1):
+            part, last = minibatch.rows(index), number == len(groups)
+            # Shards add up their gradients after each piece: whole gradients would take the memory of whole weights.
+            with nullcontext() if last or self.sizes.largest else self.accelerator.no_sync(self.model):
                 found = self._micro_batch(part, token_count, row_count)
             sums += found[0]
             deviation, ratio_max = torch.maximum(deviation, found[1]), torch.maximum(ratio_max, found[2])
@@ -169,7 +171,7 @@ class MinibatchGradient:
             loss = loss - self.entropy_coef * masked_token_mean(passes.entropy, mask, token_count=token_count)
         if part.kl_coef:
             loss = loss + part.kl_coef * kl_loss(passes.logp, scores.logp_ref, mask, weights, token_count=token_count)
-        if loss.requires_grad:  # DDP averages gradients over processes; the losses need their sum
+        if loss.requires_grad:  # DDP and FSDP average gradients over processes; the losses need their sum
             self.accelerator.backward(loss * self.accelerator.num_processes)
         log_ratio = (passes.logp.detach() - scores.logp).abs().masked_fill(~mask, 0.0)
         sums = torch.stack(

@@ -612,6 +612,12 @@ def test_launchers_that_leave_no_whole_weights_are_refused(accelerator: Any, mes
         measured_training._refuse_shards(accelerator, "adamw", "reward_model")
 
 
+def test_an_fsdp_configuration_that_accelerate_leaves_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ConfigError, match="accelerate made MULTI_CPU of it, which shards nothing"):
+        measured_training._refuse_shards(launched("MULTI_CPU"), "adamw", "reward_model")
+
+
 def test_muon_needs_whole_weights() -> None:
     sharded = launched("FSDP", fsdp_plugin=SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT"))
     with pytest.raises(ConfigError, match="optimizer = muon needs whole matrices"):

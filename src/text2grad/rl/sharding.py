@@ -1,0 +1,277 @@
+"""FSDP 2: weights, gradients and optimizer states in shards, one per process (torch's `fully_shard`).
+
+accelerate's configuration decides (`recipes/accelerate/fsdp2.yaml`), and what it asks for is done or refused:
+
+    policy and value function   each layer gathers its weights for its own passes, the rest for the whole pass
+    reference                   the same, without gradients
+    sampling                    whole weights of the policy on every device, gathered once per rollout
+    checkpoints                 whole tensors, written by the first process; they load in any number of processes
+
+A collective operation waits for all processes, so every process makes equally many passes (`PieceSizes.pieces`).
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, gather_object
+from torch import Tensor, nn
+
+from text2grad.errors import ConfigError, ModelError
+from text2grad.models import CRITIC_ADAPTER, PolicyWithValue, Reference, TokenBatch, base_of, half_precision
+from text2grad.progress import note
+
+FSDP_RECIPE = "recipes/accelerate/fsdp2.yaml"
+PLAIN = (
+    DistributedType.NO,
+    DistributedType.MULTI_CPU,
+    DistributedType.MULTI_GPU,
+    DistributedType.MULTI_XPU,
+    DistributedType.MULTI_NPU,
+)
+"""One process, or plain data parallelism."""
+
+ENGINES = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config",
+}
+"""accelerate's variable of each engine → its name."""
+
+HALVES = {"bf16": torch.bfloat16}
+COMPARED = 256  # entries of each parameter that the processes compare
+
+
+def check_engine() -> None:
+    """Refuse launchers of other engines, before accelerate starts one or, on a CPU, leaves it out.
+
+    Raises:
+        ConfigError: naming FSDP 2, which does the same.
+    """
+    for variable, engine in ENGINES.items():
+        if os.environ.get(variable, "false").lower() == "true":
+            raise _other_engine(engine)
+
+
+def _other_engine(engine: str) -> ConfigError:
+    return ConfigError(
+        f"accelerate was launched with {engine}, which this loop does not run; `accelerate launch --config_file "
+        f"{FSDP_RECIPE}` shards weights, gradients and optimizer states as DeepSpeed's ZeRO 3 does, and with "
+        "fsdp_reshard_after_forward: false as its ZeRO 2"
+    )
+
+
+def sharding_of(accelerator: Accelerator) -> "Sharding | None":
+    """Return how accelerate's configuration asks to shard a run; None for one process and for plain data parallelism.
+
+    On a CPU accelerate itself makes plain data parallelism of an FSDP configuration; here it is FSDP there, too.
+
+    Raises:
+        ConfigError: if the configuration asks for what would not be done.
+    """
+    kind, asked = accelerator.distributed_type, os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if kind not in (*PLAIN, DistributedType.FSDP):
+        raise _other_engine(str(kind.value))
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if not asked and kind != DistributedType.FSDP:
+        if precision not in ("no", ""):
+            raise ConfigError(
+                f"accelerate's configuration has mixed_precision: {precision}, which is for FSDP here; without it the "
+                'type of the weights decides: set mixed_precision: "no" and model.dtype = "bfloat16"'
+            )
+        return None
+    if not torch.distributed.is_initialized():
+        raise ConfigError(
+            "accelerate's configuration asks for FSDP (ACCELERATE_USE_FSDP), and no launcher started this process, so "
+            f"nothing would be sharded; start it with `accelerate launch --config_file {FSDP_RECIPE}`, or unset the "
+            "variable"
+        )
+    plugin = getattr(accelerator.state, "fsdp_plugin", None) or FullyShardedDataParallelPlugin()
+    _refuse(plugin, precision)
+    return Sharding(plugin, accelerator, HALVES.get(precision))
+
+
+def _refuse(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
+    """Refuse settings of accelerate's plugin that would not be applied."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    policy = getattr(plugin.auto_wrap_policy, "__name__", None)
+    compiled = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("no", "")
+    refused = {
+        "fsdp_version: 1": (plugin.fsdp_version != 2, "set fsdp_version: 2"),
+        "another fsdp_auto_wrap_policy": (
+            policy != "transformer_auto_wrap_policy",
+            "set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP; otherwise every process would hold whole weights "
+            "during a pass",
+        ),
+        "fsdp_cpu_ram_efficient_loading: true": (
+            plugin.cpu_ram_efficient_loading,
+            "set it to false; every process reads the weights",
+        ),
+        "fsdp_activation_checkpointing: true": (
+            plugin.activation_checkpointing,
+            "set it to false, and model.gradient_checkpointing = true in the recipe",
+        ),
+        "fsdp_offload_params: true": (
+            isinstance(plugin.cpu_offload, CPUOffloadPolicy),
+            "set it to false; model.lora_r, ppo.micro_batch_tokens and model.gradient_checkpointing lower the memory",
+        ),
+        "fsdp_ignored_modules": (plugin.ignored_modules, "leave it out"),
+        f"mixed_precision: {precision}": (precision not in ("no", "", *HALVES), 'set it to "no" or bf16'),
+        "dynamo_backend": (compiled, 'set it to "NO"'),
+    }
+    for name, (wrong, way_out) in refused.items():
+        if wrong:
+            raise ConfigError(
+                f"accelerate's configuration has {name}, which would not be applied here: {way_out} (see {FSDP_RECIPE})"
+            )
+
+
+class Sharding:
+    """Shards the models of a run over all processes, and gathers them where whole weights are needed.
+
+    Attributes:
+        half_precision: True where passes compute in fewer than 32 bits.
+    """
+
+    def __init__(
+        self, plugin: FullyShardedDataParallelPlugin, accelerator: Accelerator, computed_in: torch.dtype | None
+    ) -> None:
+        """Take the settings; nothing is sharded yet.
+
+        Args:
+            plugin: accelerate's settings of FSDP 2.
+            accelerator: accelerate's view of the processes.
+            computed_in: the type of gathered weights; None computes in the type that the weights have.
+        """
+        self.plugin, self.accelerator, self.computed_in = plugin, accelerator, computed_in
+        self.half_precision = computed_in is not None
+        self.mesh: Any = None
+        self.roots: list[Any] = []
+        self.layers: list[Any] = []
+        self.policy_layers: list[Any] = []
+
+    def shard(self, model: PolicyWithValue, reference: Reference) -> None:
+        """Replace the parameters of policy, value function and reference by their shards; they move to the device.
+
+        Raises:
+            ConfigError: if the names of layers in accelerate's configuration fit none of the model, or the critic is an
+                adapter of the same model.
+            ModelError: if the processes hold different weights.
+        """
+        if CRITIC_ADAPTER in getattr(model.policy, "peft_config", {}):
+            raise ConfigError(
+                "critic.model is an adapter on the policy's base, which FSDP has in shards; give the critic weights of "
+                "its own (reward_model.merge = true in its recipe), or launch plain data parallelism"
+            )
+        _refuse_differing(model)
+        self.half_precision = self.half_precision or half_precision(model.policy)
+        names = self._layer_names(model.policy)
+        if reference.trunk is not None:
+            self._shard(reference.trunk, names)
+        if model.value_head is not None:  # fp32, whatever the policy's type: a group has one type
+            self._fully_shard(model.value_head)
+        self.policy_layers = self._shard(model, names)
+        # FSDP takes the module of the first pass for its root.
+        one = torch.ones(1, 1, dtype=torch.int64, device=self.accelerator.device)
+        with torch.no_grad():
+            model(TokenBatch(one.repeat(1, 2), one[0], one, one > 0, one[0] > 1))
+        self.reshard()
+        if self.accelerator.is_main_process:
+            parameters = [p for root in self.roots for p in root.parameters()]
+            whole, mine = sum(p.numel() for p in parameters), sum(p.to_local().numel() for p in parameters)
+            count = self.accelerator.num_processes
+            note(f"FSDP 2 in {count} processes: {mine:,} of {whole:,} parameters in the first of them")
+
+    def _layer_names(self, policy: Any) -> set[str]:
+        base = base_of(policy)
+        asked = self.plugin.transformer_cls_names_to_wrap
+        names = set(asked or getattr(base, "_no_split_modules", None) or ())
+        found = {type(module).__name__ for module in base.modules()}
+        if not names & found or (asked and not names <= found):
+            raise ConfigError(
+                f"{type(base).__name__} has no modules of the classes {sorted(names)}; name those of its layers in "
+                "fsdp_transformer_layer_cls_to_wrap of accelerate's configuration, separated by commas. Its classes: "
+                f"{', '.join(sorted(found))}"
+            )
+        return names
+
+    def _shard(self, root: Any, names: set[str]) -> list[Any]:
+        """Shard the layers of a root and the root, and return the layers."""
+        from torch.distributed.fsdp import MixedPrecisionPolicy, register_fsdp_forward_method
+
+        policy = MixedPrecisionPolicy(param_dtype=self.computed_in, reduce_dtype=torch.float32)
+        layers = [module for module in root.modules() if type(module).__name__ in names]
+        for layer in reversed(layers):  # inner modules first
+            self._fully_shard(layer, mp_policy=policy, reshard_after_forward=self.plugin.reshard_after_forward)
+        self._fully_shard(root, mp_policy=policy)
+        if isinstance(root, PolicyWithValue):
+            register_fsdp_forward_method(root, "score")  # a pass that does not go through `forward`
+        self.layers += layers
+        self.roots.append(root)
+        return layers
+
+    def _fully_shard(self, module: Any, **settings: Any) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        if self.mesh is None:
+            self.mesh = init_device_mesh(self.accelerator.device.type, (self.accelerator.num_processes,))
+        fully_shard(module, mesh=self.mesh, **settings)
+
+    @contextmanager
+    def gathered(self, model: PolicyWithValue) -> Iterator[None]:
+        """Hold whole weights of the policy on every device: within, passes of the policy wait for no other process."""
+        modules = [model, *self.policy_layers]
+        for layer in self.policy_layers:
+            layer.set_reshard_after_forward(False, recurse=False)
+        for module in modules:
+            module.unshard()
+        try:
+            yield
+        finally:
+            for layer in self.policy_layers:
+                layer.set_reshard_after_forward(self.plugin.reshard_after_forward, recurse=False)
+            self.reshard()
+
+    def reshard(self) -> None:
+        """Free all gathered weights."""
+        for module in (*self.roots, *self.layers):
+            module.reshard()
+
+    def largest(self, numbers: Iterable[int]) -> list[int]:
+        """Return the largest of each number over all processes."""
+        return [max(column) for column in zip(*gather_object([list(numbers)]), strict=True)]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a sharded tensor whole; all processes have to ask. Others are returned as they are."""
+    full = getattr(tensor, "full_tensor", None)
+    return tensor if full is None else full()
+
+
+def as_sharded(value: Tensor, like: Tensor) -> Tensor:
+    """Return a whole tensor on the device of another, and in shards where the other is; each process cuts its own."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(like, DTensor):
+        return value.to(like.device)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _refuse_differing(model: nn.Module) -> None:
+    """Refuse models that were made or loaded differently: shards of them would be mixed."""
+    hashed = sha256()
+    for parameter in model.parameters():
+        hashed.update(parameter.detach().flatten()[:COMPARED].cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    digest = hashed.hexdigest()
+    for rank, other in enumerate(gather_object([digest])):
+        if other != digest:
+            raise ModelError(
+                f"process {rank} has other weights than this one, and shards of them would be mixed: load the model "
+                "from one path, or make it with one seed in every process"
+            )

@@ -1,0 +1,115 @@
+"""Runs of several processes, made one after the other in one launch, since each process takes seconds to import torch.
+
+    torchrun --nproc-per-node 2 tests/helpers/sharded_runs.py DIRECTORY NAME[:STEPS] ...
+
+Each run ends in DIRECTORY/NAME, and is resumed where that exists. The numbers of processes and of parameters of each
+process stand in DIRECTORY/NAME-RANK.json. The part of NAME after a slash is its key in `RUNS`.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from tests.helpers import small_run
+
+from text2grad.experiments.evaluations import Evaluations
+from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.types import Example
+
+FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
+Sections = Mapping[str, dict[str, Any]]
+
+PIECES: Sections = {"ppo": {"micro_batch_tokens": 14, "target_kl": 0.1, "entropy_coef": 0.01, "kl": "full"}}
+MODEL: Sections = {"model": {"value": "model", "gradient_checkpointing": True}}
+GROUPS: Sections = {
+    "rollout": {"batch_size": 16, "group_size": 4},
+    "ppo": {"baseline": "group", "minibatches": 1, "epochs": 4, "stop_kl": 0.02},
+    "model": {"value": "none"},
+}
+ADAPTERS: Sections = {
+    "model": {"lora_r": 4, "value": "adapter"},
+    "optim": {"lr": 1e-2, "value_lr": 1e-2},
+    "rollout": {"group_size": 2},
+}
+RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
+    "full": (PIECES, FSDP),
+    "model": (MODEL, FSDP),
+    "groups": (GROUPS, {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}),
+    "lora": (ADAPTERS, FSDP),
+    "ddp": (PIECES, {}),
+    "half_base": (ADAPTERS, FSDP),
+    "halves": ({}, {**FSDP, "ACCELERATE_MIXED_PRECISION": "bf16"}),
+}
+"""Settings and accelerate's environment of each run."""
+
+LONG = [Example(" ".join([*small_run.WORDS, one.prompt_text])) for one in small_run.EXAMPLES]
+HELD_OUT = small_run.EXAMPLES[:5]  # three for one process, two for the other
+
+
+def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
+    """Make or resume a run up to a step, with evaluations before and after it, and return its trainer."""
+    key = name.rpartition("/")[2]
+    sections = {section: dict(values) for section, values in RUNS[key][0].items()}
+    sections["run"] = {"steps": steps, "save_every": 2}
+    sections["optim"] = {"schedule": "constant", "lr": 3e-3, "value_lr": 1e-2, **sections.get("optim", {})}
+    tokenizer, model = small_run.tokenizer_and_model()
+    if key == "groups":  # a model whose output layer is its embedding
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    if key == "half_base":  # frozen bfloat16 weights and fp32 adapters in one layer
+        model.bfloat16()
+    made = Text2GradTrainer(
+        model,
+        small_run.ColourCritic(),
+        tokenizer,
+        LONG if key == "groups" else small_run.EXAMPLES,  # prompts that are worth sharing
+        small_run.recipe(directory / name, **sections),
+        held_out=HELD_OUT,
+        resume=(directory / name / "run.json").exists(),
+    )
+    evaluate = Evaluations(made)
+    if made.accelerator.num_processes > 1:
+        (directory / f"{name}-{made.accelerator.process_index}.json").write_text(json.dumps(held(made)))
+    evaluate(made)
+    made.train(evaluate)
+    return made
+
+
+def held(made: Text2GradTrainer) -> dict[str, Any]:
+    """Return how much this process holds of the models of a run."""
+    from torch.distributed.tensor import DTensor
+
+    modules = [made.model, *([made.reference.model] if made.reference.model is not None else [])]
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    local = [parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in parameters]
+    return {
+        "processes": made.accelerator.num_processes,
+        "sharded": all(isinstance(parameter, DTensor) for parameter in parameters),
+        "own": sum(one.numel() for one in local),
+        "all": sum(parameter.numel() for parameter in parameters),
+    }
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    PartialState.destroy_process_group = lambda self, group=None: None  # which the end of a run calls; others follow
+    for item in sys.argv[2:]:
+        name, _, count = item.partition(":")
+        with environment(RUNS[name.rpartition("/")[2]][1]):
+            run(Path(sys.argv[1]), name, steps=int(count or 2))
