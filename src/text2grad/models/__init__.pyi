@@ -81,3 +81,4 @@ from .randomness import (
 )
 from .sampling import decode_greedily as decode_greedily, make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
+from .vllm_sampling import VLLMSampler as VLLMSampler, check_engine as check_engine, check_vllm as check_vllm

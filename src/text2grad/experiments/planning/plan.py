@@ -134,8 +134,12 @@ class Planner:
         score, update = self._traced(recipe, "score", scored), self._traced(recipe, "update", updated)
         grads, resident = weights.trainable, self._resident(recipe)
         rollout = max((prompts, decoding), key=lambda one: one.peak)
+        sampling = {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept}
+        if recipe.rollout.engine == "vllm":
+            sampling = self._engine(recipe)
+            resident = resident if recipe.engine.sleep else {**resident, **sampling}
         phases = {
-            "rollout": {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept},
+            "rollout": sampling,
             **self._critic(recipe),
             "score": {"working": score.peak},
             "update": _update_roles(update, grads, accumulated=minibatch > updated),
@@ -149,6 +153,12 @@ class Planner:
             (weights.parameters, weights.trained_parameters),
             self._seconds(recipe, prompts, decoding, score, update) if self.device.flops else {},
         )
+
+    def _engine(self, recipe: Recipe) -> dict[str, int]:
+        """Return the memory of the vLLM that samples the rollouts in the processes of the run."""
+        if recipe.engine.mode == "server":
+            return {}
+        return {"vLLM of rollouts": int(recipe.engine.gpu_memory_utilization * self.device.memory)}
 
     def _resident(self, recipe: Recipe) -> dict[str, int]:
         """Return what occupies memory in every phase, in bytes by role."""
