@@ -80,7 +80,7 @@ from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.scoring import score_batch
-from text2grad.rl.sharding import check_engine, sharding_of
+from text2grad.rl.sharding import check_launch, sharding_of
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.rl.update_effect import UpdateEffect
@@ -741,7 +741,7 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
             batch cannot be shared evenly.
     """
     check_tracker(tracker)
-    check_engine()
+    check_launch()
     # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
     accelerator = Accelerator(
         mixed_precision="no",
