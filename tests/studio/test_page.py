@@ -427,14 +427,20 @@ def test_the_critic_is_asked_about_a_text_of_ones_own(
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
-def test_one_correction_is_taught_and_the_word_becomes_less_likely(browser: Any, tmp_path: Path) -> None:
+def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(browser: Any, tmp_path: Path) -> None:
     story = "there was a little cliws. It was happy."
-    (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "Once upon a time", "response": story}) + "\n")
-    options = ("--model", str(STORIES))
-    with (
-        served(tmp_path / "store", tmp_path / "a.jsonl", options=options) as server,
-        page_of(browser, server, "ann") as page,
-    ):
+    run = tmp_path / "run"
+    (run / "rollouts").mkdir(parents=True)
+    append(run, [{"step": 0, "prompt": "Once upon a time", "response": story, "critique": {"feedback": "Well."}}])
+    recipe = {
+        "model": {"path": str(STORIES), "value": "none"},
+        "data": {"task": "stories", "examples": 8, "eval_examples": 0},
+        "rollout": {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"},
+        "reward_model": {"batch_size": 2, "max_new_tokens": 64},
+        "run": {"threads": 1},
+    }
+    (run / "run.json").write_text(json.dumps({"recipe": recipe}))
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
         segment(page, "cliws").click()
         page.keyboard.press("n")
         saved(page)
@@ -445,6 +451,19 @@ def test_one_correction_is_taught_and_the_word_becomes_less_likely(browser: Any,
         page.click("#ask-start")
         page.wait_for_selector(".answer, .problem")
         assert page.locator(".answer").count() == 2
+        page.check("#way-retraining")
+        page.get_by_label("Steps of the reward model").fill("2")
+        page.get_by_label("Steps of the policy").fill("1")
+        page.click("#teach-start")
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".work")).to_have_text("Stopped; no version was made.")
+        page.click("#teach-start")
+        expect(page.locator(".versions tr")).to_have_count(3)
+        page.get_by_role("button", name="version 2").click()
+        expect(page.locator(".retrained li").last).to_contain_text("2 steps on your marks and 1 earlier annotation;")
+        assert page.get_by_label("Begin from").input_value() == "2"  # the first one can be chosen, too
+    second = json.loads((tmp_path / "store" / "versions" / "0002" / "version.json").read_text())
+    assert (second["kind"], second["parent"], second["steps"]) == ("retraining", 1, {"reward_model": 2, "policy": 1})
     version = json.loads((tmp_path / "store" / "versions" / "0001" / "version.json").read_text())
     [change] = version["changes"]
     moved = [

@@ -135,6 +135,16 @@ def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path | None) -> C
     return critic_from_recipe(recipe, task_critic=task.critic() if task else None)
 
 
+def all_examples(recipe: Recipe) -> list[Example]:
+    """Return the examples of a run, those to train on and those of its evaluations.
+
+    Raises:
+        DataError: if the run's files cannot be read.
+    """
+    found = run_examples(recipe)
+    return [*found.train, *found.held_out]
+
+
 def held_out_examples(recipe: Recipe, count: int) -> list[Example]:
     """Return `count` held-out examples of a run, or all if there are fewer; the first ones of its evaluations.
 

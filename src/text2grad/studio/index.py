@@ -171,26 +171,25 @@ class RunIndex:
 
     def _insert(self, number: int, path: Path, inode: int, at: int, lines: Sequence[bytes]) -> int:
         """Index whole lines that begin at a byte; return where the next begins."""
-        connection, tail = self._connection(), ""
-        columns = set(self.columns)
-        for line in lines:
-            if line.strip():
-                try:
-                    record = normalized(json.loads(line))
-                    figures = _figures(record)
-                except (ValueError, AttributeError, TypeError) as error:
-                    self.bad_lines += 1
-                    self.problem = self.problem or f"{path.name}, byte {at}: {error}"
-                else:
-                    self._insert_record(number, at, len(line), record, figures)
-                    columns |= {name for name in PER_TOKEN if name in record}
-                    tail = _digest(line)
-            at += len(line)
-        kept = self._rows("SELECT tail FROM files WHERE number = ?", (number,))
-        tail = tail or (kept[0][0] if kept else "")
-        connection.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (number, str(path), inode, at, tail))
-        connection.execute("REPLACE INTO meta VALUES ('columns', ?)", (" ".join(sorted(columns)),))
-        connection.commit()
+        with self._connection() as connection:  # all of them, or none
+            columns, tail = set(self.columns), ""
+            for line in lines:
+                if line.strip():
+                    try:
+                        record = normalized(json.loads(line))
+                        figures = _figures(record)
+                    except (ValueError, AttributeError, TypeError) as error:
+                        self.bad_lines += 1
+                        self.problem = self.problem or f"{path.name}, byte {at}: {error}"
+                    else:
+                        self._insert_record(number, at, len(line), record, figures)
+                        columns |= {name for name in PER_TOKEN if name in record}
+                        tail = _digest(line)
+                at += len(line)
+            kept = self._rows("SELECT tail FROM files WHERE number = ?", (number,))
+            tail = tail or (kept[0][0] if kept else "")
+            connection.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (number, str(path), inode, at, tail))
+            connection.execute("REPLACE INTO meta VALUES ('columns', ?)", (" ".join(sorted(columns)),))
         self.generation += 1
         return at
 

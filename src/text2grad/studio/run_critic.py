@@ -10,7 +10,7 @@ from typing import Any
 
 from text2grad.config import Recipe, latest_checkpoint, make_recipe, recipe_of_run
 from text2grad.errors import ConfigError, CriticError, DataError
-from text2grad.experiments import critic_of_run, run_examples
+from text2grad.experiments import all_examples, critic_of_run
 from text2grad.feedback import ask, critique_to_json
 from text2grad.models import best_device
 from text2grad.progress import note
@@ -64,11 +64,11 @@ class RunCritic:
 def _items(recipe: Recipe) -> dict[str, Example]:
     """Return the items of a run by their prompts; none where its data cannot be read."""
     try:
-        found = run_examples(recipe)
+        found = all_examples(recipe)
     except DataError as error:
         note(f"{error}; critics see the prompt alone", warning=True)
         return {}
-    return {example.prompt_text: example for example in (*found.train, *found.held_out)}
+    return {example.prompt_text: example for example in found}
 
 
 def _named(text: str) -> tuple[Recipe, Any]:

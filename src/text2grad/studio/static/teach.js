@@ -175,7 +175,7 @@ export class Teach {
       const link = button(`version ${one.version}`, () => this.showChanges(one), { name: "quiet", about: "show its tokens" });
       const first = line("td");
       first.append(link);
-      row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", one.kind === "retraining" ? "reward model" : `lesson, ${one.rounds} round${one.rounds === 1 ? "" : "s"}`),
+      row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", one.kind === "retraining" ? "reward model" : `${one.rounds} round${one.rounds === 1 ? "" : "s"}`),
         line("td", `${one.spans} span${one.spans === 1 ? "" : "s"} in ${one.responses}`));
       for (const value of [one.negative, one.positive, one.unmarked]) row.append(line("td", moved(value)));
       row.append(line("td", shown(one.kl)));
@@ -202,7 +202,7 @@ export class Teach {
     change("F1 of its labelled tokens against your marks", agreement.before.marks, agreement.after.marks);
     change("against held-out earlier annotations", agreement.before.held_out, agreement.after.held_out);
     if (metric) change(`${metric.name.replaceAll("_", " ")} of the policy on held-out prompts`, metric.before, metric.after);
-    list.append(line("li", `${steps.reward_model} steps on your marks and ${retraining.earlier} earlier annotations; ${steps.policy} steps of the policy`));
+    list.append(line("li", `${steps.reward_model} steps on your marks and ${retraining.earlier} earlier annotation${retraining.earlier === 1 ? "" : "s"}; ${steps.policy} steps of the policy`));
     part.append(list);
     return part;
   }
