@@ -175,7 +175,9 @@ class Sharding:
             self._shard(reference.trunk, names)
         if model.value_head is not None:  # fp32, whatever the policy's type: a group has one type
             self._fully_shard(model.value_head)
-        self.policy_layers = self._shard(model, names)
+        self._shard(model, names)
+        sharded = set(self.layers)
+        self.policy_layers = [module for module in model.policy.modules() if module in sharded]
         # FSDP takes the module of the first pass for its root.
         one = torch.ones(1, 1, dtype=torch.int64, device=self.accelerator.device)
         with torch.no_grad():
@@ -200,8 +202,8 @@ class Sharding:
             )
         return names
 
-    def _shard(self, root: Any, names: set[str]) -> list[Any]:
-        """Shard the layers of a root and the root, and return the layers."""
+    def _shard(self, root: Any, names: set[str]) -> None:
+        """Shard the layers of a root and the root."""
         from torch.distributed.fsdp import MixedPrecisionPolicy, register_fsdp_forward_method
 
         policy = MixedPrecisionPolicy(param_dtype=self.computed_in, reduce_dtype=torch.float32)
@@ -213,7 +215,6 @@ class Sharding:
             register_fsdp_forward_method(root, "score")  # a pass that does not go through `forward`
         self.layers += layers
         self.roots.append(root)
-        return layers
 
     def _fully_shard(self, module: Any, **settings: Any) -> None:
         from torch.distributed.device_mesh import init_device_mesh
