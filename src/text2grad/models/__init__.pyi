@@ -3,6 +3,7 @@ from .adapters import (
     POLICY_ADAPTER as POLICY_ADAPTER,
     adapter_active as adapter_active,
     adapter_parameters as adapter_parameters,
+    base_of as base_of,
     check_lora_targets as check_lora_targets,
     enable_checkpointing as enable_checkpointing,
     half_precision as half_precision,
@@ -12,6 +13,7 @@ from .adapters import (
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
+from .cpu_products import fast_products as fast_products
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
