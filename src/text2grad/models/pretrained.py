@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, ModelError
+from text2grad.models.cpu_products import use_fast_products
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -82,11 +83,13 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     import torch
 
     try:
-        return kind.from_pretrained(str(path), use_safetensors=True, **settings)
+        model = kind.from_pretrained(str(path), use_safetensors=True, **settings)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # each library has its own for a damaged file
         raise _unloadable(what, path, error) from error
+    use_fast_products(model)
+    return model
 
 
 def best_device() -> Any:

@@ -68,7 +68,7 @@ from text2grad.models import (
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, join_checkpoint, load_checkpoint, save_checkpoint
-from text2grad.rl.cpu_heap import return_freed_memory
+from text2grad.rl.cpu_heap import settle_heap
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.judging import Judging, judging
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
@@ -218,8 +218,7 @@ class Text2GradTrainer:
     def _build(self, policy: Any) -> None:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
-        if recipe.run.compact_memory:
-            return_freed_memory(policy)
+        settle_heap(policy, recipe.run.compact_memory)
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
         if recipe.model.gradient_checkpointing:
