@@ -150,7 +150,14 @@ def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
     if policies:
         return ModelError(f"cannot load {what} from {str(path)!r}, which holds a run; its policy is {policies[-1]}")
     reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
-    if not Path(path).exists():
+    base = base_named_by(path)
+    if base is not None and not Path(base).exists():
+        reason = (
+            f"it is an adapter on {base!r}, which is no directory seen from {Path.cwd()} (run the command where the "
+            f"adapter was trained, or change base_model_name_or_path in {Path(path) / ADAPTER_CONFIG}), and as a name "
+            f"of the hub: {reason}"
+        )
+    elif not Path(path).exists():
         reason = f"there is no such directory, and as a name of the hub: {reason}"
     return ModelError(f"cannot load {what} from {str(path)!r}: {reason}")
 
