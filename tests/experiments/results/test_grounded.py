@@ -1,8 +1,12 @@
 """The page of answers from a passage: figures by hand, the guard of recall and length, its own place."""
 
+import importlib.util
+import json
+
 import pytest
 
 from made_records import record, trials
+from places import ROOT
 from text2grad.experiments.results.grounded import in_words, share_left
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import Record
@@ -75,3 +79,15 @@ def test_the_page_stands_apart_from_the_made_worlds() -> None:
     assert "grounded" not in pages["comparison.md"].decode()
     assert "\0" not in page
     assert "grounded.md" not in result_pages([record()], draw=False)
+
+
+def test_the_page_of_ten_answers_is_what_its_json_gives() -> None:
+    spec = importlib.util.spec_from_file_location("make_answers", ROOT / "docs" / "make_answers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    found = json.loads(made.DATA.read_bytes())
+    assert made.PAGE.read_text("utf-8") == made.page(found), "run python docs/make_answers.py"
+    assert len(found["questions"]) == made.COUNT
+    assert all(len(one["answers"]) == 2 for one in found["questions"])

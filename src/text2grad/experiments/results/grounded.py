@@ -71,9 +71,10 @@ def in_words(group: Group) -> str:
         if lost
         else "neither recall nor length falls by more than a tenth"
     )
+    spread = f"Student over {left.seeds} seeds {between(left.student_low, left.student_high, 2)}"
+    spread = spread if left.seeds > 1 else "one seed so far"
     return (
         f"{label(group.ours)} {halved} the share of names and numbers that the passage does not support: "
-        f"{number(left.value, 2)} of the start is left (Student over {left.seeds} seeds "
-        f"{between(left.student_low, left.student_high, 2)}; at the end {bootstrap_text(final(runs))}); {guard}: "
+        f"{number(left.value, 2)} of the start is left ({spread}; at the end {bootstrap_text(final(runs))}); {guard}: "
         f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}."
     )
