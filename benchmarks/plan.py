@@ -87,7 +87,7 @@ def recipe_of(directory: Path, case: str) -> Any:
             "model": {"path": str(directory), **settings},
             "rollout": {"batch_size": ROWS, "max_new_tokens": RESPONSE},
             "ppo": {"epochs": 1, "micro_batch_tokens": 1_024},
-            "run": {"out": str(directory / case), "steps": 2, "threads": 1, "tracker": "none"},
+            "run": {"out": str(directory / case), "steps": 2, "threads": 1, "tracker": "none", "compact_memory": True},
         }
     )
 

@@ -3,15 +3,18 @@
     python benchmarks/studio.py --rollouts 100000 --out studio.json
 
 A run with this number of rollouts of 200 tokens is written to --directory, unless it is there. The server runs in a
-process of its own, as a reader starts it, and is asked over HTTP. Peer: a plain loop over the files that counts the
-rollouts with some words, the search of a reader without an index.
+process of its own, as a reader starts it, and is asked over HTTP. Peers, in turn with it: SQLite's own scan and
+sort of the same index for each filter, without HTTP; and a plain loop over the files that counts the rollouts with some
+words, the search of a reader without an index.
 """
 
 import argparse
 import json
+import os
 import random
 import re
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -97,7 +100,43 @@ def summary(times: list[float]) -> dict[str, float]:
     return {"median_ms": round(1000 * statistics.median(times), 1), "p95_ms": round(1000 * p95, 1)}
 
 
-def measure(client: Client, process: int, rollouts: int, repeats: int) -> dict[str, Any]:
+LABELS = {"negative": "negative > 0", "both": "positive > 0 AND negative > 0", "none": "positive + negative = 0"}
+ORDERS = {
+    "reward-low": "reward IS NULL, reward, id",
+    "advantage": "peak DESC, id",
+    "newest": "id DESC",
+    "kl": "kl DESC",
+}
+
+
+def measure_filters(client: Client, index: Path, process: int, rollouts: int, repeats: int) -> dict[str, Any]:
+    """Measure filters of the server and, in turn, the same conditions and orders as queries of SQLite."""
+    rng, times, peer, used = random.Random(1), list[float](), list[float](), 0.0
+    connection = sqlite3.connect(index)
+    connection.execute("PRAGMA cache_size = -8000")
+    for _ in range(repeats):
+        low, reward = rng.randrange(rollouts // PER_STEP), round(rng.uniform(-9, 9), 3)
+        label, order = rng.choice(tuple(LABELS)), rng.choice(tuple(ORDERS))
+        asked = f"&step_from={low}&label={label}&order={order}&reward_from={reward}"
+        before, start = cpu_seconds(process), time.perf_counter()
+        found = client.get(f"runs/0/rollouts?count=100{asked}")
+        times.append(time.perf_counter() - start)
+        used += cpu_seconds(process) - before
+        query = f"SELECT id FROM rollouts WHERE step >= ? AND reward >= ? AND {LABELS[label]} ORDER BY {ORDERS[order]}"
+        start = time.perf_counter()
+        rows = connection.execute(query, (low, reward)).fetchall()
+        peer.append(time.perf_counter() - start)
+        assert found["total"] == len(rows)
+    connection.close()
+    own, other = summary(times), summary(peer)
+    return {
+        "filters": {**own, "server_cpu_mean_ms": round(1000 * used / repeats, 1)},
+        "filters_by_sqlite": other,
+        "filters_p95_ratio": round(other["p95_ms"] / own["p95_ms"], 1),
+    }
+
+
+def measure(client: Client, index: Path, process: int, rollouts: int, repeats: int) -> dict[str, Any]:
     """Measure an indexed run."""
     rng = random.Random(1)
     rows = "runs/0/rollouts?count=100"
@@ -106,14 +145,7 @@ def measure(client: Client, process: int, rollouts: int, repeats: int) -> dict[s
     scroll = [seconds(lambda: client.get(f"{rows}&start={rng.randrange(rollouts)}")) for _ in range(repeats)]
     opened = [seconds(lambda: client.get(f"runs/0/rollouts/{rng.randrange(1, rollouts)}")) for _ in range(repeats)]
 
-    def a_filter() -> str:
-        low = rng.randrange(rollouts // PER_STEP)
-        label, order = rng.choice(("negative", "both", "none")), rng.choice(("reward-low", "advantage", "newest", "kl"))
-        return f"&step_from={low}&label={label}&order={order}&reward_from={rng.uniform(-9, 9):.3f}"
-
-    before = cpu_seconds(process)
-    filters = [seconds(lambda: client.get(rows + a_filter())) for _ in range(repeats)]
-    filter_cpu = (cpu_seconds(process) - before) / repeats
+    filters = measure_filters(client, index, process, rollouts, repeats)
     searches = [rng.choice(example), " ".join(example[4:6]), example[9][:3], "not a word", "zzzqqq", example[2] + " "]
     search = {
         text: seconds(lambda text=text: client.get(f"{rows}&text={text.replace(' ', '%20')}")) for text in searches
@@ -124,7 +156,7 @@ def measure(client: Client, process: int, rollouts: int, repeats: int) -> dict[s
         "first_view_ms": round(1000 * first, 1),
         "scroll": summary(scroll),
         "open_response": summary(opened),
-        "filters": {**summary(filters), "server_cpu_mean_ms": round(1000 * filter_cpu, 1)},
+        **filters,
         "search_ms": {text: round(1000 * found, 1) for text, found in search.items()},
         "memory_mb": {name: round(value, 1) for name, value in memory.items()},
     }
@@ -156,18 +188,20 @@ def main() -> None:
                 seen = client.get("studio")["runs"][0]["rollouts"]
                 time.sleep(0.2)
             indexed = time.perf_counter() - start
-            found = measure(client, process.pid, args.rollouts, args.repeats)
+            [index] = (store / "index").glob("*.sqlite")
+            found = measure(client, index, process.pid, args.rollouts, args.repeats)
         finally:
             process.terminate()
     size = sum(path.stat().st_size for path in (run / "rollouts").iterdir())
     word = b"not a word"
     plain = seconds(lambda: sum(word in line for path in (run / "rollouts").iterdir() for line in path.open("rb")))
-    index = sum(path.stat().st_size for path in (store / "index").iterdir())
+    bytes_of_index = sum(path.stat().st_size for path in (store / "index").iterdir())
     whole = {
         "rollouts": args.rollouts,
         "run_mb": round(size / 2**20),
-        "index_mb": round(index / 2**20),
+        "index_mb": round(bytes_of_index / 2**20),
         "indexing_s": round(indexed, 1),
+        "load_average": round(os.getloadavg()[0], 1),
         "list_while_indexing": summary(during),
         **found,
         "plain_loop_search_ms": round(1000 * plain),

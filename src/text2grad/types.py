@@ -103,6 +103,7 @@ class Rollout:
         response_ids: the sampled ids; they end with an end-of-sequence only if it was sampled.
         response: `tokenizer.decode(response_ids, skip_special_tokens=True)`, the text that the critic reads.
         truncated: True if the length limit ended the response before an end-of-sequence.
+        engine_logp: log-prob of each sampled id in nats, by an engine other than the policy itself; else empty.
     """
 
     example: Example
@@ -110,6 +111,7 @@ class Rollout:
     response_ids: tuple[int, ...]
     response: str
     truncated: bool
+    engine_logp: tuple[float, ...] = ()
 
 
 def visible(text: str) -> str:

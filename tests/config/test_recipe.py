@@ -31,8 +31,8 @@ def empty(tmp_path: Path) -> Path:
 
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
-        'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, model, '
-        "optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
+        'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, engine, '
+        "model, optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
     )
 
 
@@ -53,8 +53,8 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
-        'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, model, optim, '
-        "ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
+        'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, engine, '
+        "model, optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -173,6 +173,29 @@ def test_a_batch_that_minibatches_cannot_share_evenly_is_refused(batch_size: int
 )
 def test_groups_that_do_not_fit_are_refused(changed: dict[str, dict[str, object]], reason: str) -> None:
     assert reason in refusal(changed)
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ({"sleep": True, "mode": "server"}, 'sleep has no effect with mode = "server": give it to the command line'),
+        ({"base_url": "http://node:8000"}, 'base_url has no effect with mode = "colocate"; leave it out'),
+        ({"gpu_memory_utilization": 0.0}, "greater than 0"),
+        ({"importance_cap": -1.0}, "greater than or equal to 0"),
+    ],
+)
+def test_settings_of_the_engine_that_do_nothing_are_refused(engine: dict[str, object], reason: str) -> None:
+    assert reason in refusal({"engine": engine})
+
+
+def test_policy_and_critic_in_vllm_leave_memory_to_training() -> None:
+    both: dict[str, dict[str, Any]] = {"rollout": {"engine": "vllm"}, "critic": {"model": "rm", "kind": "vllm"}}
+    assert "leave nothing of the GPU to training: lower them" in refusal(
+        {**both, "vllm": {"gpu_memory_utilization": 0.7}}
+    )
+    assert make_recipe({**both, "vllm": {"gpu_memory_utilization": 0.6}}).engine.gpu_memory_utilization == 0.3
+    served = {"mode": "server", "base_url": "http://node:8000"}
+    assert make_recipe({**both, "engine": served, "vllm": {"gpu_memory_utilization": 0.9}}).engine.mode == "server"
 
 
 def test_a_refresh_needs_room_for_what_is_new() -> None:

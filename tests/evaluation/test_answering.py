@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from places import STORIES
+from text2grad.costs import Meter
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import answering
 from text2grad.evaluation.answering import (
@@ -57,7 +58,7 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     said = file.open(force=False)
     if not is_complete(suite, sampling, said):
         check_room(outline(subject), file)
-        sample_answers(load(outline(subject)), file, said)
+        sample_answers(load(outline(subject)), file, said, Meter(out, "evaluate"))
     return file
 
 

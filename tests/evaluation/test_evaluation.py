@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from text2grad.costs import read_cost
 from text2grad.errors import ConfigError
 from text2grad.evaluation.answering import Sampling
 from text2grad.evaluation.evaluation import EvaluationSettings, evaluate_models
@@ -52,14 +53,15 @@ def test_a_chat_model_replies_and_a_base_model_continues(
 def test_scores_are_kept_until_answers_or_limits_change(
     suite: CodeSuite, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scored = []
+    scored, used = [], []
     own = CodeSuite._run
     monkeypatch.setattr(CodeSuite, "_run", lambda self, jobs: scored.append(len(jobs)) or own(self, jobs))
 
     def evaluate(options: SuiteOptions, tokens: int = 4, *, force: bool = False) -> None:
         [again] = make_suites(["humaneval"], [str(tmp_path / "data.jsonl")], options)
         settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=tokens), draws=5, force=force)
-        evaluate_models(read_subjects([f"m={policy}"]), [again], settings)
+        [result] = evaluate_models(read_subjects([f"m={policy}"]), [again], settings).results
+        used.append(sum(sum(one.tokens) for one in result.answers["m"]))
 
     usual = SuiteOptions(accept_weaker=True)
     evaluate(usual)
@@ -71,6 +73,10 @@ def test_scores_are_kept_until_answers_or_limits_change(
         evaluate(usual, tokens=5)
     evaluate(usual, tokens=5, force=True)
     assert scored == [1, 1, 1]
+    cost = read_cost(tmp_path / "out")
+    assert cost is not None
+    assert used[0] > 0
+    assert (cost.generated_tokens, cost.runs) == (used[0] + used[-1], 5)  # two evaluations sampled, of five
 
 
 def test_names_of_models() -> None:

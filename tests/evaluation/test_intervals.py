@@ -45,3 +45,17 @@ def test_an_undefined_figure_is_left_out_and_sizes_must_agree() -> None:
     assert differences(rows(1), [{"all": 0.0}], ACCURACY) == {}
     with pytest.raises(ShapeError, match=r"^a paired difference needs counts of the same items, got 1 and 2 items$"):
         differences(rows(1), rows(1, 1), ACCURACY)
+
+
+def test_a_share_that_all_items_agree_on_has_wilsons_bounds() -> None:
+    """0 of 10: 1.96² / (10 + 1.96²) = 3.8415 / 13.8415 = 0.2775."""
+    share = {"solved": Ratio(("right",), ("all",), share=True)}
+    none, all_right = rows(*[0] * 10), rows(*[1] * 10)
+    assert estimate(none, share)["solved"] == pytest.approx((0.0, 0.0, 0.2775), abs=1e-4)
+    assert estimate(all_right, share)["solved"] == pytest.approx((1.0, 0.7225, 1.0), abs=1e-4)
+    assert estimate([*none, {"all": 0.0}], share)["solved"].high == pytest.approx(0.2775, abs=1e-4)  # 10 items count
+    assert differences(none, none, share)["solved"] == pytest.approx((0.0, -0.2775, 0.2775), abs=1e-4)
+    assert differences(none, all_right, share)["solved"] == pytest.approx((-1.0, -1.0, -0.7225), abs=1e-4)
+    assert estimate(none, ACCURACY)["accuracy"].high == 0.0  # no share is promised
+    mixed = estimate(rows(1, 0, 0, 0), share)["solved"]
+    assert mixed == estimate(rows(1, 0, 0, 0), ACCURACY)["accuracy"]

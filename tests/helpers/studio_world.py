@@ -6,6 +6,7 @@ from typing import Any
 
 from text2grad.studio.session import Session
 from text2grad.studio.sources import open_sources
+from text2grad.studio.suggestions import Suggestions
 from text2grad.studio.versions import Versions
 
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
@@ -56,10 +57,21 @@ def append(directory: Path, records: list[dict[str, Any]], name: str = "00000") 
         file.writelines(json.dumps(one) + "\n" for one in records)
 
 
-def session(store: Path, *paths: Path, read_only: bool = False, policy: dict[str, Any] | None = None) -> Session:
+def session(
+    store: Path,
+    *paths: Path,
+    read_only: bool = False,
+    policy: dict[str, Any] | None = None,
+    critics: dict[int, dict[str, str]] | None = None,
+) -> Session:
     """Return a session whose indices are up to date."""
     made = Session(
-        open_sources(paths, store), store, rater="ann", read_only=read_only, versions=Versions(store, policy)
+        open_sources(paths, store),
+        store,
+        rater="ann",
+        read_only=read_only,
+        versions=Versions(store, policy),
+        suggestions=Suggestions(critics or {}),
     )
     for index in made.indices:
         index.update()

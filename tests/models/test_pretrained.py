@@ -1,5 +1,6 @@
 """Directories of models: what is damaged or of another kind is refused before weights are loaded."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,13 @@ def test_a_tokenizer_with_more_tokens_than_the_model_trains_if_no_prompt_has_the
 
     examples = [Example("red cat"), Example("cat")]  # of two lengths, so that there is padding
     Text2GradTrainer(model, critic, tokenizer, examples, make_recipe(settings)).train()
+
+
+def test_an_adapter_whose_base_is_elsewhere_names_both(tmp_path: Path) -> None:
+    with_lora(tiny("llama"), r=2, alpha=4, targets="all-linear").save_pretrained(tmp_path / "adapter")
+    config = tmp_path / "adapter" / "adapter_config.json"
+    text = json.loads(config.read_text("utf-8")) | {"base_model_name_or_path": "./gone/base"}
+    config.write_text(json.dumps(text), "utf-8")
+    said = refusal(policy_config, str(tmp_path / "adapter"))
+    assert f"it is an adapter on './gone/base', which is no directory seen from {Path.cwd()}" in said
+    assert f"change base_model_name_or_path in {config}" in said

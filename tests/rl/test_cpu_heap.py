@@ -1,29 +1,68 @@
-"""glibc's heap is told to give large blocks back for large models on a CPU, and left alone for small ones."""
+"""glibc's heap for large models on a CPU: small where memory is short or asked for, kept where it is plenty."""
 
 import platform
+from pathlib import Path
 
 import pytest
 import torch
 
 from text2grad.rl import cpu_heap
 
+LARGE = torch.nn.Linear(4096, 2048)  # 32 MiB and its bias
+BYTES = 4 * (4096 * 2048 + 2048)
 
-def test_only_large_models_on_a_cpu_change_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_to: list[tuple[int, int]] = []
+
+@pytest.fixture
+def set_to(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    calls: list[tuple[int, int]] = []
 
     class Library:
         def mallopt(self, name: int, value: int) -> int:
-            set_to.append((name, value))
+            calls.append((name, value))
             return 1
 
     monkeypatch.setattr(cpu_heap.ctypes, "CDLL", lambda _: Library())
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    return calls
+
+
+def test_only_large_models_on_a_cpu_change_the_heap(
+    set_to: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with torch.device("meta"):
         meta = torch.nn.Linear(4096, 4096)
-    assert not cpu_heap.return_freed_memory(torch.nn.Linear(8, 8))
-    assert not cpu_heap.return_freed_memory(meta)
+    for compact in (True, False):
+        assert cpu_heap.settle_heap(torch.nn.Linear(8, 8), compact) == "as it is"
+        assert cpu_heap.settle_heap(meta, compact) == "as it is"
     assert set_to == []
-    assert cpu_heap.return_freed_memory(torch.nn.Linear(4096, 2048))  # 32 MiB and its bias
+    assert cpu_heap.settle_heap(LARGE, compact=True) == "compact"
     assert set_to == [(-3, 1_048_576)]
+    set_to.clear()
+    assert cpu_heap.settle_heap(LARGE, compact=False) == "kept"
+    assert set_to == [(-4, 0), (-1, 2**31 - 1)]
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    assert not cpu_heap.return_freed_memory(torch.nn.Linear(4096, 2048))
+    assert cpu_heap.settle_heap(LARGE, compact=True) == "as it is"
+
+
+@pytest.mark.parametrize(("spare", "found"), [(0, "kept"), (-1, "compact")])
+def test_auto_keeps_memory_where_it_is_plenty(
+    set_to: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, spare: int, found: str
+) -> None:
+    monkeypatch.setattr(cpu_heap, "free_memory_of_process", lambda: 4 * 10**9 + 20 * BYTES + spare)
+    assert cpu_heap.settle_heap(LARGE, "auto") == found
+
+
+def test_free_memory_is_the_smaller_of_system_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo, limit, used = (tmp_path / name for name in ("meminfo", "limit", "used"))
+    meminfo.write_text("MemTotal:       9000 kB\nMemAvailable:       8000 kB\n")
+    monkeypatch.setattr(cpu_heap, "LIMITS", ((str(limit), str(used)),))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert cpu_heap.free_memory_of_process(str(meminfo)) == 8_192_000
+    limit.write_text("max\n")
+    used.write_text("3000000\n")
+    assert cpu_heap.free_memory_of_process(str(meminfo)) == 8_192_000
+    limit.write_text("5000000\n")
+    assert cpu_heap.free_memory_of_process(str(meminfo)) == 2_000_000
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert cpu_heap.free_memory_of_process(str(meminfo)) == 500_000
+    assert cpu_heap.free_memory_of_process(str(tmp_path / "none")) == 0

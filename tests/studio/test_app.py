@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from studio_world import append, record, session, write_run
 from text2grad.errors import ConfigError
 from text2grad.studio.app import make_app
-from text2grad.studio.index import Filter
+from text2grad.studio.columns import Filter
 from text2grad.studio.server import serve
 
 PORT, TOKEN = 8321, "t" * 43
@@ -234,14 +234,17 @@ def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     recipe = {"recipe": {"model": {"path": "models/base"}, "rollout": {"temperature": 0.5}}}
     (tmp_path / "run" / "run.json").write_text(json.dumps(recipe))
-    (tmp_path / "run" / "checkpoints" / "step-000002" / "policy").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoints" / "step-000010" / "policy").mkdir(parents=True)
+    for step, whole in ((2, True), (10, True), (12, False)):  # the last is under way
+        checkpoint = tmp_path / "run" / "checkpoints" / f"step-{step:06d}"
+        (checkpoint / "policy").mkdir(parents=True)
+        if whole:
+            (checkpoint / "state.json").write_text("{}")
     code = (
         "import sys, pathlib, text2grad.studio.app, text2grad.studio.server as server\n"
         f"sources = server.open_sources([pathlib.Path({str(tmp_path / 'run')!r})], pathlib.Path())\n"
         "found = server.policy_of(sources, None)\n"
         "print(found['path'][-25:], found['sampling']['temperature'])\n"
-        "print([m for m in ('torch', 'transformers', 'matplotlib', 'numpy') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'matplotlib', 'tokenizers') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.splitlines() == ["points/step-000010/policy 0.5", "[]"]

@@ -1,13 +1,17 @@
 """The index: filters against a plain loop, growth, resumed runs, broken lines, searches that take too long."""
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from studio_world import append, record, write_run
 from text2grad.errors import ConfigError, DataError
-from text2grad.studio.index import Filter, RunIndex, item_of
+from text2grad.studio.columns import LABELS, ORDERS, Filter
+from text2grad.studio.index import RunIndex, item_of
 from text2grad.studio.sources import open_sources
 
 
@@ -18,12 +22,12 @@ def index_of(tmp_path: Path, run: Path) -> RunIndex:
 
 
 def places(index: RunIndex, wanted: Filter) -> list[tuple[int, int]]:
-    return [(row["step"], row["row"]) for row in index.rows(index.find(wanted).ids)]
+    return [(row["step"], row["row"]) for row in index.rows(index.find(wanted).page())]
 
 
 def test_rows_have_the_sums_of_their_records(tmp_path: Path) -> None:
     index = index_of(tmp_path, write_run(tmp_path / "run"))
-    [row] = index.rows(index.find(Filter(step_from=2, text="Prompt 3")).ids)
+    [row] = index.rows(index.find(Filter(step_from=2, text="Prompt 3")).page())
     assert (row["tokens"], row["reward"], row["peak"]) == (7, -3.0, 5.0)  # −1 − step, |−2 − row|
     assert row["kl"] == pytest.approx(0.7)
     assert (row["positive"], row["negative"], row["unmatched"], row["truncated"]) == (1, 1, 0, 0)
@@ -51,6 +55,120 @@ def test_rows_have_the_sums_of_their_records(tmp_path: Path) -> None:
 )
 def test_a_filter_finds_what_a_loop_would_find(tmp_path: Path, wanted: Filter, expected: list[tuple[int, int]]) -> None:
     assert places(index_of(tmp_path, write_run(tmp_path / "run")), wanted) == expected
+
+
+def random_records(rng: random.Random, number: int) -> list[dict[str, Any]]:
+    """Return records in which every number may be missing, and statuses and labels vary."""
+    found = []
+    for _ in range(number):
+        spans = [
+            {"start": 0, "end": 1, "label": label}
+            for label in rng.choices(("positive", "negative"), k=rng.randint(0, 2))
+        ]
+        critique = {"feedback": "", "spans": spans, "status": rng.choice(("ok", "ok", "repaired", "unparsable"))}
+        one: dict[str, Any] = {
+            "prompt": f"Prompt {rng.randint(0, 5)}.",
+            "response": rng.choice(("The cat", "A dog")),
+            "critique": {**critique, "unmatched": ["x"] * rng.randint(0, 1)},
+            "truncated": rng.random() < 0.3,
+        }
+        if rng.random() < 0.8:
+            one["step"] = rng.randint(0, 4)
+        if rng.random() < 0.8:
+            one |= {"reward": rng.choice((-1.0, 0.0, 0.5, 2.0)), "advantage": rng.choice((-2.0, 1.0, 2.0))}
+        if rng.random() < 0.2:
+            del one["critique"]
+        found.append(one)
+    return found
+
+
+def slow_find(records: list[dict[str, Any]], wanted: Filter) -> list[int]:
+    """Return the numbers that a filter finds, by loops over the records."""
+
+    def labels(one: dict[str, Any]) -> list[str]:
+        return [span["label"] for span in one.get("critique", {}).get("spans", ())]
+
+    def meets(one: dict[str, Any]) -> bool:
+        step, reward, status = one.get("step"), one.get("reward"), one.get("critique", {}).get("status", "")
+        return all(
+            (
+                wanted.step_from is None or (step is not None and step >= wanted.step_from),
+                wanted.step_to is None or (step is not None and step <= wanted.step_to),
+                wanted.reward_from is None or (reward is not None and reward >= wanted.reward_from),
+                wanted.reward_to is None or (reward is not None and reward <= wanted.reward_to),
+                wanted.label not in ("positive", "both") or "positive" in labels(one),
+                wanted.label not in ("negative", "both") or "negative" in labels(one),
+                wanted.label != "none" or not labels(one),
+                wanted.label != "unmatched" or bool(one.get("critique", {}).get("unmatched")),
+                not wanted.status or (one["truncated"] if wanted.status == "cut" else status == wanted.status),
+                not wanted.text or wanted.text.lower() in f"{one['prompt']}\n{one['response']}".lower(),
+            )
+        )
+
+    def missing_last(value: float | None) -> tuple[bool, float]:
+        return (value is None, value or 0.0)
+
+    def peak(one: dict[str, Any]) -> float | None:
+        return -abs(one["advantage"]) if "advantage" in one else None
+
+    def doubts(one: dict[str, Any]) -> int:
+        critique = one.get("critique", {})
+        signs = (critique.get("unmatched"), critique.get("status", "ok") != "ok", len(set(labels(one))) == 2)
+        return -sum(map(bool, signs))
+
+    keys: dict[str, Callable[[int], Any]] = {
+        "newest": lambda n: -n,
+        "oldest": lambda n: n,
+        "reward-low": lambda n: missing_last(records[n].get("reward")),
+        "reward-high": lambda n: missing_last(-records[n]["reward"] if "reward" in records[n] else None),
+        "advantage": lambda n: missing_last(peak(records[n])),
+        "uncertain": lambda n: (doubts(records[n]), missing_last(peak(records[n]))),
+        "kl": lambda n: 0,
+        "longest": lambda n: 0,
+        "shortest": lambda n: 0,
+    }
+    return [n + 1 for n in sorted(range(len(records)), key=keys[wanted.order]) if meets(records[n])]
+
+
+def test_every_filter_and_order_finds_what_loops_over_the_records_find(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    records = random_records(rng, 120)
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in records[:70]))
+    index = index_of(tmp_path, file)
+    assert index.find(Filter(order="oldest")).page() == list(range(1, 71))
+    with file.open("a") as more:  # columns in memory are extended
+        more.writelines(json.dumps(one) + "\n" for one in records[70:])
+    index.update()
+    for number in range(300):
+        wanted = Filter(
+            step_from=rng.choice((None, None, 2)),
+            step_to=rng.choice((None, None, 3)),
+            reward_from=rng.choice((None, None, 0.0)),
+            reward_to=rng.choice((None, None, 0.5)),
+            label=rng.choice(("", "", *LABELS)),
+            status=rng.choice(("", "", "ok", "repaired", "unparsable", "cut", "no such status")),
+            text=rng.choice(("", "", "", "cat", "PROMPT 3", "g")),
+            order=list(ORDERS)[number % len(ORDERS)],
+        )
+        found = index.find(wanted)
+        assert found.page() == slow_find(records, wanted), wanted
+        for at, one in enumerate(found.page()[:3]):
+            assert (found.place(one), found.page(at, 1)) == (at, [one])
+        assert found.place(10**6) == -1
+    one = index.record(7)["item"]
+    same = [n + 1 for n, other in enumerate(records) if item_of(other["prompt"], other["response"]) == one]
+    assert index.find(Filter(items=(one,), order="oldest")).page() == same
+    others = index.find(Filter(without=(one,), order="oldest")).page()
+    assert others == [n for n in range(1, 121) if n not in same]
+
+
+def test_a_file_that_is_no_index_is_made_anew_and_odd_records_are_counted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1, rows=2)
+    (tmp_path / "index.sqlite").write_bytes(b"this is no database, but a text of some length " * 40)
+    append(run, [record(1, 0, critique={"spans": None}), record(1, 1, critique={"spans": [3]}), record(10**30, 2)])
+    state = index_of(tmp_path, run).state()
+    assert (state["rollouts"], state["bad_lines"], state["steps"]) == (3, 2, [0, 0])
 
 
 def test_a_growing_run_is_followed_and_an_unfinished_line_waits(tmp_path: Path) -> None:
@@ -100,7 +218,7 @@ def test_a_regular_expression_without_end_stops_in_time(tmp_path: Path, monkeypa
     append(run, [record(1, 0, response="a" * 60 + "!")])
     index = index_of(tmp_path, run)
     found = index.find(Filter(regex=r"^(a|aa)+$", order="oldest"))
-    assert list(found.ids) == []
+    assert found.page() == []
     assert found.unread == 1
     assert places(index, Filter(regex=r"^The \w+ sat")) == [(0, 0)]
     with pytest.raises(ConfigError, match="is no regular expression"):
@@ -113,7 +231,7 @@ def test_surrogates_and_marks_of_queries_are_plain_text(tmp_path: Path) -> None:
     index = index_of(tmp_path, run)
     for text in ('"quoted" AND', "(NEAR)", "% _", "_"):
         assert places(index, Filter(text=text)) == [(1, 0)], text
-    number = index.find(Filter(text="quoted")).ids[0]
+    number = index.find(Filter(text="quoted")).page()[0]
     assert index.record(number)["response"] == 'half \ud800 "quoted" AND (NEAR) % _'
 
 
@@ -128,7 +246,7 @@ def test_links_name_a_step_and_a_row(tmp_path: Path) -> None:
 
 
 def test_curves_are_means_of_steps(tmp_path: Path) -> None:
-    curves = index_of(tmp_path, write_run(tmp_path / "run")).curves()
+    curves = index_of(tmp_path, write_run(tmp_path / "run")).columns_now().curves()
     assert [(one["step"], one["reward"], one["truncated"], one["negative"]) for one in curves] == [
         (0, -1.0, 0.25, 1.0),
         (1, -2.0, 0.25, 1.0),
@@ -141,7 +259,7 @@ def test_files_of_other_projects_are_read(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "Hello?"}]
     file.write_text(json.dumps({"step": 3, "prompt": chat, "completion": "Hi there.", "reward": 0.5}) + "\n")
     index = index_of(tmp_path, file)
-    [row] = index.rows(index.find(Filter()).ids)
+    [row] = index.rows(index.find(Filter()).page())
     assert (row["response"], row["prompt_text"], row["reward"], row["kl"]) == ("Hi there.", "Hello?", 0.5, None)
     assert index.state()["columns"] == []
 
@@ -165,7 +283,7 @@ def test_completions_that_trl_logs_are_read_and_followed(tmp_path: Path) -> None
     index = index_of(tmp_path, tmp_path / "out")
     log(10)
     index.update()
-    rows = index.rows(index.find(Filter(order="reward-high", step_from=10)).ids)
+    rows = index.rows(index.find(Filter(order="reward-high", step_from=10)).page())
     assert [(row["step"], row["response"], row["reward"], row["peak"]) for row in rows] == [
         (10, "Hi.", 1.5, 0.7),
         (10, "No.", 0.75, 0.8),

@@ -1,7 +1,6 @@
 """The page in a browser: read, mark by mouse, touch and keys, undo, a crash, two raters, hostile texts, teach."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from text2grad.studio.marks import MarkStore
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no /usr/bin/chromium")
 
-AXE = Path(os.environ.get("AXE_CORE", "axe.min.js"))
 EVIL = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> \u202eabc \x1b[31m \u2066x"
 )
@@ -335,33 +333,114 @@ def test_the_exported_page_opens_from_disk(browser: Any, server: Served, tmp_pat
         assert "δ" in page.locator("#tip").inner_text()
 
 
-@pytest.mark.skipif(not AXE.exists(), reason="AXE_CORE names no axe.min.js (npm pack axe-core)")
+def axe_finds(page: Any) -> list[tuple[str, str]]:
+    """Return the findings of axe-core, of any weight, with the element."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Any, server: Served, scheme: str) -> None:
-    with page_of(browser, server, "axe", color_scheme=scheme, bypass_csp=True) as page:
+def test_axe_finds_nothing(browser: Any, tmp_path: Path, scheme: str) -> None:
+    write_run(tmp_path / "run", steps=2)
+    options = ("--model", str(tmp_path / "no-policy"), "--critic", "studio_page_critic:critic")
+    with (
+        served(tmp_path / "store", tmp_path / "run", options=options) as server,
+        page_of(browser, server, "axe", color_scheme=scheme, bypass_csp=True) as page,
+    ):
         page.keyboard.press("a")
         segment(page, "sat").click()
-        for view in ("read", "mine", "teach"):
-            if view != "read":
-                page.click(f"[data-view={view}]")
-                page.wait_for_timeout(300)
-            page.evaluate(AXE.read_text("utf-8"))
-            found = page.evaluate("axe.run()")["violations"]
-            assert [
-                (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")
-            ] == []
+        assert axe_finds(page) == []
+        page.keyboard.press("o")
+        expect(page.locator(".beside .same").first).to_be_visible()
+        page.keyboard.press("?")
+        assert axe_finds(page) == []
+        page.keyboard.press("Escape")
+        page.click("[data-view=mine]")
+        expect(page.locator(".summary")).to_be_visible()
+        assert axe_finds(page) == []
+        page.click("[data-view=teach]")
+        page.check("#way-retraining")
+        assert axe_finds(page) == []
+        page.click("#own")
+        assert axe_finds(page) == []
+        page.set_viewport_size({"width": 390, "height": 780})
+        assert axe_finds(page) == []
+
+
+CRITIC = """
+import time
+
+from text2grad import Critique, Span
+
+
+def critic(examples, responses):
+    if "broken" in responses[0]:
+        raise ValueError("no such word")
+    if "slow" in responses[0]:
+        time.sleep(600)
+    return [Critique("<b>Zoos are closed.</b>", (Span(14, 17, "negative"), Span(0, 1, "positive"))) for _ in responses]
+"""
+
+
+def test_the_critic_is_asked_about_a_text_of_ones_own(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "studio_page_critic.py").write_text(CRITIC)
+    monkeypatch.chdir(tmp_path)
+    with served(tmp_path / "store", options=("--rater", "ann", "--critic", "studio_page_critic:critic")) as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(server.address)
+
+        def own(text: str) -> None:
+            page.click("#own")
+            page.fill("#own-prompt", "Where?")
+            page.fill("#own-response", text)
+            page.click("text=Mark it")
+            page.wait_for_selector("#response .s")
+            page.keyboard.press("i")
+
+        own("I went to the zoo.")
+        expect(page.locator("blockquote")).to_have_text("<b>Zoos are closed.</b>")
+        assert page.locator("#response .hint-negative").text_content() == "zoo"
+        page.keyboard.press("a")  # the first suggestion
+        page.keyboard.press("x")
+        saved(page)
+        own("a broken text")
+        expect(page.locator(".marks .problem")).to_contain_text("no such word")
+        own("a slow text")
+        expect(page.locator(".marks progress")).to_be_visible()
+        segment(page, "slow").click()  # the page goes on
+        page.keyboard.press("n")
+        saved(page)
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("button", name="Ask the critic")).to_be_visible()
+        context.close()
+    marked = {one.opened["response"]: one for one in MarkStore(tmp_path / "store").marked("ann").values()}
+    assert spans(tmp_path / "store", "ann") == [("slow", "negative"), ("zoo", "negative")] or spans(
+        tmp_path / "store", "ann"
+    ) == [("zoo", "negative"), ("slow", "negative")]
+    assert sorted(marked["I went to the zoo."].suggestions.values()) == ["accepted", "rejected"]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
-def test_one_correction_is_taught_and_the_word_becomes_less_likely(browser: Any, tmp_path: Path) -> None:
+def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(browser: Any, tmp_path: Path) -> None:
     story = "there was a little cliws. It was happy."
-    (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "Once upon a time", "response": story}) + "\n")
-    options = ("--model", str(STORIES))
-    with (
-        served(tmp_path / "store", tmp_path / "a.jsonl", options=options) as server,
-        page_of(browser, server, "ann") as page,
-    ):
+    run = tmp_path / "run"
+    (run / "rollouts").mkdir(parents=True)
+    append(run, [{"step": 0, "prompt": "Once upon a time", "response": story, "critique": {"feedback": "Well."}}])
+    recipe = {
+        "model": {"path": str(STORIES), "value": "none"},
+        "data": {"task": "stories", "examples": 8, "eval_examples": 0},
+        "rollout": {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"},
+        "reward_model": {"batch_size": 2, "max_new_tokens": 64},
+        "run": {"threads": 1},
+    }
+    (run / "run.json").write_text(json.dumps({"recipe": recipe}))
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
         segment(page, "cliws").click()
         page.keyboard.press("n")
         saved(page)
@@ -372,6 +451,19 @@ def test_one_correction_is_taught_and_the_word_becomes_less_likely(browser: Any,
         page.click("#ask-start")
         page.wait_for_selector(".answer, .problem")
         assert page.locator(".answer").count() == 2
+        page.check("#way-retraining")
+        page.get_by_label("Steps of the reward model").fill("2")
+        page.get_by_label("Steps of the policy").fill("1")
+        page.click("#teach-start")
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".work")).to_have_text("Stopped; no version was made.")
+        page.click("#teach-start")
+        expect(page.locator(".versions tr")).to_have_count(3)
+        page.get_by_role("button", name="version 2").click()
+        expect(page.locator(".retrained li").last).to_contain_text("2 steps on your marks and 1 earlier annotation;")
+        assert page.get_by_label("Begin from").input_value() == "2"  # the first one can be chosen, too
+    second = json.loads((tmp_path / "store" / "versions" / "0002" / "version.json").read_text())
+    assert (second["kind"], second["parent"], second["steps"]) == ("retraining", 1, {"reward_model": 2, "policy": 1})
     version = json.loads((tmp_path / "store" / "versions" / "0001" / "version.json").read_text())
     [change] = version["changes"]
     moved = [

@@ -9,7 +9,7 @@ from places import STORIES
 from text2grad.errors import ConfigError, DataError
 from text2grad.models import collate, load_policy, load_tokenizer, response_logprobs, with_lora
 from text2grad.rl import nl_gradient_loss
-from text2grad.studio.teaching import Correction, Lesson, _Rounds, lesson_from, rollouts_of, teach
+from text2grad.studio.teaching import Correction, Lesson, MarkedTokens, _Rounds, lesson_from, rollouts_of, teach
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Span
 
@@ -58,7 +58,10 @@ def test_the_first_gradient_of_a_lesson_is_the_nl_gradient(tiny: tuple[Any, Any]
     [rollout] = rollouts_of(model, tokenizer, [correction()], prompt_format="plain")
     batch = collate([rollout], pad_id=0)
     delta = torch.tensor([[0.0, -1, 0, 0, 0, 1]])
-    loop = _Rounds(model, batch, delta, Lesson(kl=0.0))
+    marks = (Span(4, 7, "negative"), Span(19, 22, "positive"))
+    marked = MarkedTokens(model, tokenizer, [correction(*marks)], prompt_format="plain")
+    assert torch.equal(marked.delta, delta)
+    loop = _Rounds(model, marked, Lesson(kl=0.0))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     logp = response_logprobs(model, batch)[0]
     expected = torch.autograd.grad(nl_gradient_loss(logp, delta, batch.response_mask) / 2, trained)

@@ -46,6 +46,7 @@ from text2grad.cli import (
 )
 from text2grad.cli.log import configure_log, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, RenamedSetting, Text2GradError, is_out_of_memory
+from text2grad.models import fast_products
 
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
-        with warnings.catch_warnings(), _signals_interrupt():  # the first restores `showwarning`
+        with warnings.catch_warnings(), _signals_interrupt(), fast_products():  # the first restores `showwarning`
             warnings.showwarning = _show_warning
             doctor.check_extras(args.command)
             return int(args.run(args))

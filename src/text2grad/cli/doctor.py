@@ -42,7 +42,7 @@ ABOUT = {
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',
     "prose": "ProseCritic, a critic of style",
-    "vllm": 'critic.kind = "vllm"; in an environment of its own, beside [train]',
+    "vllm": 'critic.kind = "vllm", rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }
 TRACKERS = ("tensorboard", "wandb", "trackio")

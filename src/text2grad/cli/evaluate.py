@@ -1,13 +1,11 @@
 """`text2grad evaluate`: models on public benchmarks, side by side, with intervals."""
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, add_force, add_set, at_least, finite, print_end, refuse_full_directory
-from text2grad.costs import metered
 from text2grad.errors import ConfigError, require
 
 DESCRIPTION = """\
@@ -171,10 +169,7 @@ def run(args: argparse.Namespace) -> int:
         args.force,
     )
     suites = make_suites(args.suites, args.data, options, args.against)
-    before = _sampled_tokens(args.out)
-    with metered(args.out, "evaluate") as meter:
-        found = evaluate_models(subjects, suites, settings)
-        meter.add(0, _sampled_tokens(args.out) - before)
+    found = evaluate_models(subjects, suites, settings)
     print_evaluation(CONSOLE, found)
     _write(args.out, found)
     print_end(CONSOLE, f"{args.out}/evaluation.json, evaluation.png, evaluation.html, answers/, scores/")
@@ -194,15 +189,6 @@ def _judge(args: argparse.Namespace) -> Any:
     require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a judge on a server")
     limit = [f"annotate.max_cost={args.max_cost}"] if args.max_cost else []
     return Judge(*endpoint_values(load_recipe(args.judge, [*args.overrides, *limit]).annotate))
-
-
-def _sampled_tokens(out: Path) -> int:
-    """Return the tokens of all answers of models in a directory."""
-    found = [file.read_bytes() for file in (out / "answers").glob("*.jsonl")]
-    whole = (
-        line for data in found for line in data[: data.rfind(b"\n") + 1].splitlines()
-    )  # a kill may cut the last one
-    return sum(int(json.loads(line)["tokens"]) for line in whole)
 
 
 def _write(out: Path, found: Any) -> None:

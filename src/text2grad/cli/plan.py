@@ -25,6 +25,7 @@ ANSWER_TOKENS = 400  # of one critique with reasoning, where the user names no o
 EPILOG = """\
 examples:
   text2grad plan my.toml --device h100
+  text2grad plan my.toml --device h100 --processes 8 --sharded
   text2grad plan my.toml --device a100-40gb --processes 8 --set model.lora_r=16
   text2grad plan my.toml --measure --memory 24GB
 
@@ -51,6 +52,7 @@ def add_parser(commands: Any) -> None:
     add("--device", choices=DEVICE_NAMES, help="plan for this GPU; default: this machine")
     add("--memory", metavar="SIZE", help="memory that a process may use, such as 24GB; default: the device's")
     add("--processes", type=int, default=1, metavar="N", help="processes of the run, one GPU each; default 1")
+    add("--sharded", action="store_true", help="the processes share weights, gradients and optimizer states (FSDP 2)")
     add("--measure", action="store_true", help="measure this machine for the estimate of time")
     add("--prompt-tokens", type=int, metavar="N", help="length of the prompts, instead of measuring the recipe's")
     add("--answer-tokens", type=int, default=ANSWER_TOKENS, metavar="N", help="tokens of a critique; %(default)s")
@@ -72,11 +74,15 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
     if args.device and args.measure:
         raise ConfigError("--measure measures this machine, and --device names another one; give one of the two")
+    if args.sharded and args.processes == 1:
+        raise ConfigError("--sharded shares the models between processes; give their number with --processes N")
     asked = parse_memory(args.memory) if args.memory else None
     device = DEVICES[args.device] if args.device else this_machine()
     if args.measure:
         device = measured(device, half=recipe.model.dtype in ("bfloat16", "float16"), threads=recipe.run.threads)
-    planner = Planner(recipe, device, processes=args.processes, prompt_tokens=args.prompt_tokens)
+    planner = Planner(
+        recipe, device, processes=args.processes, in_shards=args.sharded, prompt_tokens=args.prompt_tokens
+    )
     plan, memory = planner.plan(), asked or device.memory
     fits = plan.peak <= memory
     advice = [] if fits else planner.advice(memory)
@@ -133,6 +139,8 @@ def _print(console: Console, recipe: "Recipe", planner: "Planner", found: dict[s
     phases, lengths = found["phases"], found["lengths"]
     roles = list(dict.fromkeys(role for own in phases.values() for role in own))
     title = f"Memory of one process on {found['device']}"
+    if found["processes"] > 1:
+        title += f", {found['processes']} processes{', FSDP 2' if planner.shards > 1 else ''}"
     table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
     table.add_column("")
     for phase in phases:
@@ -144,7 +152,7 @@ def _print(console: Console, recipe: "Recipe", planner: "Planner", found: dict[s
     verdict = "fits into" if found["fits"] else "does not fit into"
     peak = f"{gigabytes(found['peak'])} ({found['peak_phase']})"
     console.print(f"peak {peak} {verdict} {gigabytes(found['memory'])}", style="green" if found["fits"] else "bold red")
-    if planner.device.kind == "cpu" and not recipe.run.compact_memory:
+    if planner.device.kind == "cpu" and recipe.run.compact_memory is False:
         console.print("run.compact_memory = false: the heap of the run may grow to twice these tensors", style="yellow")
     for number, one in enumerate(found["advice"]):
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in one["settings"].items())
@@ -152,7 +160,7 @@ def _print(console: Console, recipe: "Recipe", planner: "Planner", found: dict[s
     if not found["fits"] and not found["advice"]:
         console.print(
             "no setting makes it fit in one process: take a smaller model, shorter responses, or more memory; "
-            "docs/verl.md shards a model over GPUs"
+            "--processes N --sharded plans shards over N GPUs (docs/scale.md)"
         )
     everything, trained = found["parameters"]
     console.print(

@@ -29,10 +29,18 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     about = "read rollouts, mark words, teach and compare, on a local page"
     add = add_command(commands, "studio", run, about, DESCRIPTION, EPILOG).add_argument
-    add("runs", type=Path, nargs="*", metavar="RUN", help="directory of a run, or a JSONL file of responses")
+    add(
+        "runs", type=Path, nargs="*", metavar="RUN", help="directory of a run, of TRL or prime-rl, too; or a JSONL file"
+    )
     add("--out", type=Path, default=Path("runs/studio"), metavar="DIR", help="(default: %(default)s)")
     add("--rater", metavar="NAME", help="whose marks these are (default: the name of the user)")
     add("--model", metavar="PATH", help="policy to teach (default: the last checkpoint of the first run)")
+    add(
+        "--critic",
+        metavar="NAME",
+        help="to ask for suggestions: MODULE:NAME or a directory (default: that of each run)",
+    )
+    add("--tokenizer", metavar="PATH", help="of prime-rl's token exports (default: that of the run's configuration)")
     add("--port", type=at_least(0), default=8321, metavar="N", help="0 takes a free one (default: %(default)s)")
     add("--read-only", action="store_true", help="save no marks and teach nothing")
     add("--no-browser", action="store_true", help="only print the address")
@@ -61,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         rater=rater,
         port=args.port,
         model=args.model,
+        critic=args.critic,
+        tokenizer=args.tokenizer,
         read_only=args.read_only,
         on_ready=ready,
     )

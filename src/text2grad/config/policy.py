@@ -37,6 +37,8 @@ class ModelConfig(Section):
 class RolloutConfig(Section):
     """Sampling of responses: from the policy itself, with a temperature only."""
 
+    engine: Literal["hf", "vllm"] = "hf"
+    """Sampler: transformers, exact and reproducible; or vLLM with the policy's weights, set up in [engine]."""
     batch_size: Count = 64
     """Responses per step, over all processes."""
     group_size: Count = 1
@@ -50,7 +52,7 @@ class RolloutConfig(Section):
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """"chat" applies the chat template, "plain" does not, "auto" does if the tokenizer has one."""
     rows_at_once: Count = 64
-    """Rows per generate call of the policy and of a reward model in this process: more memory, less time."""
+    """Rows sampled at a time, by the policy and by a reward model in this process: more memory, less time."""
 
     @model_validator(mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
+from text2grad.config.engine import EngineConfig
 from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
 from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
@@ -32,6 +33,7 @@ class Recipe(Section):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
     sft: SFTConfig = SFTConfig()
     annotate: AnnotateConfig = AnnotateConfig()
     reward_model: RewardModelConfig = RewardModelConfig()
@@ -60,6 +62,7 @@ class Recipe(Section):
                 f"ppo.minibatches = {self.ppo.minibatches}"
             )
         self._check_groups()
+        self._check_engine()
         learned = self.critic.model and not self.critic.use
         if self.refresh.active and learned and self.critic.kind not in ("generative", "scalar"):
             raise ValueError(
@@ -69,6 +72,19 @@ class Recipe(Section):
         if self.data.task and self.data.train and self.data.task not in TASKS_ON_FILES:
             raise ValueError("data.task and data.train are both set; choose one source of prompts")
         return self
+
+    def _check_engine(self) -> None:
+        """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
+        if self.rollout.engine != "vllm" or self.engine.mode != "colocate":
+            return
+        critic_in_vllm = self.critic.kind == "vllm" and self.critic.model and not self.critic.use
+        both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization
+        if critic_in_vllm and both >= 1.0:
+            raise ValueError(
+                f"engine.gpu_memory_utilization = {self.engine.gpu_memory_utilization} (rollouts) and "
+                f"vllm.gpu_memory_utilization = {self.vllm.gpu_memory_utilization} (critic) leave nothing of the "
+                "GPU to training: lower them"
+            )
 
     def _check_groups(self) -> None:
         """Refuse groups that do not fit the batch, and baselines or scales of groups without groups."""

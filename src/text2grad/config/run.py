@@ -80,8 +80,8 @@ class RunConfig(Section):
     """Checkpoints to keep; older ones are removed."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads of torch; 0 for torch's default. Exact resume needs the same number."""
-    compact_memory: bool = True
-    """On a CPU, return freed tensors to the system at once; false: up to twice the memory, a quarter less time."""
+    compact_memory: bool | Literal["auto"] = "auto"
+    """On a CPU, free memory at once; false: up to twice the memory, less time; "auto": false where memory is plenty."""
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
     """Tracker of metrics, settings and tables of responses, beside the files of the run."""
     project: str = "text2grad"

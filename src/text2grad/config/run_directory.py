@@ -29,6 +29,7 @@ FREE = {
     *(("run", key) for key in ("tracker", "project", "name", "table_every", "track_update")),
     ("data", "eval_every"),
     ("critic", "overlap"),
+    *(("engine", key) for key in ("gpu_memory_utilization", "sleep", "base_url", "timeout_s", "group_port")),
 }
 STEPS = ("run", "steps")
 

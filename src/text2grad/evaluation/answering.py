@@ -24,10 +24,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from text2grad.critics.servers import AnnotationSession, CachedClient, Endpoint, Spending, Store, run_session
+from text2grad.costs import Meter
+from text2grad.critics.servers import AnnotationSession, CachedClient, Endpoint, Prompt, Spending, Store, run_session
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.subjects import LoadedModel, Subject
-from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, digest_of_questions
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Suite, digest_of_questions
 from text2grad.files import json_lines, to_json, write_atomically
 from text2grad.models import context_of, encode_prompts, sample
 from text2grad.progress import Progress
@@ -86,9 +87,19 @@ class Turn(NamedTuple):
         """What a line of the file names."""
         return self.question.id, self.sample, self.turn
 
+    def seed(self, suite: str, seed: int, bits: int) -> int:
+        """Return the seed of this answer's random numbers, of 31 or 63 bits."""
+        digest = sha256(to_json([seed, suite, *self.key])).digest()
+        return int.from_bytes(digest[: (bits + 1) // 8]) & (1 << bits) - 1
+
 
 Said = dict[tuple[str, int, int], dict[str, Any]]
 """Lines of the file by id, sample and turn."""
+
+
+def stem_of(suite: Suite, subject: Subject) -> str:
+    """Return the name of the files of one model in one suite, without folder and ending."""
+    return f"{suite.name}.{subject.name}".replace("/", "-").replace(":", "-")
 
 
 class AnswerFile:
@@ -96,8 +107,7 @@ class AnswerFile:
 
     def __init__(self, out: Path, suite: AnsweredSuite, subject: Subject, sampling: Sampling) -> None:
         """Name the files; nothing is read or written."""
-        stem = f"{suite.name}.{subject.name}".replace("/", "-").replace(":", "-")
-        self.path = out / "answers" / f"{stem}.jsonl"
+        self.path = out / "answers" / f"{stem_of(suite, subject)}.jsonl"
         self.suite, self.subject, self.sampling = suite, subject, sampling
         self._of = self.path.with_suffix(".json")
 
@@ -185,8 +195,8 @@ def is_complete(suite: AnsweredSuite, sampling: Sampling, said: Said) -> bool:
     return all(one.key in said for one in all_turns(suite, sampling.samples))
 
 
-def sample_answers(model: LoadedModel, file: AnswerFile, said: Said) -> None:
-    """Sample the answers of a loaded model that are missing; they are added to `said` and to the file."""
+def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Meter) -> None:
+    """Sample the answers of a loaded model that are missing; they are added to `said`, to the file and to the costs."""
     suite, sampling = file.suite, file.sampling
     turns = all_turns(suite, sampling.samples)
     missing = sum(one.key not in said for one in turns)
@@ -201,6 +211,7 @@ def sample_answers(model: LoadedModel, file: AnswerFile, said: Said) -> None:
             said |= {(line["id"], line["sample"], line["turn"]): line for line in lines}
             for line in lines:
                 progress.advance(tokens=line["tokens"])
+                meter.add(0, line["tokens"])
 
 
 def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterator[list[Turn]]:
@@ -250,7 +261,8 @@ def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequ
     """
 
     def decoded(rows: Sequence[Sequence[int]]) -> list[str]:
-        return model.tokenizer.batch_decode([list(ids) for ids in rows], skip_special_tokens=True)  # type: ignore[no-any-return]
+        found: list[str] = model.tokenizer.batch_decode([list(ids) for ids in rows], skip_special_tokens=True)
+        return found
 
     alone = decoded(responses)
     if model.chat:
@@ -291,8 +303,7 @@ def _uniforms(rows: Sequence[Turn], suite: str, seed: int, tokens: int) -> Any:
 
     drawn = []
     for one in rows:
-        digest = sha256(to_json([seed, suite, *one.key])).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8]) % 2**63)
+        generator = torch.Generator().manual_seed(one.seed(suite, seed, 63))
         drawn.append(torch.rand(tokens, generator=generator))
     return torch.stack(drawn)
 
@@ -381,8 +392,14 @@ def endpoint_of(file: AnswerFile, server: ServerSettings) -> Endpoint:
     )
 
 
-def request_answers(file: AnswerFile, out: Path, server: ServerSettings) -> Said:
+def request_answers(file: AnswerFile, out: Path, server: ServerSettings, meter: Meter) -> Said:
     """Return all answers of a model on a server; the file is written when all are there.
+
+    Args:
+        file: of the answers.
+        out: directory of the evaluation.
+        server: how it is requested.
+        meter: counts the tokens of the answers that the server gave now.
 
     Raises:
         ConfigError: if the endpoint is incomplete or its key is missing.
@@ -394,7 +411,8 @@ def request_answers(file: AnswerFile, out: Path, server: ServerSettings) -> Said
     with Store(out / "answers.sqlite") as store:
         chat = subject.prompt_format != "plain"
         converse = partial(_converse, suite=suite.name, sampling=sampling, chat=chat)
-        found, _, _ = run_session(AnnotationSession(endpoint, store, converse, server.spending), items)
+        found, usage, _ = run_session(AnnotationSession(endpoint, store, converse, server.spending), items)
+    meter.add(usage.prompt_tokens, usage.completion_tokens)
     failures = [one.failure for one in found if one.failure is not None]
     if failures:
         raise RequestError(
@@ -419,16 +437,15 @@ async def _converse(
         one = Turn(question, number, turn)
         more: dict[str, Any] = {} if own is None else {"temperature": own}
         if temperature:
-            digest = sha256(to_json([sampling.seed, suite, *one.key])).digest()
-            more["seed"] = int.from_bytes(digest[:4]) % 2**31
+            more["seed"] = one.seed(suite, sampling.seed, 31)
         if not chat and question.stop:
             more["stop"] = list(question.stop[:4])  # OpenAI's limit; the text is cut at all of them below
         prompt = _prompt(one, said, chat=chat)
         if chat and isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}]
-        sent = tuple(prompt) if chat else Example(prompt).prompt_text
+        sent: Prompt = Example(prompt).prompt_text if isinstance(prompt, str) or not chat else tuple(map(dict, prompt))
         try:
-            answer = await client.complete(sent, sample=number, more=more)  # type: ignore[arg-type]
+            answer = await client.complete(sent, sample=number, more=more)
         except RequestError as error:
             return Served([], error)
         text = answer.text if chat else cut_at(answer.text, question.stop)

@@ -1,6 +1,7 @@
 """Models × suites → answers, scores and figures, side by side; differences from a baseline are paired by question.
 
 answers/            the answers (`answering`)
+costs.json          seconds, tokens and peak memory
 scores/             SUITE.MODEL.jsonl: the scores of each answer, or the counts of each question
 evaluation.json     figures with intervals, differences, models, settings
 
@@ -18,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from text2grad.costs import Meter, metered
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation.answering import (
     AnswerFile,
@@ -30,6 +32,7 @@ from text2grad.evaluation.answering import (
     read_answers,
     request_answers,
     sample_answers,
+    stem_of,
 )
 from text2grad.evaluation.intervals import DRAWS, Estimate, differences, estimate
 from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
@@ -157,13 +160,14 @@ def evaluate_models(
     lock_directory(settings.out)
     results = [SuiteResult(suite) for suite in suites]
     try:
-        for work in [_Work(subject, suites, settings) for subject in subjects]:  # all are checked before the first
-            _answer_all(work, results, settings)
-        for result in results:
-            if isinstance(result.suite, AnsweredSuite):
-                for subject in subjects:
-                    _score(result.suite, subject, result, settings)
-            _sum_up(result, settings)
+        with metered(settings.out, "evaluate") as meter:
+            for work in [_Work(subject, suites, settings) for subject in subjects]:  # all are checked before the first
+                _answer_all(work, results, settings, meter)
+            for result in results:
+                if isinstance(result.suite, AnsweredSuite):
+                    for subject in subjects:
+                        _score(result.suite, subject, result, settings)
+                _sum_up(result, settings)
     finally:
         for suite in suites:
             suite.close()
@@ -215,23 +219,23 @@ class _Work:
         self._loaded = None
         gc.collect()
 
-    def answers(self, suite: AnsweredSuite) -> list[Answer]:
+    def answers(self, suite: AnsweredSuite, meter: Meter) -> list[Answer]:
         """Return all answers; those that are missing are sampled or requested."""
         file, said = self._files[suite.name]
         if not is_complete(suite, self.settings.sampling, said):
             if self.subject.served:
-                said = request_answers(file, self.settings.out, self.settings.server)
+                said = request_answers(file, self.settings.out, self.settings.server, meter)
             else:
-                sample_answers(self.model(), file, said)
+                sample_answers(self.model(), file, said, meter)
         chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
         return read_answers(suite, self.settings.sampling, said, chat=chat)
 
 
-def _answer_all(work: _Work, results: Sequence[SuiteResult], settings: EvaluationSettings) -> None:
+def _answer_all(work: _Work, results: Sequence[SuiteResult], settings: EvaluationSettings, meter: Meter) -> None:
     """Let one model answer all suites; suites that read it are scored here."""
     for result in results:
         if isinstance(result.suite, AnsweredSuite):
-            result.answers[work.subject.name] = work.answers(result.suite)
+            result.answers[work.subject.name] = work.answers(result.suite, meter)
         elif isinstance(result.suite, ExaminedSuite):
             _examine(result.suite, work, result, settings)
     work.release()
@@ -319,8 +323,7 @@ class _KeptScores:
     """The scores of one model in one suite, on disk, with everything that decides them."""
 
     def __init__(self, out: Path, suite: Suite, subject: Subject, inputs: Mapping[str, Any]) -> None:
-        stem = f"{suite.name}.{subject.name}".replace("/", "-").replace(":", "-")
-        self.path = out / "scores" / f"{stem}.jsonl"
+        self.path = out / "scores" / f"{stem_of(suite, subject)}.jsonl"
         self._of = self.path.with_suffix(".json")
         self._now = {"suite": suite.identity(), **inputs}
 

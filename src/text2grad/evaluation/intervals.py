@@ -15,6 +15,7 @@ import numpy as np
 from text2grad.errors import ShapeError
 
 DRAWS, LEVEL = 2_000, 0.95
+_Z = 1.959964  # 97.5 % quantile of the normal distribution
 _AT_ONCE = 100  # resamples held in memory together
 
 
@@ -41,11 +42,13 @@ class Ratio(NamedTuple):
         top: names of counts.
         bottom: names of counts.
         exp: True gives e to the power of the quotient, as in perplexity.
+        share: True says that the rate of every item is in [0, 1]; see `_with_bounds`.
     """
 
     top: tuple[str, ...]
     bottom: tuple[str, ...]
     exp: bool = False
+    share: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +119,11 @@ def estimate(
         Estimate(value=0.5, low=0.0, high=1.0)
     """
     found = _resampled(rows, statistics, draws, seed)
-    return {name: _with_bounds(value, drawn) for name, (value, drawn) in found.items() if not np.isnan(value)}
+    return {
+        name: _with_bounds(value, drawn, _items_of_share(statistics[name], rows))
+        for name, (value, drawn) in found.items()
+        if not np.isnan(value)
+    }
 
 
 def differences(
@@ -145,7 +152,11 @@ def differences(
         raise ShapeError(f"a paired difference needs counts of the same items, got {len(rows)} and {len(others)} items")
     mine, theirs = (_resampled(one, statistics, draws, seed) for one in (rows, others))
     found = {name: (value - theirs[name][0], drawn - theirs[name][1]) for name, (value, drawn) in mine.items()}
-    return {name: _with_bounds(value, drawn) for name, (value, drawn) in found.items() if not np.isnan(value)}
+    return {
+        name: _with_bounds(value, drawn, _items_of_share(statistics[name], rows), least=-1.0)
+        for name, (value, drawn) in found.items()
+        if not np.isnan(value)
+    }
 
 
 def _resampled(
@@ -171,8 +182,23 @@ def _resampled(
     }
 
 
-def _with_bounds(value: float, drawn: np.ndarray) -> Estimate:
+def _items_of_share(statistic: Statistic, rows: Sequence[Mapping[str, float]]) -> int:
+    """Return the number of items that a share is over; 0 for another figure."""
+    if not isinstance(statistic, Ratio) or not statistic.share:
+        return 0
+    return sum(any(row.get(name, 0.0) > 0 for name in statistic.bottom) for row in rows)
+
+
+def _with_bounds(value: float, drawn: np.ndarray, items: int = 0, *, least: float = 0.0) -> Estimate:
+    """Return a figure with the quantiles of its resamples.
+
+    Where a share of `items` is the same in each resample, as with 0 of 10, the quantiles show nothing: its bounds are
+    then those of Wilson's interval of 0 of n, z² / (n + z²), on both sides, within [`least`, 1].
+    """
     known = drawn[~np.isnan(drawn)]
+    if items and len(known) and known.min() == known.max() == value:
+        reach = _Z**2 / (items + _Z**2)
+        return Estimate(value, max(least, value - reach), min(1.0, value + reach))
     if not len(known):
         return Estimate(value, value, value)
     tail = (1 - LEVEL) / 2

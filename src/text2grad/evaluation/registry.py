@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import NamedTuple
 
 from text2grad.errors import ConfigError, check_known
@@ -15,74 +16,42 @@ class SuiteKind(NamedTuple):
     about: str
 
 
-def _summarization(options: SuiteOptions) -> Suite:
-    from text2grad.evaluation.suites.text import SummarizationSuite
+def _suite(place: str, *name: str) -> Callable[[SuiteOptions], Suite]:
+    """Return the maker of a suite, "module:class"; the module is imported with the first suite, not for `--help`."""
 
-    return SummarizationSuite(options)
-
-
-def _perplexity(options: SuiteOptions) -> Suite:
-    from text2grad.evaluation.suites.text import PerplexitySuite
-
-    return PerplexitySuite(options)
-
-
-def _grounding(options: SuiteOptions) -> Suite:
-    from text2grad.evaluation.suites.grounding import GroundingSuite
-
-    return GroundingSuite(options)
-
-
-def _mt_bench(options: SuiteOptions) -> Suite:
-    from text2grad.evaluation.suites.mt_bench import MTBenchSuite
-
-    return MTBenchSuite(options)
-
-
-def _mt_bench_pairs(options: SuiteOptions) -> Suite:
-    from text2grad.evaluation.suites.mt_bench import MTBenchPairsSuite
-
-    return MTBenchPairsSuite(options)
-
-
-def _alpaca_eval(options: SuiteOptions) -> Suite:
-    from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite
-
-    return AlpacaEvalSuite(options)
-
-
-def _code(name: str) -> Callable[[SuiteOptions], Suite]:
     def make(options: SuiteOptions) -> Suite:
-        from text2grad.evaluation.suites.code import CodeSuite
-
-        return CodeSuite(name, options)
-
-    return make
-
-
-def _lm_eval(name: str) -> Callable[[SuiteOptions], Suite]:
-    def make(options: SuiteOptions) -> Suite:
-        from text2grad.evaluation.suites.knowledge import LMEvalSuite
-
-        return LMEvalSuite(name, options)
+        module, _, kind = place.partition(":")
+        found: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(*name, options)
+        return found
 
     return make
 
 
 SUITES: Mapping[str, SuiteKind] = {
-    "summarization": SuiteKind(_summarization, "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"),
-    "perplexity": SuiteKind(_perplexity, "perplexity of texts under the model itself"),
-    "alpaca_eval": SuiteKind(_alpaca_eval, "AlpacaEval 2: win rate against a baseline, length-controlled, by a judge"),
-    "mt_bench": SuiteKind(_mt_bench, "MT-Bench: ratings of two turns by a judge"),
-    "mt_bench_pairs": SuiteKind(_mt_bench_pairs, "MT-Bench: both turns against another model's, by a judge"),
-    "code": SuiteKind(_code("code"), "pass@k of programs; the format of --data decides"),
-    "humaneval": SuiteKind(_code("humaneval"), "pass@k on HumanEval"),
-    "humaneval+": SuiteKind(_code("humaneval+"), "pass@k on HumanEval+, by EvalPlus's inputs and rules"),
-    "mbpp": SuiteKind(_code("mbpp"), "pass@k on MBPP"),
-    "mbpp+": SuiteKind(_code("mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
-    "livecodebench": SuiteKind(_code("livecodebench"), "pass@k on a file of LiveCodeBench"),
-    "grounding": SuiteKind(_grounding, "unsupported names and numbers in answers from a passage"),
-    "arc": SuiteKind(_lm_eval("arc"), "ARC-Challenge by lm-eval"),
+    "summarization": SuiteKind(
+        _suite("text:SummarizationSuite"), "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"
+    ),
+    "perplexity": SuiteKind(_suite("text:PerplexitySuite"), "perplexity of texts under the model itself"),
+    "alpaca_eval": SuiteKind(
+        _suite("alpaca_eval:AlpacaEvalSuite"),
+        "AlpacaEval 2: win rate against a baseline, length-controlled, by a judge",
+    ),
+    "mt_bench": SuiteKind(_suite("mt_bench:MTBenchSuite"), "MT-Bench: ratings of two turns by a judge"),
+    "mt_bench_pairs": SuiteKind(
+        _suite("mt_bench:MTBenchPairsSuite"), "MT-Bench: both turns against another model's, by a judge"
+    ),
+    "code": SuiteKind(_suite("code:CodeSuite", "code"), "pass@k of programs; the format of --data decides"),
+    "humaneval": SuiteKind(_suite("code:CodeSuite", "humaneval"), "pass@k on HumanEval"),
+    "humaneval+": SuiteKind(
+        _suite("code:CodeSuite", "humaneval+"), "pass@k on HumanEval+, by EvalPlus's inputs and rules"
+    ),
+    "mbpp": SuiteKind(_suite("code:CodeSuite", "mbpp"), "pass@k on MBPP"),
+    "mbpp+": SuiteKind(_suite("code:CodeSuite", "mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
+    "livecodebench": SuiteKind(_suite("code:CodeSuite", "livecodebench"), "pass@k on a file of LiveCodeBench"),
+    "grounding": SuiteKind(
+        _suite("grounding:GroundingSuite"), "unsupported names and numbers in answers from a passage"
+    ),
+    "arc": SuiteKind(_suite("knowledge:LMEvalSuite", "arc"), "ARC-Challenge by lm-eval"),
 }
 GROUPS: Mapping[str, Sequence[str]] = {"chat": ("alpaca_eval", "mt_bench", "mt_bench_pairs")}
 """Name → suites that it stands for, of which those with data are taken."""
@@ -121,7 +90,7 @@ def make_suites(
 
 
 def _kind(name: str) -> SuiteKind:
-    return SuiteKind(_lm_eval(name), "") if name.startswith(LM_EVAL) else SUITES[name]
+    return SuiteKind(_suite("knowledge:LMEvalSuite", name), "") if name.startswith(LM_EVAL) else SUITES[name]
 
 
 def _is_suite(name: str) -> bool:

@@ -6,7 +6,8 @@
     counts        = summarization.counts(question, scores)     of all answers to one question
     figures       = estimate(counts, {name: measure.statistic for ...})
 
-`AnsweredSuite` judges answers in words. `ExaminedSuite` reads the model itself: its log-probabilities.
+`AnsweredSuite` judges answers in words, `JudgedSuite` by a language model. `ExaminedSuite` reads the model itself:
+its log-probabilities.
 """
 
 from abc import ABC, abstractmethod
@@ -24,6 +25,7 @@ from text2grad.files import to_json
 from text2grad.types import Message
 
 if TYPE_CHECKING:
+    from text2grad.critics.servers import Prompt
     from text2grad.evaluation.judging import Judge
     from text2grad.evaluation.subjects import LoadedModel
 
@@ -117,9 +119,11 @@ class Measure(NamedTuple):
     about: str = ""
 
 
-def mean_of(name: str, better: Better = "higher", *, shown: bool = True, about: str = "") -> Measure:
-    """Return the measure that is the mean of a score over all answers."""
-    return Measure(Ratio((name,), (ANSWERS,)), better, shown, about)
+def mean_of(
+    name: str, better: Better = "higher", *, shown: bool = True, share: bool = False, about: str = ""
+) -> Measure:
+    """Return the measure that is the mean of a score over all answers; `share` says that it is from 0 to 1."""
+    return Measure(Ratio((name,), (ANSWERS,), share=share), better, shown, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +239,24 @@ class AnsweredSuite(Suite):
     def of_all(self, answered: Sequence[Answered]) -> Mapping[str, float]:
         """Return the figures of all answers of a model together whose measures have no statistic."""
         return {}
+
+
+class JudgedSuite(AnsweredSuite):
+    """A suite whose answers a language model judges.
+
+    Attributes:
+        judge: the model, with the sampling of the suite.
+    """
+
+    judge: "Judge"
+
+    @abstractmethod
+    def prompts(self, answered: Sequence[Answered]) -> "list[Prompt]":
+        """Return the requests that judge these answers, in the order in which `score` reads the replies."""
+
+    def check(self) -> None:
+        """Tell the expense of the judge."""
+        self.judge.foretell(self.name, self.prompts(usual_answers(self.questions)))
 
 
 class ExaminedSuite(Suite):

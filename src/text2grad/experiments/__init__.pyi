@@ -30,6 +30,7 @@ from .own_annotations import annotate_by_critic as annotate_by_critic
 from .phase_models import refuse_other_settings as refuse_other_settings
 from .pipeline import pipeline_with_progress_lines as pipeline_with_progress_lines
 from .recipe_run import (
+    all_examples as all_examples,
     critic_of_run as critic_of_run,
     held_out_examples as held_out_examples,
     run_recipe as run_recipe,

@@ -490,14 +490,17 @@ class Experiment:
 
 def _shared(study: Study, length: int, faults: float, seed: int, eval_seed: int) -> list[str]:
     """Return the settings that all methods of a run share, each as "section.key=value"."""
-    return [*study.at(length=length, faults=faults), f"run.seed={seed}", f"data.eval_seed={eval_seed}"]
+    return [*study.at(length=length, faults=faults), *_seeds(seed, eval_seed)]
 
 
 def _shared_by_trials(study: Study, seed: int) -> list[str]:
     """Return the settings that all trials share, and all runs that confirm them."""
     length, faults = study.tuned_at
-    seeds = [f"run.seed={seed}", f"data.eval_seed={study.tune_eval_seed}"]
-    return [*study.at_tuning(length=length, faults=faults), *seeds]
+    return [*study.at_tuning(length=length, faults=faults), *_seeds(seed, study.tune_eval_seed)]
+
+
+def _seeds(seed: int, eval_seed: int) -> list[str]:
+    return [f"run.seed={seed}", f"data.eval_seed={eval_seed}"]
 
 
 def _value(record: Record) -> float | None:

@@ -117,14 +117,14 @@ def _note_examples(recipe: Recipe, examples: RunExamples) -> None:
         )
 
 
-def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic | None:
-    """Return a run's critic as it was at a checkpoint, or None where the recipe names none.
+def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path | None) -> Critic | None:
+    """Return a run's critic as it was at a checkpoint (None: at the start), or None where the recipe names none.
 
     Raises:
         ConfigError: if a Python critic cannot be imported.
         ModelError: if a learned critic cannot be loaded.
     """
-    current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"]
+    current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"] if checkpoint else ""
     settings = recipe.critic
     if current:  # retrained during the run
         retrained = {"use": "", "model": str(directory / "critic" / current)}
@@ -133,6 +133,16 @@ def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path) -> Critic |
         return None
     task = recipe_task(recipe)
     return critic_from_recipe(recipe, task_critic=task.critic() if task else None)
+
+
+def all_examples(recipe: Recipe) -> list[Example]:
+    """Return the examples of a run, those to train on and those of its evaluations.
+
+    Raises:
+        DataError: if the run's files cannot be read.
+    """
+    found = run_examples(recipe)
+    return [*found.train, *found.held_out]
 
 
 def held_out_examples(recipe: Recipe, count: int) -> list[Example]:

@@ -13,6 +13,7 @@ from .adapters import (
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
+from .cpu_products import fast_products as fast_products
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
@@ -81,3 +82,4 @@ from .randomness import (
 )
 from .sampling import decode_greedily as decode_greedily, make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
+from .vllm_sampling import VLLMSampler as VLLMSampler, check_engine as check_engine, check_vllm as check_vllm

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, ModelError
+from text2grad.models.cpu_products import use_fast_products
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -82,11 +83,13 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     import torch
 
     try:
-        return kind.from_pretrained(str(path), use_safetensors=True, **settings)
+        model = kind.from_pretrained(str(path), use_safetensors=True, **settings)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # each library has its own for a damaged file
         raise _unloadable(what, path, error) from error
+    use_fast_products(model)
+    return model
 
 
 def best_device() -> Any:
@@ -147,7 +150,14 @@ def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
     if policies:
         return ModelError(f"cannot load {what} from {str(path)!r}, which holds a run; its policy is {policies[-1]}")
     reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
-    if not Path(path).exists():
+    base = base_named_by(path)
+    if base is not None and not Path(base).exists():
+        reason = (
+            f"it is an adapter on {base!r}, which is no directory seen from {Path.cwd()} (run the command where the "
+            f"adapter was trained, or change base_model_name_or_path in {Path(path) / ADAPTER_CONFIG}), and as a name "
+            f"of the hub: {reason}"
+        )
+    elif not Path(path).exists():
         reason = f"there is no such directory, and as a name of the hub: {reason}"
     return ModelError(f"cannot load {what} from {str(path)!r}: {reason}")
 

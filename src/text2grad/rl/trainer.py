@@ -41,8 +41,10 @@ from text2grad.models import (
     Reference,
     Scores,
     TokenBatch,
+    VLLMSampler,
     batch_indices,
     can_share_prompts,
+    check_engine,
     check_lora_targets,
     check_model,
     collate,
@@ -66,7 +68,8 @@ from text2grad.models import (
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, join_checkpoint, load_checkpoint, save_checkpoint
-from text2grad.rl.cpu_heap import return_freed_memory
+from text2grad.rl.cpu_heap import settle_heap
+from text2grad.rl.importance import engine_weights
 from text2grad.rl.judging import Judging, judging
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
@@ -77,7 +80,7 @@ from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.run_log import BEGINNING, RunLog
 from text2grad.rl.scoring import score_batch
-from text2grad.rl.sharding import check_engine, sharding_of
+from text2grad.rl.sharding import check_launch, sharding_of
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
 from text2grad.rl.update_effect import UpdateEffect
@@ -156,6 +159,10 @@ class Text2GradTrainer:
         self.held_out_ids: list[tuple[int, ...]] = []
         if held_out:
             self.held_out, self.held_out_ids = fitting_prompts(of_model, tokenizer, held_out, **fitting)
+        self.longest_prompt = max(map(len, self.prompt_ids))
+        if recipe.rollout.engine == "vllm":
+            longest = self.longest_prompt + recipe.rollout.max_new_tokens
+            check_engine(recipe.engine, self.accelerator, model=model, longest=longest)
         policy = prepare_policy(model, recipe.model)
         self.eos_ids = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids)
         self.pad_id = padding_id(policy, tokenizer, self.eos_ids)
@@ -185,6 +192,11 @@ class Text2GradTrainer:
                 f"run.track_update = {recipe.run.track_update} measures whole gradients, and FSDP has them in shards; "
                 "set run.track_update = 0, or launch plain data parallelism"
             )
+        if recipe.rollout.engine == "vllm":
+            raise ConfigError(
+                'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
+                'rollout.engine = "hf", or launch plain data parallelism'
+            )
         processes = self.accelerator.num_processes
         if 0 < len(held_out) < processes:
             raise ConfigError(
@@ -211,8 +223,7 @@ class Text2GradTrainer:
     def _build(self, policy: Any) -> None:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
-        if recipe.run.compact_memory:
-            return_freed_memory(policy)
+        settle_heap(policy, recipe.run.compact_memory)
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
         if recipe.model.gradient_checkpointing:
@@ -265,6 +276,20 @@ class Text2GradTrainer:
             sizes=self.sizes,
             half_precision=self.sharding.half_precision if self.sharding else half_precision(policy),
         )
+        self.engine = self._vllm(policy) if recipe.rollout.engine == "vllm" else None
+
+    def _vllm(self, policy: Any) -> VLLMSampler:
+        return VLLMSampler(
+            policy,
+            self.tokenizer,
+            self.accelerator,
+            self.recipe.engine,
+            rollout=self.recipe.rollout,
+            eos_ids=self.eos_ids,
+            longest_prompt=self.longest_prompt,
+            seed=self.recipe.run.seed,
+            trust_remote_code=self.recipe.model.trust_remote_code,
+        )
 
     def train(self, after_step: Callable[["Text2GradTrainer"], None] | None = None) -> Path:
         """Run until `run.steps` and return the directory of the trained policy, an ordinary Hugging Face directory.
@@ -292,15 +317,22 @@ class Text2GradTrainer:
                     self.save()  # also new sizes of pieces, which a resumed run takes
                 if self._interrupted(interruption) and self.step < total:
                     self.save()
-                    self.tracker.finish()
+                    self._end()
                     raise Interrupted(
                         interruption.received or signal.SIGTERM,
                         f"stopped after step {self.step} of {total}, which is saved",
                     )
                 if after_step is not None:
                     after_step(self)
-        self.tracker.finish()
+        self._end()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
+
+    def _end(self) -> None:
+        """End the engine before the group of processes, which the tracker ends."""
+        if self.engine is not None:
+            self.accelerator.wait_for_everyone()
+            self.engine.close()
+        self.tracker.finish()
 
     @property
     def beta_in_reward(self) -> float:
@@ -331,10 +363,11 @@ class Text2GradTrainer:
             # line 14: r_t = δ_t − β KL_t
             rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.beta_in_reward)
             advantages, returns = self._advantages(rewards, scores, mask)  # lines 15-16
+            advantages, engine = self._corrected(advantages, rollouts, scores, mask)
 
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
-        metrics = step_metrics(records, scores, returns, mask, self._of_all)
+        metrics = step_metrics(records, scores, returns, mask, self._of_all) | engine
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
@@ -440,10 +473,10 @@ class Text2GradTrainer:
         )
         prompts, rollouts = [self.prompt_ids[i] for i in chosen], list[Rollout]()
 
-        def on_part(responses: list[tuple[int, ...]]) -> None:
+        def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]] | None = None) -> None:
             here = slice(len(rollouts), len(rollouts) + len(responses))
             examples = [self.examples[i] for i in chosen[here]]
-            part = make_rollouts(self.tokenizer, examples, prompts[here], responses, self.eos_ids)
+            part = make_rollouts(self.tokenizer, examples, prompts[here], responses, self.eos_ids, logps)
             rollouts.extend(part)
             if judging is not None:
                 judging.add(part)
@@ -452,6 +485,9 @@ class Text2GradTrainer:
             rollouts.clear()
             if judging is not None:
                 judging.restart()
+            if self.engine is not None:
+                self.engine.sample(prompts, step=self.step, on_part=on_part)
+                return
             with self.whole_policy() as policy:
                 sample(
                     policy,
@@ -530,6 +566,16 @@ class Text2GradTrainer:
             return found
         over = self._global_moments(found.advantages, mask)
         return found._replace(advantages=whiten(found.advantages, mask, over, center=ppo.whiten == "full"))
+
+    def _corrected(
+        self, advantages: Tensor, rollouts: Sequence[Rollout], scores: Scores, mask: Tensor
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return advantages times π_old / π_engine where an engine sampled the responses, and its metrics."""
+        if self.engine is None:
+            return advantages, {}
+        cap = self.recipe.engine.importance_cap
+        weights, metrics = engine_weights(rollouts, scores.logp, mask, cap=cap, accelerator=self.accelerator)
+        return advantages * weights, metrics
 
     def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the advantages over the responses of all processes."""
@@ -701,7 +747,7 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
             batch cannot be shared evenly.
     """
     check_tracker(tracker)
-    check_engine()
+    check_launch()
     # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
     accelerator = Accelerator(
         mixed_precision="no",

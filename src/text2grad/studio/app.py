@@ -124,6 +124,7 @@ def _reading(session: Session, get: Callable[..., Route]) -> list[Route]:
         get("marks", lambda r: session.marked(rater(r))),
         get("agreement", lambda r: session.agreement()),
         get("marks/{item}", lambda r: session.item(rater(r), r.path_params["item"])),
+        get("runs/{run:int}/suggestions/{item}", lambda r: session.suggestions.state(run(r), r.path_params["item"])),
         get("versions/{number:int}", lambda r: session.versions.version(r.path_params["number"])),
     ]
 
@@ -145,6 +146,21 @@ def _writing(session: Session, post: Callable[..., Route]) -> list[Route]:
         request = {"parent": int(given.get("parent", 0)), "corrections": corrections, "lesson": given.get("lesson", {})}
         return session.versions.begin("teach", request)
 
+    def retrain(given: Any) -> Any:
+        rater = str(given.get("rater") or session.rater)
+        corrections = session.corrections(rater, given.get("items"))
+        annotations = session.annotations_of(rater, [one["item"] for one in corrections])
+        request = {"parent": int(given.get("parent", 0)), "corrections": corrections, "annotations": annotations}
+        return session.versions.begin("retrain", {**request, "retraining": given.get("retraining", {})})
+
+    def suggest(given: Any) -> Any:
+        texts = [str(given.get(name, "")) for name in ("prompt", "response")]
+        return session.suggest(int(given.get("run", -1)), *texts)
+
+    def stop_critic(given: Any) -> Any:
+        session.suggestions.stop()
+        return {}
+
     def ask(given: Any) -> Any:
         prompt = str(given.get("prompt", ""))
         request = {"prompt": prompt, "versions_asked": [int(one) for one in given.get("versions", (0,))]}
@@ -159,6 +175,9 @@ def _writing(session: Session, post: Callable[..., Route]) -> list[Route]:
         post("marks", save),
         post("own", own),
         post("teach", teach),
+        post("retrain", retrain),
+        post("suggest", suggest),
+        post("stop-critic", stop_critic),
         post("ask", ask),
         post("stop", stop),
     ]

@@ -5,29 +5,33 @@ The numbers per token stay in the run's files and are read for the response on t
 that were added since, so it follows a run that is being written; a line without its line break is not finished and
 waits. A file that was cut back (a resumed run repeats steps) or replaced makes the index anew.
 
-Queries run on rows of about 100 bytes. Their result, a sequence of row numbers, is kept for the next pages.
+Filters and orders run on `columns`, the numbers of all rows in memory; texts are searched in SQLite. The result, a
+sequence of row numbers, is kept for the next pages.
 """
 
 import json
 import sqlite3
 import threading
 import time
-from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from text2grad.errors import ConfigError, DataError
+from text2grad.studio.columns import KINDS, ORDERS, Columns, Filter, Mask, Result
 from text2grad.studio.sources import PER_TOKEN, Source, normalized
 
 FORM = 1  # of the tables; another number makes the index anew
 BATCH = 500  # responses per transaction: a reader never waits long
-KEPT_RESULTS = 24
+KEPT_SEARCHES = 8
 REGEX_SECONDS = 2.0
 TRIGRAM = 3
+ADVANTAGE = "advantage_of_response"
+EACH = "SELECT value FROM json_each(?)"  # the values of a JSON list
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
@@ -52,74 +56,6 @@ ROW = (
 )
 """Columns of the table of responses."""
 
-ORDERS = {
-    "newest": "id DESC",
-    "oldest": "id",
-    "reward-low": "reward IS NULL, reward, id",
-    "reward-high": "reward DESC, id",
-    "advantage": "peak DESC, id",
-    "kl": "kl DESC, id",
-    "uncertain": "(unmatched > 0) + (status NOT IN ('ok', '')) + (positive > 0 AND negative > 0) DESC, peak DESC, id",
-    "longest": "tokens DESC, id",
-    "shortest": "tokens, id",
-}
-"""Name of an order → SQL.
-
-"advantage" is the largest |A_t| of a response. "uncertain" begins where a person's word says most: critiques whose
-quotes were not found, that were repaired, or that praise and blame; then the largest |A_t|.
-"""
-
-LABELS = {
-    "positive": "positive > 0",
-    "negative": "negative > 0",
-    "both": "positive > 0 AND negative > 0",
-    "none": "positive = 0 AND negative = 0",
-    "unmatched": "unmatched > 0",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Conditions that a response must meet; an empty value sets none.
-
-    Attributes:
-        step_from, step_to: first and last step.
-        reward_from, reward_to: bounds of Σ reward.
-        label: a key of `LABELS`.
-        status: status of the critique: ok, repaired, unparsable, timed_out; "cut" for responses that the limit cut.
-        text: occurs in prompt, response or critique; case does not matter.
-        regex: matches somewhere in the response.
-        prompt: number of a prompt.
-        items: the responses with these digests (for "marked by me").
-        without: no responses with these digests (for "not done by me").
-        order: a key of `ORDERS`.
-    """
-
-    step_from: int | None = None
-    step_to: int | None = None
-    reward_from: float | None = None
-    reward_to: float | None = None
-    label: str = ""
-    status: str = ""
-    text: str = ""
-    regex: str = ""
-    prompt: int | None = None
-    items: tuple[str, ...] | None = None
-    without: tuple[str, ...] = ()
-    order: str = "newest"
-
-
-class Result(NamedTuple):
-    """The responses that a filter found, in its order.
-
-    Attributes:
-        ids: row numbers.
-        unread: responses that the regular expression did not reach within its time.
-    """
-
-    ids: Sequence[int]
-    unread: int = 0
-
 
 class RunIndex:
     """The index of one source."""
@@ -132,11 +68,11 @@ class RunIndex:
             path: the SQLite file.
         """
         self.source, self.path = source, path
-        self.problem = ""
-        self.bad_lines = 0
+        self.problem, self.bad_lines = "", 0  # of lines
+        self.trouble = ""  # with files
         self.generation = 0
         self._local, self._writing = threading.local(), threading.Lock()
-        self._results: OrderedDict[Any, Result] = OrderedDict()
+        self._columns, self._reading = Columns(), threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._writing:
             self._open()
@@ -145,25 +81,32 @@ class RunIndex:
         try:
             form = self._rows("SELECT value FROM meta WHERE key = 'form'")
             known = bool(form) and form[0][0] == f"{FORM} {self.source.path}"
-        except sqlite3.DatabaseError:
+        except sqlite3.OperationalError:  # an empty file
             known = False
+        except sqlite3.DatabaseError:  # no index
+            self._connection().close()
+            self._local, known = threading.local(), False
+            self.path.unlink()
         if not known:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Empty the index; readers find the empty tables at their next query."""
         connection = self._connection()
-        connection.executescript("PRAGMA writable_schema = 0;")
+        connection.execute("BEGIN IMMEDIATE")  # no reader finds a table missing
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         shadows = ("search_", "prompt_search_", "sqlite_")
         for name in names:
             if not name.startswith(shadows):
                 connection.execute(f'DROP TABLE IF EXISTS "{name}"')
-        connection.executescript(TABLES)
+        for statement in TABLES.split(";"):
+            connection.execute(statement)
         connection.execute("INSERT INTO meta VALUES ('form', ?)", (f"{FORM} {self.source.path}",))
-        connection.commit()
+        with self._reading:
+            connection.commit()
+            self._columns = Columns()
+        self.bad_lines, self.problem = 0, ""
         self.generation += 1
-        self._results.clear()
 
     def _connection(self) -> sqlite3.Connection:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -184,10 +127,14 @@ class RunIndex:
             seconds: stop after about this time.
         """
         with self._writing:
-            end = time.monotonic() + seconds
-            if self._changed_before_the_end():
-                self._begin_anew()
-            return all(self._read(number, path, end) for number, path in enumerate(self.source.files()))
+            try:
+                whole = self.source.convert()
+            finally:  # files that can be read are
+                end = time.monotonic() + seconds
+                if self._changed_before_the_end():
+                    self._begin_anew()
+                done = all(self._read(number, path, end) for number, path in enumerate(self.source.files()))
+            return done and whole
 
     def _changed_before_the_end(self) -> bool:
         """Return whether bytes that are indexed are gone or others."""
@@ -224,50 +171,43 @@ class RunIndex:
 
     def _insert(self, number: int, path: Path, inode: int, at: int, lines: Sequence[bytes]) -> int:
         """Index whole lines that begin at a byte; return where the next begins."""
-        connection, tail = self._connection(), ""
-        columns = set(self.columns)
-        for line in lines:
-            if line.strip():
-                try:
-                    record = normalized(json.loads(line))
-                except (ValueError, AttributeError, TypeError) as error:
-                    self.bad_lines += 1
-                    self.problem = self.problem or f"{path.name}, byte {at}: {error}"
-                else:
-                    self._insert_record(number, at, len(line), record)
-                    columns |= {name for name in PER_TOKEN if name in record}
-                    tail = _digest(line)
-            at += len(line)
-        kept = self._rows("SELECT tail FROM files WHERE number = ?", (number,))
-        tail = tail or (kept[0][0] if kept else "")
-        connection.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (number, str(path), inode, at, tail))
-        connection.execute("REPLACE INTO meta VALUES ('columns', ?)", (" ".join(sorted(columns)),))
-        connection.commit()
+        with self._connection() as connection:  # all of them, or none
+            columns, tail = set(self.columns), ""
+            for line in lines:
+                if line.strip():
+                    try:
+                        record = normalized(json.loads(line))
+                        figures = _figures(record)
+                    except (ValueError, AttributeError, TypeError) as error:
+                        self.bad_lines += 1
+                        self.problem = self.problem or f"{path.name}, byte {at}: {error}"
+                    else:
+                        self._insert_record(number, at, len(line), record, figures)
+                        columns |= {name for name in PER_TOKEN if name in record}
+                        tail = _digest(line)
+                at += len(line)
+            kept = self._rows("SELECT tail FROM files WHERE number = ?", (number,))
+            tail = tail or (kept[0][0] if kept else "")
+            connection.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (number, str(path), inode, at, tail))
+            connection.execute("REPLACE INTO meta VALUES ('columns', ?)", (" ".join(sorted(columns)),))
         self.generation += 1
         return at
 
-    def _insert_record(self, file: int, at: int, size: int, record: Mapping[str, Any]) -> None:
-        connection = self._connection()
-        step = record.get("step") if isinstance(record.get("step"), int) else None
+    def _insert_record(
+        self, file: int, at: int, size: int, record: Mapping[str, Any], figures: Mapping[str, Any]
+    ) -> None:
+        connection, step = self._connection(), figures["step"]
         [[row]] = self._rows("SELECT coalesce(max(row) + 1, 0) FROM rollouts WHERE step IS ?", (step,))
         prompt, response = _stored(record["prompt"]), _stored(record["response"])
-        critique = record.get("critique", {})
-        feedback = _stored(str(critique.get("feedback", "")))
-        labels = [span.get("label") for span in critique.get("spans", ()) if isinstance(span, dict)]
-        reward = sum(record["reward"]) if "reward" in record else record.get("reward_of_response")
-        advantages = record.get(
-            "advantage", [record["advantage_of_response"]] if "advantage_of_response" in record else ()
-        )
-        peak = max(map(abs, advantages), default=None)
-        values = (
-            *(file, at, size, step, row, self._prompt(prompt), len(record.get("offsets", ())), reward),
-            *(sum(record["kl"]) if "kl" in record else None, peak),
-            *(labels.count("positive"), labels.count("negative"), len(critique.get("unmatched", ()))),
-            *(critique.get("status", "ok") if critique else "", bool(record.get("truncated"))),
-            item_of(record["prompt"], record["response"]),
-        )
-        marks = ", ".join("?" * len(values))
-        number = connection.execute(f"INSERT INTO rollouts VALUES (NULL, {marks})", values).lastrowid
+        feedback = _stored(str(record.get("critique", {}).get("feedback", "")))
+        values = {
+            **{"file": file, "at": at, "size": size, "row": row, "prompt": self._prompt(prompt)},
+            "item": item_of(record["prompt"], record["response"]),
+            **figures,
+        }
+        number = connection.execute(
+            f"INSERT INTO rollouts ({', '.join(values)}) VALUES ({_marks(values)})", tuple(values.values())
+        ).lastrowid
         connection.execute("INSERT INTO texts VALUES (?, ?, ?)", (number, response, feedback))
         connection.execute(
             "INSERT INTO search (rowid, response, feedback) VALUES (?, ?, ?)", (number, response, feedback)
@@ -290,19 +230,29 @@ class RunIndex:
         found = self._rows("SELECT value FROM meta WHERE key = 'columns'")
         return tuple(found[0][0].split()) if found else ()
 
+    def columns_now(self) -> Columns:
+        """Return the numbers of all responses that are indexed now."""
+        with self._reading:
+            rows = self._rows(
+                f"SELECT {', '.join(KINDS)} FROM rollouts WHERE id > ? ORDER BY id", (self._columns.count,)
+            )
+            self._columns = self._columns.extended(rows)
+            return self._columns
+
     def state(self) -> dict[str, Any]:
         """Return counts for the page: responses, steps, bytes indexed and all bytes, numbers recorded, bad lines."""
-        [[count, first, last]] = self._rows("SELECT count(*), min(step), max(step) FROM rollouts")
+        columns = self.columns_now()
+        steps = columns["step"][~np.isnan(columns["step"])]
         [[done]] = self._rows("SELECT coalesce(sum(done), 0) FROM files")
-        statuses = [row[0] for row in self._rows("SELECT DISTINCT status FROM rollouts WHERE status != ''")]
         return {
-            "rollouts": count,
-            "steps": [first, last],
+            "rollouts": columns.count,
+            "steps": [int(steps.min()), int(steps.max())] if len(steps) else [None, None],
             "bytes": [done, sum(path.stat().st_size for path in self.source.files())],
             "columns": list(self.columns),
-            "statuses": statuses,
+            "statuses": [name for name in columns.statuses if name],
             "bad_lines": self.bad_lines,
             "problem": self.problem,
+            "trouble": self.trouble,
             "generation": self.generation,
         }
 
@@ -312,21 +262,40 @@ class RunIndex:
         Raises:
             ConfigError: if the regular expression or the order is none.
         """
-        key = (self.generation, astuple(wanted))
-        if key in self._results:
-            return self._results[key]
-        where, values = _conditions(wanted)
-        order = ORDERS.get(wanted.order)
-        if order is None:
+        columns, key = self.columns_now(), astuple(wanted)
+        if key in columns.results:
+            return columns.results[key]
+        if wanted.order not in ORDERS:
             raise ConfigError(f"there is no order {wanted.order!r}; choose one of {', '.join(ORDERS)}")
-        rows = self._connection().execute(f"SELECT id FROM rollouts {where} ORDER BY {order}", values)
-        result = Result(array("q", (row[0] for row in rows)))
+        mask = columns.mask(wanted)
+        if wanted.text:
+            mask &= self._containing(wanted.text, columns)
+        if wanted.items is not None:
+            mask &= columns.mask_of(self._numbers_of(wanted.items))
+        if wanted.without:
+            mask &= ~columns.mask_of(self._numbers_of(wanted.without))
+        result = Result(columns.ordered(mask, wanted.order))
         if wanted.regex:
-            result = self._matching(result.ids, wanted.regex)
-        self._results[key] = result
-        while len(self._results) > KEPT_RESULTS:
-            self._results.popitem(last=False)
+            result = self._matching(result.page(), wanted.regex)
+        columns.keep(key, result)
         return result
+
+    def _containing(self, text: str, columns: Columns) -> Mask:
+        """Return the responses in which a text occurs, in prompt, response or critique; kept for the next filters."""
+        found = columns.searches.get(text)
+        if found is None:
+            in_texts, in_prompts = _text_queries(text)
+            numbers = [row[0] for row in self._connection().execute(*in_texts)]
+            prompts = [row[0] for row in self._connection().execute(*in_prompts)]
+            found = columns.mask_of(numbers) | np.isin(columns["prompt"], prompts)
+            columns.searches[text] = found
+            while len(columns.searches) > KEPT_SEARCHES:
+                columns.searches.popitem(last=False)
+        return found
+
+    def _numbers_of(self, items: Sequence[str]) -> list[int]:
+        digests = json.dumps(items)
+        return [row[0] for row in self._rows(f"SELECT id FROM rollouts WHERE item IN ({EACH})", (digests,))]
 
     def _matching(self, ids: Sequence[int], pattern: str) -> Result:
         """Return the responses in which a regular expression matches; the time it takes is bounded."""
@@ -336,17 +305,17 @@ class RunIndex:
             compiled = regex.compile(pattern)
         except regex.error as error:
             raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
-        end, found = time.monotonic() + REGEX_SECONDS, array("q")
+        end, found = time.monotonic() + REGEX_SECONDS, list[int]()
         for done, (number, text) in enumerate(self._texts(ids)):
             left = end - time.monotonic()
             try:
                 if left <= 0:
-                    return Result(found, unread=len(ids) - done)
+                    return Result(np.array(found, np.int32), unread=len(ids) - done)
                 if compiled.search(text, timeout=left, concurrent=True):
                     found.append(number)
             except TimeoutError:
-                return Result(found, unread=len(ids) - done)
-        return Result(found)
+                return Result(np.array(found, np.int32), unread=len(ids) - done)
+        return Result(np.array(found, np.int32))
 
     def _texts(self, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
         for start in range(0, len(ids), BATCH):
@@ -400,16 +369,6 @@ class RunIndex:
         found = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
         return int(found[0][0]) if found else None
 
-    def curves(self) -> list[dict[str, Any]]:
-        """Return the means of each step: reward, KL, length, and the shares of three faults."""
-        names = ("step", "responses", "reward", "kl", "tokens", "negative", "truncated", "failed")
-        rows = self._rows(
-            "SELECT step, count(*), avg(reward), avg(kl), avg(tokens), avg(negative > 0), avg(truncated), "
-            "avg(status IN ('unparsable', 'timed_out')) FROM rollouts "
-            "WHERE step IS NOT NULL GROUP BY step ORDER BY step"
-        )
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
 
 def item_of(prompt: str, response: str) -> str:
     """Return the digest by which marks know a response: equal texts have equal marks, in any run.
@@ -421,62 +380,56 @@ def item_of(prompt: str, response: str) -> str:
     return sha256(f"{_stored(prompt)}\0{_stored(response)}".encode()).hexdigest()[:20]
 
 
+def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a record by the names of their columns.
+
+    Raises:
+        ValueError, TypeError, AttributeError: if a part of the record has another shape.
+    """
+    step, critique = record.get("step"), record.get("critique", {})
+    labels = [span.get("label") for span in critique.get("spans", ())]
+    advantages = _known(record.get("advantage", [record.get(ADVANTAGE)]))
+    return {
+        "step": step if isinstance(step, int) and abs(step) < 2**53 else None,
+        "tokens": len(record.get("offsets", ())),
+        "reward": sum(_known(record["reward"])) if "reward" in record else record.get("reward_of_response"),
+        "kl": sum(_known(record["kl"])) if "kl" in record else None,
+        "peak": max(map(abs, advantages), default=None),
+        "positive": labels.count("positive"),
+        "negative": labels.count("negative"),
+        "unmatched": len(critique.get("unmatched", ())),
+        "status": str(critique.get("status", "ok")) if critique else "",
+        "truncated": bool(record.get("truncated")),
+    }
+
+
+def _known(values: Iterable[Any]) -> list[Any]:
+    """Return the numbers that were recorded."""
+    return [value for value in values if value is not None]
+
+
 def _stored(text: str) -> str:
     """Return text that SQLite can hold: halves of surrogate pairs become their escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
-    parts: list[str] = []
-    values: list[Any] = []
-
-    def add(sql: str, *given: Any) -> None:
-        parts.append(sql)
-        values.extend(given)
-
-    for value, sql in (
-        (wanted.step_from, "step >= ?"),
-        (wanted.step_to, "step <= ?"),
-        (wanted.reward_from, "reward >= ?"),
-        (wanted.reward_to, "reward <= ?"),
-        (wanted.prompt, "prompt = ?"),
-    ):
-        if value is not None:
-            add(sql, value)
-    if wanted.label in LABELS:
-        add(f"({LABELS[wanted.label]})")
-    if wanted.status == "cut":
-        add("truncated")
-    elif wanted.status:
-        add("status = ?", wanted.status)
-    if wanted.text:
-        add(*_text_condition(wanted.text))
-    if wanted.items is not None:
-        add("item IN (SELECT value FROM json_each(?))", json.dumps(wanted.items))
-    if wanted.without:
-        add("item NOT IN (SELECT value FROM json_each(?))", json.dumps(wanted.without))
-    return (f"WHERE {' AND '.join(parts)}" if parts else ""), values
-
-
-def _text_condition(text: str) -> tuple[str, ...]:
-    """Return the condition that a text occurs, by the index of trigrams where it has three characters."""
+def _text_queries(text: str) -> tuple[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]]:
+    """Return the queries for responses and prompts that contain a text, by trigrams if it has three characters."""
     if len(text) < TRIGRAM:
         like = f"%{text.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
         return (
-            "(id IN (SELECT id FROM texts WHERE response LIKE ? ESCAPE '!' OR feedback LIKE ? ESCAPE '!') OR prompt IN "
-            "(SELECT id FROM prompts WHERE text LIKE ? ESCAPE '!'))",
-            *(like, like, like),
+            ("SELECT id FROM texts WHERE response LIKE ? ESCAPE '!' OR feedback LIKE ? ESCAPE '!'", (like, like)),
+            ("SELECT id FROM prompts WHERE text LIKE ? ESCAPE '!'", (like,)),
         )
     phrase = '"' + text.replace('"', '""') + '"'
     return (
-        "(id IN (SELECT rowid FROM search WHERE search MATCH ?) OR prompt IN (SELECT rowid FROM prompt_search WHERE "
-        "prompt_search MATCH ?))",
-        *(phrase, phrase),
+        ("SELECT rowid FROM search WHERE search MATCH ?", (phrase,)),
+        ("SELECT rowid FROM prompt_search WHERE prompt_search MATCH ?", (phrase,)),
     )
 
 
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
+def _marks(values: Iterable[Any]) -> str:
+    return ", ".join("?" for _ in values)
 
 
 def _lines(file: Any, most: int) -> Iterator[bytes]:

@@ -1,6 +1,5 @@
 """Start the studio: check what can be checked, listen on the loopback address, and serve until Ctrl-C."""
 
-import json
 import os
 import secrets
 import socket
@@ -9,13 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import make_recipe
+from text2grad.config import latest_checkpoint, recipe_of_run
 from text2grad.errors import ConfigError, DataError, Text2GradError, require
 from text2grad.files import lock_directory
 from text2grad.progress import note
 from text2grad.studio.marks import RATER
 from text2grad.studio.session import Session
 from text2grad.studio.sources import Source, open_sources
+from text2grad.studio.suggestions import Suggestions
 from text2grad.studio.versions import Versions
 
 DEFAULT_SAMPLING = {"max_new_tokens": 128, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "auto"}
@@ -28,6 +28,8 @@ def serve(
     rater: str,
     port: int = 0,
     model: str | None = None,
+    critic: str | None = None,
+    tokenizer: str | None = None,
     read_only: bool = False,
     on_ready: Callable[[str, Session], None],
 ) -> None:
@@ -39,6 +41,8 @@ def serve(
         rater: name of the person.
         port: 0 takes a free one.
         model: directory or hub name of the policy to teach; None takes the last checkpoint of the first run.
+        critic: "module:name" or directory of a reward model to ask for suggestions; None asks the critic of each run.
+        tokenizer: directory or hub name of the tokenizer of prime-rl's token exports.
         read_only: save and teach nothing.
         on_ready: called with the address and the session when the page can be opened.
 
@@ -54,13 +58,14 @@ def serve(
 
     if not RATER.fullmatch(rater):
         raise ConfigError(f"--rater {rater!r}: a name has letters, digits, spaces and .@_-, at most 40 characters")
-    sources = open_sources(paths, store)
+    sources = open_sources(paths, store, tokenizer=tokenizer or "")
     lock_directory(store)  # two servers would index the same bytes twice
     token = _token(store)
     listening = _listening(port)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     versions = Versions(store, policy_of(sources, model))
-    session = Session(sources, store, rater=rater, read_only=read_only, versions=versions)
+    suggestions = Suggestions(critics_of(sources, critic, store))
+    session = Session(sources, store, rater=rater, read_only=read_only, versions=versions, suggestions=suggestions)
     app = make_app(session, token=token, port=listening.getsockname()[1])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none"))
     follower = threading.Thread(target=session.follow, daemon=True)
@@ -71,12 +76,13 @@ def serve(
     finally:
         session.end()
         versions.stop()
+        suggestions.stop()
         listening.close()
         follower.join()
 
 
 def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | None:
-    """Return the policy to teach with its settings of sampling; None if no source has one.
+    """Return the policy to teach, its settings of sampling and its run; None if no source has a policy.
 
     Args:
         sources: the first run with a recipe gives the settings, and its last checkpoint the policy.
@@ -84,23 +90,32 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
     """
     runs = [one for one in sources if one.is_run and (one.path / "run.json").exists()]
     sampling: dict[str, Any] = dict(DEFAULT_SAMPLING)
-    path = model
+    path, of_run = model, None
     for run in runs[:1]:
         try:
-            found = json.loads((run.path / "run.json").read_bytes())  # `recipe_of_run` would load torch
-            recipe = make_recipe(found["recipe"], where=str(run.path / "run.json"), warn=False)
-        except (ValueError, LookupError, TypeError, Text2GradError) as error:
-            note(f"{run.path}/run.json cannot be read ({error}); lessons need --model PATH", warning=True)
+            recipe = recipe_of_run(run.path)
+        except Text2GradError as error:
+            note(f"{error} Lessons need --model PATH", warning=True)
             continue
+        of_run = str(run.path)
         sampling = {name: getattr(recipe.rollout, name) for name in DEFAULT_SAMPLING}
-        policies = sorted((run.path / "checkpoints").glob("step-*/policy"), key=_step_of)
-        path = path or (str(policies[-1]) if policies else recipe.model.path or None)
-    return None if path is None else {"path": path, "sampling": sampling}
+        checkpoint = latest_checkpoint(run.path / "checkpoints")
+        path = path or (str(checkpoint / "policy") if checkpoint else recipe.model.path or None)
+    return None if path is None else {"path": path, "sampling": sampling, "run": of_run}
 
 
-def _step_of(path: Path) -> int:
-    number = path.parent.name.removeprefix("step-")
-    return int(number) if number.isdecimal() else -1
+def critics_of(sources: Sequence[Source], critic: str | None, store: Path) -> dict[int, dict[str, str]]:
+    """Return the critic of each source that has one, as `Suggestions` takes them; 0 stands for texts without a source.
+
+    Args:
+        sources: the runs and files.
+        critic: the critic of all of them, "module:name" or the directory of a reward model.
+        store: directory of the studio.
+    """
+    if critic:
+        return {number: {"critic": critic} for number in range(max(1, len(sources)))}
+    own = [n for n, one in enumerate(sources) if one.is_run and (one.path / "run.json").exists()]
+    return {n: {"run": str(sources[n].path), "store": str(store)} for n in own}
 
 
 def _token(store: Path) -> str:

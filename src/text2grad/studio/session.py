@@ -5,32 +5,43 @@ Everything that the routes of `app` answer is computed here, from values to JSON
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import DataError
-from text2grad.feedback import Annotation
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import Annotation, annotation_to_json
 from text2grad.progress import note
 from text2grad.studio.agreement import agreement, finished
+from text2grad.studio.columns import Filter
 from text2grad.studio.evaluations import Evaluations
-from text2grad.studio.index import Filter, RunIndex, item_of
+from text2grad.studio.index import RunIndex, item_of
 from text2grad.studio.marks import Marked, MarkStore
 from text2grad.studio.sources import Source
+from text2grad.studio.suggestions import Suggestions
 from text2grad.studio.versions import Versions
 
 PAGE_ROWS = 200  # most rows of one answer
 SLICE_S = 0.5  # of indexing between two looks at the clock
 FOLLOW_S = 1.0  # between two looks at the files of a run
+TROUBLE_S = 10.0  # before files that could not be read are tried again
 
 
 class Session:
     """What a server holds; its methods may be called from several threads."""
 
     def __init__(
-        self, sources: Sequence[Source], store: Path, *, rater: str, read_only: bool, versions: Versions
+        self,
+        sources: Sequence[Source],
+        store: Path,
+        *,
+        rater: str,
+        read_only: bool,
+        versions: Versions,
+        suggestions: Suggestions,
     ) -> None:
         """Open the indices.
 
@@ -40,24 +51,29 @@ class Session:
             rater: the person at the page, until the page names another.
             read_only: refuse marks and lessons.
             versions: the versions of the policy that lessons made.
+            suggestions: the critics of the sources.
         """
         self.sources, self.store, self.rater, self.read_only = list(sources), store, rater, read_only
-        self.marks, self.versions = MarkStore(store), versions
+        self.marks, self.versions, self.suggestions = MarkStore(store), versions, suggestions
         self.indices = [RunIndex(one, store / "index" / f"{_name_of(one)}.sqlite") for one in sources]
         self._ended = threading.Event()
         self._evaluations = Evaluations()
 
     def follow(self) -> None:
         """Index the sources, and go on while they grow; returns after `end`."""
+        waits = dict.fromkeys(range(len(self.indices)), 0.0)
         while not self._ended.is_set():
             whole = True
-            for index in self.indices:
+            for number, index in enumerate(self.indices):
+                if time.monotonic() < waits[number]:
+                    continue
                 try:
                     whole &= index.update(seconds=SLICE_S)
-                except (DataError, OSError) as error:
-                    if index.problem != str(error):
+                    index.trouble = ""
+                except (DataError, ConfigError, OSError) as error:
+                    if index.trouble != str(error):
                         note(f"{index.source.path}: {error}", warning=True)
-                    index.problem = str(error)
+                    index.trouble, waits[number] = str(error), time.monotonic() + TROUBLE_S
             self._ended.wait(FOLLOW_S if whole else 0.0)
 
     def end(self) -> None:
@@ -68,13 +84,15 @@ class Session:
         """Return what the page asks for first and again every second or two."""
         runs = [
             {"name": one.source.name, "is_run": one.source.is_run, "path": str(one.source.path), **one.state()}
-            for one in self.indices
+            | {"has_critic": number in self.suggestions.critics}
+            for number, one in enumerate(self.indices)
         ]
         return {
             "runs": runs,
             "rater": self.rater,
             "raters": self.marks.raters(),
             "read_only": self.read_only,
+            "has_critic": bool(self.suggestions.critics),
             "teaching": self.versions.state(),
         }
 
@@ -100,16 +118,14 @@ class Session:
         elif marked == "open":
             wanted = replace(wanted, without=tuple(sorted(one.item for one in mine.values() if one.state)))
         found = index.find(wanted)
-        ids = found.ids
-        rows = index.rows(ids[start : start + min(count, PAGE_ROWS)])
+        rows = index.rows(found.page(start, min(count, PAGE_ROWS)))
         for row in rows:
             one = mine.get(row["item"])
             row["marks"] = len(one.spans) if one else 0
             row["state"] = one.state if one else ""
             row["words"] = bool(one and one.critique.strip())
-        at = ids.index(near) if near in ids else -1
-        state = {"unread": found.unread, "generation": index.generation, "at": at}
-        return {"total": len(ids), "start": start, "rows": rows, **state}
+        state = {"unread": found.unread, "generation": index.generation, "at": found.place(near)}
+        return {"total": len(found.ids), "start": start, "rows": rows, **state}
 
     def rollout(self, run: int, number: int) -> dict[str, Any]:
         """Return the record of a response."""
@@ -133,14 +149,14 @@ class Session:
         groups = []
         for other, index in enumerate(self.indices):
             prompt = index.prompt_number(text)
-            ids = [] if prompt is None else index.find(Filter(prompt=prompt, order="oldest")).ids
+            ids = [] if prompt is None else index.find(Filter(prompt=prompt, order="oldest")).page()
             groups.append({"run": other, "total": len(ids), "rows": index.rows(ids[:PAGE_ROWS], preview=2000)})
         return {"prompt": text, "groups": groups}
 
     def curves(self, run: int) -> dict[str, Any]:
         """Return the means of each step, and the run's evaluations on held-out prompts."""
         index = self._index(run)
-        return {"steps": index.curves(), "evaluations": self._evaluations.read(index.source.path)}
+        return {"steps": index.columns_now().curves(), "evaluations": self._evaluations.read(index.source.path)}
 
     def save(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Save operations on marks.
@@ -166,6 +182,19 @@ class Session:
                 if theirs is not None and theirs.state == "done":
                     others.append({"rater": other, **theirs.as_json()})
         return {**marked.as_json(), "history": [one for one in events if one["op"] != "open"], "others": others}
+
+    def suggest(self, run: int, prompt: str, response: str) -> dict[str, Any]:
+        """Ask the critic of a source about a response; the answer shows in `suggestion`.
+
+        Raises:
+            ConfigError: if it has no critic.
+        """
+        return self.suggestions.ask(run, item_of(prompt, response), prompt, response)
+
+    def annotations_of(self, rater: str, items: Sequence[str]) -> list[dict[str, Any]]:
+        """Return a rater's marks on some responses as annotations, for a retraining."""
+        found = self.marks.marked(rater)
+        return [annotation_to_json(found[item].annotation()) for item in items]
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""

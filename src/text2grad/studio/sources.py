@@ -3,21 +3,26 @@
 A run of `text2grad train` is its `rollouts/*.jsonl`. A file holds responses with or without critiques: the annotations
 of `text2grad annotate` and `text2grad import`, predictions of `text2grad evaluate-reward`, or any JSONL with "prompt"
 and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with `log_completions=True` holds
-`completions/*.parquet`; each file becomes JSONL in the studio's directory when it is first seen.
+`completions/*.parquet`, and a run of prime-rl `token_exports/` (`prime_rl`); their files become JSONL in the studio's
+directory when they are first seen.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from text2grad.errors import DataError, require
 from text2grad.files import json_lines, write_files
+from text2grad.studio import prime_rl
 from text2grad.types import Example
 
-PER_TOKEN = ("delta", "reward", "value", "advantage", "kl", "logp", "logp_after", "change")
-"""Numbers per token that a record may have; "change" is `logp_after` − `logp`."""
+PER_TOKEN = (
+    *("delta", "reward", "value", "advantage", "kl", "logp", "logp_after", "change"),
+    *("entropy", "mismatch_kl", "importance_ratio", "masked"),
+)
+"""Numbers per token that a record may have; "change" is `logp_after` − `logp`, the second line is prime-rl's."""
 
 
 class Source(NamedTuple):
@@ -26,33 +31,48 @@ class Source(NamedTuple):
     Attributes:
         name: shown on the page, unique in a session.
         path: as given, resolved.
-        is_run: True for the directory of a run.
-        converted: where JSONL of Parquet files goes; None for a source without them.
+        kind: a run of this project, a JSONL file, or a directory of another trainer.
+        converted: where JSONL of another trainer's files goes.
+        tokenizer: of prime-rl's exports.
     """
 
     name: str
     path: Path
-    is_run: bool
-    converted: Path | None = None
+    kind: Literal["run", "file", "trl", "prime-rl"]
+    converted: Path
+    tokenizer: str = ""
+
+    @property
+    def is_run(self) -> bool:
+        """True for the directory of a run of this project."""
+        return self.kind == "run"
 
     def files(self) -> list[Path]:
-        """Return the files of records that exist now, in order.
+        """Return the files of records that exist now, in order."""
+        if self.kind == "file":
+            return [self.path]
+        return sorted((self.path / "rollouts" if self.kind == "run" else self.converted).glob("*.jsonl"))
+
+    def convert(self) -> bool:
+        """Make JSONL of another trainer's new files; return whether all of them are converted.
 
         Raises:
-            DataError: if a Parquet file cannot be read.
+            DataError: if a file cannot be read.
             ConfigError: if pyarrow is missing.
         """
-        if self.converted is not None:
-            return [_as_jsonl(path, self.converted) for path in sorted((self.path / "completions").glob("*.parquet"))]
-        return sorted((self.path / "rollouts").glob("*.jsonl")) if self.is_run else [self.path]
+        if self.kind == "trl":
+            for path in sorted((self.path / "completions").glob("*.parquet")):
+                _to_jsonl(path, self.converted)
+        return self.kind != "prime-rl" or prime_rl.convert(self.path, self.converted, self.tokenizer)
 
 
-def open_sources(paths: Sequence[Path], store: Path) -> list[Source]:
+def open_sources(paths: Sequence[Path], store: Path, *, tokenizer: str = "") -> list[Source]:
     """Return the sources of a session, each with a name of its own.
 
     Args:
         paths: directories and files.
         store: directory of the studio.
+        tokenizer: of prime-rl's token exports; "" takes the one that their run names.
 
     Raises:
         DataError: if a path holds no rollouts.
@@ -60,26 +80,51 @@ def open_sources(paths: Sequence[Path], store: Path) -> list[Source]:
     found: list[Source] = []
     for path in paths:
         whole = path.resolve()
-        is_run = whole.is_dir()
-        if not whole.exists():
-            raise DataError(f"{path} does not exist. Name the directory of a run (run.out), or a JSONL file")
-        converted = store / "converted" / sha256(str(whole).encode()).hexdigest()[:12]
-        from_trl = is_run and any((whole / "completions").glob("*.parquet"))
-        if is_run and not from_trl and not (whole / "rollouts").is_dir():
-            raise DataError(
-                f"{path} holds no rollouts/: it is no directory of a run. Name the directory in run.out of `text2grad "
-                "train`, or a JSONL file of responses"
-            )
-        if not is_run and whole.suffix != ".jsonl":
-            raise DataError(
-                f"{path} is no .jsonl file. `text2grad import table {path} --out responses.jsonl` reads other formats"
-            )
-        name, number = whole.name if is_run else whole.stem, 1
+        kind = _kind_of(path, whole)
+        used = (tokenizer or prime_rl.tokenizer_of_run(whole)) if kind == "prime-rl" else ""
+        stem = whole.stem if kind == "file" else whole.parent.name if whole.name == prime_rl.FOLDER else whole.name
+        name, number = stem, 1
         while any(one.name == name for one in found):
             number += 1
-            name = f"{whole.name if is_run else whole.stem} ({number})"
-        found.append(Source(name, whole, is_run and not from_trl, converted if from_trl else None))
+            name = f"{stem} ({number})"
+        converted = store / "converted" / sha256(f"{whole}{used}".encode()).hexdigest()[:12]
+        found.append(Source(name, whole, kind, converted, used))
     return found
+
+
+def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl"]:
+    """Return what a path holds.
+
+    Raises:
+        DataError: if it holds no rollouts.
+    """
+    if not path.exists():
+        raise DataError(f"{given} does not exist. Name the directory of a run (run.out), or a JSONL file")
+    if path.is_file():
+        if path.suffix != ".jsonl":
+            raise DataError(
+                f"{given} is no .jsonl file. `text2grad import table {given} --out responses.jsonl` reads other formats"
+            )
+        if path.name.startswith("rank_") and prime_rl.FOLDER in path.parts:
+            raise DataError(
+                f"{given} is a token export of prime-rl: name the run's directory, which holds {prime_rl.FOLDER}/"
+            )
+        return "file"
+    if any((path / "completions").glob("*.parquet")):
+        return "trl"
+    if (path / prime_rl.FOLDER).is_dir() or prime_rl.exports_of(path):  # before rollouts/, which prime-rl has, too
+        return "prime-rl"
+    if not (path / "rollouts").is_dir():
+        raise DataError(
+            f"{given} holds no rollouts/: it is no directory of a run. Name the directory in run.out of `text2grad "
+            "train`, or a JSONL file of responses"
+        )
+    if any((path / "rollouts").glob("step_*/*/*/traces.jsonl")):
+        raise DataError(
+            f"{given} is a run of prime-rl without {prime_rl.FOLDER}/: set trainer.enable_token_export = true in its "
+            "configuration"
+        )
+    return "run"
 
 
 def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,14 +154,14 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
     return one
 
 
-def _as_jsonl(path: Path, directory: Path) -> Path:
-    """Return the JSONL file of a Parquet file of TRL, written when it is first seen.
+def _to_jsonl(path: Path, directory: Path) -> None:
+    """Make the JSONL file of a Parquet file of TRL, unless it is there.
 
     Columns of numbers beside "step" and "advantage" are the values of reward functions; their sum is the reward.
     """
     target = directory / f"{path.stem}.jsonl"
     if target.exists():
-        return target
+        return
     require("pyarrow", extra="train", purpose="completions that TRL logged")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -131,7 +176,6 @@ def _as_jsonl(path: Path, directory: Path) -> Path:
         record = {name: row[name] for name in ("step", "prompt", "completion", "advantage") if name in row}
         records.append({**record, "reward": sum(rewards.values()), "rewards": rewards} if rewards else record)
     write_files(directory, {target.name: json_lines(records)})
-    return target
 
 
 def _is_reward(name: str, value: Any) -> bool:

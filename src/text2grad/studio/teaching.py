@@ -14,7 +14,7 @@ Shapes: B marked responses, T response tokens.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -26,7 +26,6 @@ from text2grad.models import (
     PolicyWithValue,
     Reference,
     Scores,
-    TokenBatch,
     collate,
     encode_prompts,
     half_precision,
@@ -37,6 +36,7 @@ from text2grad.rl import MinibatchGradient, Optimizers, PieceSizes, PPOBatch, pp
 from text2grad.types import Critique, Example, Rollout, Span
 
 MOST_TOKENS = 4096  # padded, of one forward pass
+Settings = TypeVar("Settings")
 UNCLIPPED = 1e9  # `max_ratio` skips no minibatch: the clip bounds each round
 
 
@@ -192,40 +192,83 @@ def teach(
         DataError: if no token is marked.
         TrainingError: if a loss or a gradient is not finite.
     """
-    rollouts = rollouts_of(policy, tokenizer, corrections, prompt_format=prompt_format)
-    critiques = [Critique("", tuple(one.spans)) for one in corrections]
-    deltas, offsets = response_deltas(tokenizer, rollouts, critiques)
-    pad = padding_id(policy, tokenizer, stop_ids(policy, tokenizer, ()))
-    batch = collate(rollouts, pad_id=pad, device=policy.device)
-    mask = batch.response_mask  # [B, T]
-    delta = torch.zeros(mask.shape, device=mask.device)  # [B, T]
-    for row, values in enumerate(deltas):
-        delta[row, : len(values)] = torch.tensor(values, device=mask.device)
-    if not delta.any():
-        raise DataError("no token is marked: a mark lies between tokens. Mark at least one whole word")
-    loop = _Rounds(policy, batch, delta, lesson)
-    before, moved, number = loop.logp(), 0.0, 0
-    goals = torch.where(delta > 0, (-before / 2).clamp(max=lesson.target), lesson.target) * (delta != 0)  # [B, T]
+    marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=prompt_format)
+    loop = _Rounds(policy, marked, lesson)
+    goals = torch.where(marked.delta > 0, (-marked.before / 2).clamp(max=lesson.target), lesson.target)
+    goals = goals * (marked.delta != 0)  # [B, T]
+    number = 0
     for number in range(1, lesson.rounds + 1):
         loop.round(number)
-        moved = lesson.target * float(((loop.logp() - before) * delta.sign()).sum() / goals.sum().clamp(min=1e-6))
+        gained = float(((marked.logp() - marked.before) * marked.delta.sign()).sum())
+        moved = lesson.target * gained / float(goals.sum().clamp(min=1e-6))
         on_round(number, moved)
         if moved >= lesson.target:
             break
-    return _taught(corrections, deltas, offsets, before, loop, number)
+    return marked.taught(number)
+
+
+class MarkedTokens:
+    """Marked responses in the policy's tokens, and how far their log-probs move.
+
+    Attributes:
+        batch: the responses.
+        delta: δ of the marks, [B, T].
+        before: log π of the response tokens when this was made, [B, T].
+    """
+
+    def __init__(self, policy: Any, tokenizer: Any, corrections: Sequence[Correction], *, prompt_format: str) -> None:
+        """Score the responses under the policy as it is.
+
+        Raises:
+            DataError: if no token is marked, or a response cannot be encoded.
+        """
+        rollouts = rollouts_of(policy, tokenizer, corrections, prompt_format=prompt_format)
+        critiques = [Critique("", tuple(one.spans)) for one in corrections]
+        self.corrections = corrections
+        self.deltas, self.offsets = response_deltas(tokenizer, rollouts, critiques)
+        pad = padding_id(policy, tokenizer, stop_ids(policy, tokenizer, ()))
+        self.batch = collate(rollouts, pad_id=pad, device=policy.device)
+        mask = self.batch.response_mask  # [B, T]
+        self.delta = torch.zeros(mask.shape, device=mask.device)  # [B, T]
+        for row, values in enumerate(self.deltas):
+            self.delta[row, : len(values)] = torch.tensor(values, device=mask.device)
+        if not self.delta.any():
+            raise DataError("no token is marked: a mark lies between tokens. Mark at least one whole word")
+        self.model, self.reference = PolicyWithValue(policy, value="none"), Reference(policy)
+        self.sizes = PieceSizes(micro_batch_tokens=MOST_TOKENS)
+        self.before = self.logp()
+
+    def logp(self) -> Tensor:
+        """Return log π of the response tokens, [B, T]."""
+        return self.scores().logp
+
+    def scores(self, kl: Literal["k1", "full"] = "k1") -> Scores:
+        """Return the scores of the responses under the policy as it is now."""
+        return score_batch(self.model, self.reference, self.batch, self.sizes, temperature=1.0, kl=kl)
+
+    def taught(self, rounds: int) -> Taught:
+        """Return the result: the changes since this was made."""
+        after, mask, delta = self.logp(), self.batch.response_mask, self.delta
+
+        def mean(chosen: Tensor) -> float | None:
+            return float((after - self.before)[chosen & mask].mean()) if (chosen & mask).any() else None
+
+        changes = []
+        for row, (one, values) in enumerate(zip(self.corrections, self.deltas, strict=True)):
+            pair = ([round(x, 5) for x in logp[row, : len(values)].tolist()] for logp in (self.before, after))
+            changes.append(Change(one.item, list(self.offsets[row]), [float(x) for x in values], *pair))
+        kl = float(self.scores(kl="full").kl[mask].mean())
+        return Taught(rounds, mean(delta > 0), mean(delta < 0), mean(delta == 0), kl, changes)
 
 
 class _Rounds:
     """The rounds of a lesson: score under the policy of now, then PPO's epochs."""
 
-    def __init__(self, policy: Any, batch: TokenBatch, delta: Tensor, lesson: Lesson) -> None:
-        self.batch, self.delta, self.lesson = batch, delta, lesson
-        self.model = PolicyWithValue(policy, value="none")
-        self.reference = Reference(policy)
+    def __init__(self, policy: Any, marked: MarkedTokens, lesson: Lesson) -> None:
+        self.marked, self.lesson = marked, lesson
         accelerator = Accelerator(mixed_precision="no", cpu=policy.device.type == "cpu")
-        self.sizes = PieceSizes(micro_batch_tokens=MOST_TOKENS)
         self.optimizers = Optimizers(
-            self.model.policy_parameters(),
+            marked.model.policy_parameters(),
             [],
             lr=lesson.lr,
             value_lr=lesson.lr,
@@ -237,64 +280,32 @@ class _Rounds:
             total_steps=lesson.rounds,
         )
         self.gradient = MinibatchGradient(
-            self.model,
+            marked.model,
             accelerator,
             clip_range=lesson.clip_range,
             value_clip_range=None,
             vf_coef=0.0,
             entropy_coef=0.0,
             temperature=1.0,
-            sizes=self.sizes,
+            sizes=marked.sizes,
             half_precision=half_precision(policy),
         )
 
     def round(self, number: int) -> None:
-        scores = self._scores()
+        batch, delta, scores = self.marked.batch, self.marked.delta, self.marked.scores()
         # one minibatch per epoch holds all responses, so a mean over marked tokens is δ · (all tokens / marked tokens)
-        mask = self.batch.response_mask
-        scale = float(mask.sum()) / float((self.delta != 0).sum())
+        scale = float(batch.response_mask.sum()) / float((delta != 0).sum())
         self.optimizers.begin(number - 1)
         ppo_epochs(
             self.gradient,
             self.optimizers,
-            PPOBatch(self.batch, scores, self.delta * scale, torch.zeros_like(self.delta), kl_coef=self.lesson.kl),
+            PPOBatch(batch, scores, delta * scale, torch.zeros_like(delta), kl_coef=self.lesson.kl),
             epochs=self.lesson.epochs,
             minibatches=1,
             max_ratio=UNCLIPPED,
             stop_kl=None,
             seed=self.lesson.seed + number,
         )
-
-    def logp(self) -> Tensor:
-        """Return log π of the response tokens, [B, T]."""
-        return self._scores().logp
-
-    def kl(self) -> float:
-        """Return the exact KL from the policy before all lessons, nats per token, mean over the marked responses."""
-        return float(self._scores(kl="full").kl[self.batch.response_mask].mean())
-
-    def _scores(self, kl: Literal["k1", "full"] = "k1") -> Scores:
-        return score_batch(self.model, self.reference, self.batch, self.sizes, temperature=1.0, kl=kl)
-
-
-def _taught(
-    corrections: Sequence[Correction],
-    deltas: Sequence[Sequence[float]],
-    offsets: Sequence[list[tuple[int, int]]],
-    before: Tensor,
-    loop: _Rounds,
-    rounds: int,
-) -> Taught:
-    after, mask, delta = loop.logp(), loop.batch.response_mask, loop.delta
-
-    def mean(chosen: Tensor) -> float | None:
-        return float((after - before)[chosen & mask].mean()) if (chosen & mask).any() else None
-
-    changes = []
-    for row, (one, values) in enumerate(zip(corrections, deltas, strict=True)):
-        pair = ([round(x, 5) for x in logp[row, : len(values)].tolist()] for logp in (before, after))
-        changes.append(Change(one.item, list(offsets[row]), [float(x) for x in values], *pair))
-    return Taught(rounds, mean(delta > 0), mean(delta < 0), mean(delta == 0), loop.kl(), changes)
 
 
 def lesson_from(given: Any) -> Lesson:
@@ -303,11 +314,20 @@ def lesson_from(given: Any) -> Lesson:
     Raises:
         ConfigError: if a setting is unknown or no number.
     """
-    lesson = Lesson()
-    for name, value in dict(given).items():
-        if name not in Lesson.__dataclass_fields__ or not isinstance(value, int | float):
-            raise ConfigError(
-                f"a lesson has no setting {name} = {value!r}; it has {', '.join(Lesson.__dataclass_fields__)}"
-            )
-        lesson = replace(lesson, **{name: type(getattr(lesson, name))(value)})
-    return lesson
+    return settings_from(Lesson(), given, name="a lesson")
+
+
+def settings_from(settings: Settings, given: Any, *, name: str) -> Settings:
+    """Return settings with those that a page asks for.
+
+    Raises:
+        ConfigError: if a setting is unknown or no number; `name` says whose it is.
+    """
+    known: Any = settings
+    for key, value in dict(given).items():
+        if key not in known.__dataclass_fields__ or not isinstance(value, int | float):
+            names = ", ".join(known.__dataclass_fields__)
+            raise ConfigError(f"{name} has no setting {key} = {value!r}; it has {names}")
+        known = replace(known, **{key: type(getattr(known, key))(value)})
+    found: Settings = known
+    return found

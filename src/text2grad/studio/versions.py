@@ -1,24 +1,22 @@
 """Versions of the policy that lessons made, and the process that makes them.
 
-    STORE/versions/0001/     a LoRA adapter, and version.json: parent, lesson, changes of log-probability per token
+    STORE/versions/0001/                a LoRA adapter, and version.json: parent, settings, changes of log p
+    STORE/versions/0002/reward_model/   after a retraining: the reward model by which the policy was trained
 
 Version 0 is the policy of the run. The process (`worker`) loads models; it is started at the first lesson or question,
 and ends with the server or when it is stopped. A stopped lesson leaves no version.
 """
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.files import to_json
+from text2grad.studio.process import WorkerProcess
 
-KEPT_LINES = 40  # of the process's last words
+NAMES = {"teach": "a lesson", "retrain": "a retraining", "ask": "a question"}
 
 
 class Versions:
@@ -33,9 +31,8 @@ class Versions:
         """
         self.directory, self.policy = store / "versions", policy
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
         self._work: dict[str, Any] = {"state": "idle"}
-        self._listener: threading.Thread | None = None
+        self._process = WorkerProcess(self._hear, self._ended)
 
     def state(self) -> dict[str, Any]:
         """Return the versions and the work under way."""
@@ -66,7 +63,7 @@ class Versions:
         return found
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a lesson ("teach") or a question ("ask"); its end shows in `state`.
+        """Begin a lesson ("teach"), a retraining ("retrain") or a question ("ask"); its end shows in `state`.
 
         Raises:
             ConfigError: if there is no policy, or other work is under way.
@@ -77,64 +74,28 @@ class Versions:
                     "there is no policy to teach: open a run with a checkpoint, or start with --model PATH"
                 )
             if self._work["state"] == "working":
-                raise ConfigError("a lesson or a question is under way; wait for its end, or stop it")
+                raise ConfigError(
+                    f"{NAMES[self._work['kind']]} is under way, perhaps from another tab; wait for its end, or stop it"
+                )
             number = int(self._work.get("number", 0)) + 1
             self._work = {"state": "working", "kind": kind, "number": number, "progress": "starting"}
-            process = self._started()
-            assert process.stdin is not None
             message = {"kind": kind, "number": number, "policy": dict(self.policy), "versions": str(self.directory)}
-            try:
-                process.stdin.write(to_json({**message, **request}) + b"\n")
-                process.stdin.flush()
-            except OSError as error:
-                self._work = {"state": "failed", "kind": kind, "number": number, "error": f"the process ended: {error}"}
+            self._process.send({**message, **request})
             return dict(self._work)
 
     def stop(self) -> None:
         """End the work under way and its process; no version appears."""
         with self._lock:
-            process, self._process = self._process, None
             if self._work["state"] == "working":
                 self._work = {**self._work, "state": "stopped"}
-            listener = self._listener
-        if process is not None and listener is not None:
-            process.kill()
-            listener.join()
+        self._process.stop()
 
-    def _started(self) -> "subprocess.Popen[bytes]":
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "text2grad.studio.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
-            self._listener.start()
-        return self._process
-
-    def _listen(self, process: "subprocess.Popen[bytes]") -> None:
-        """Take the process's messages until it ends."""
-        assert process.stdout is not None
-        assert process.stdin is not None
-        said: list[str] = []
-        for line in process.stdout:
-            try:
-                message = json.loads(line)
-                is_message = isinstance(message, dict) and "state" in message
-            except ValueError:
-                is_message = False
-            if not is_message:
-                said = [*said, line.decode(errors="replace").rstrip()][-KEPT_LINES:]
-                continue
-            with self._lock:
-                if process is self._process and message.get("number") == self._work.get("number"):
-                    self._work = {**self._work, **message}
-        code = process.wait()
-        process.stdout.close()
-        with suppress(BrokenPipeError):  # a request that nobody read
-            process.stdin.close()
+    def _hear(self, message: dict[str, Any]) -> None:
         with self._lock:
-            if process is self._process and self._work["state"] == "working":
-                last = "\n".join(said[-8:])
-                self._work = {**self._work, "state": "failed", "error": f"the process ended with {code}: {last}"}
+            if self._work["state"] == "working" and message.get("number") == self._work.get("number"):
+                self._work = {**self._work, **message}
+
+    def _ended(self, error: str) -> None:
+        with self._lock:
+            if self._work["state"] == "working":
+                self._work = {**self._work, "state": "failed", "error": error}

@@ -1,4 +1,4 @@
-"""The process that holds the models: lessons and answers, one request at a time.
+"""The process that holds the models: lessons, retrainings, answers and critics, one request at a time.
 
     python -m text2grad.studio.worker
 
@@ -9,6 +9,7 @@ input ends. The base model is loaded once; a version is a LoRA adapter on it.
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -57,11 +58,42 @@ class Models:
             self.base = model.unload()
 
 
+class Worker:
+    """Answers requests; models are loaded at the first request that needs them."""
+
+    def __init__(self) -> None:
+        """Begin without models."""
+        self._models: Models | None = None
+        self._critic: tuple[Any, Any] = (None, None)  # what was asked for, and the critic
+
+    def answer(self, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+        """Return the result of a request.
+
+        Raises:
+            Text2GradError: if it cannot be done.
+        """
+        kind = request["kind"]
+        if kind == "suggest":
+            from text2grad.studio.run_critic import RunCritic
+
+            if self._critic[0] != request["critic"]:
+                tell(state="working", progress="loading the critic")
+                self._critic = request["critic"], RunCritic(request["critic"])
+            tell(state="working", progress="the critic reads")
+            result: dict[str, Any] = self._critic[1].judge(request["prompt"], request["response"])
+            return result
+        if self._models is None or self._models.path != request["policy"]["path"]:
+            tell(state="working", progress="loading the policy")
+            self._models = Models(request["policy"]["path"])
+        work = {"teach": _teach, "retrain": _retrain, "ask": _ask}[kind]
+        return work(self._models, request, tell)
+
+
 def main() -> None:
     """Answer requests until the input ends."""
     output = os.fdopen(os.dup(1), "wb", buffering=0)  # libraries that print do not disturb the messages
     os.dup2(2, 1)
-    models: Models | None = None
+    worker = Worker()
     for line in sys.stdin.buffer:
         request = json.loads(line)
 
@@ -69,11 +101,7 @@ def main() -> None:
             output.write(to_json({"number": number, **message}) + b"\n")
 
         try:
-            if models is None or models.path != request["policy"]["path"]:
-                tell(state="working", progress="loading the policy")
-                models = Models(request["policy"]["path"])
-            work = {"teach": _teach, "ask": _ask}[request["kind"]]
-            tell(state="done", progress="", result=work(models, request, tell))
+            tell(state="done", progress="", result=worker.answer(request, tell))
         except Text2GradError as error:
             tell(state="failed", error=str(error))
         except (MemoryError, RuntimeError) as error:
@@ -98,12 +126,64 @@ def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
 
 def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Give a lesson and publish the version that it makes."""
-    from text2grad.models import POLICY_ADAPTER
-    from text2grad.studio.teaching import Correction, lesson_from, teach
-    from text2grad.types import Span
+    from text2grad.studio.teaching import lesson_from, teach
 
     lesson, parent = lesson_from(request["lesson"]), int(request["parent"])
-    corrections = [
+    corrections = _corrections(request)
+
+    def on_round(number: int, moved: float) -> None:
+        words = f"round {number}: marked tokens moved {moved:.2f} of {lesson.target:g} nats"
+        tell(state="working", progress=words, share=min(max(moved / lesson.target, number / lesson.rounds), 1.0))
+
+    with models.adapted(_adapter(request, parent), rank=lesson.rank, seed=lesson.seed) as policy:
+        prompt_format = request["policy"]["sampling"]["prompt_format"]
+        taught = teach(policy, models.tokenizer, corrections, lesson, prompt_format=prompt_format, on_round=on_round)
+        about = {"kind": "lesson", "lesson": asdict(lesson), **_description(taught, corrections)}
+        return _publish(models, policy, request, about)
+
+
+def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Train the reward model on the marks and then the policy with it, and publish the version."""
+    import shutil
+
+    from text2grad.feedback import read_annotations
+    from text2grad.files import write_records
+    from text2grad.studio.retraining import forwarded_progress, retrain, retraining_from
+
+    settings, parent = retraining_from(request["retraining"]), int(request["parent"])
+    adapter, versions = _adapter(request, parent), Path(request["versions"])
+    versions.mkdir(parents=True, exist_ok=True)
+    for left in versions.glob("retraining-*"):  # by a stopped one
+        shutil.rmtree(left)
+    scratch = Path(tempfile.mkdtemp(prefix="retraining-", dir=versions))
+    corrections = _corrections(request)
+    write_records(scratch / "marks.jsonl", request["annotations"])
+    with (
+        forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)),
+        models.adapted(adapter, rank=settings.rank, seed=settings.seed) as policy,
+    ):
+        found = retrain(
+            policy,
+            models.tokenizer,
+            models.path,
+            request["policy"].get("run"),
+            corrections,
+            read_annotations(scratch / "marks.jsonl", to_encode=True),
+            settings,
+            earlier=adapter / "reward_model" if adapter is not None else None,
+            scratch=scratch,
+        )
+        about = {"kind": "retraining", **found.about, **_description(found.taught, corrections)}
+        published_version = _publish(models, policy, request, about, reward_model=found.reward_model)
+    shutil.rmtree(scratch)
+    return published_version
+
+
+def _corrections(request: Mapping[str, Any]) -> list[Any]:
+    from text2grad.studio.teaching import Correction
+    from text2grad.types import Span
+
+    return [
         Correction(
             one["item"],
             one["prompt"],
@@ -114,31 +194,36 @@ def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, 
         for one in request["corrections"]
     ]
 
-    def on_round(number: int, moved: float) -> None:
-        words = f"round {number}: marked tokens moved {moved:.2f} of {lesson.target:g} nats"
-        tell(state="working", progress=words, share=min(max(moved / lesson.target, number / lesson.rounds), 1.0))
 
-    with models.adapted(_adapter(request, parent), rank=lesson.rank, seed=lesson.seed) as policy:
-        prompt_format = request["policy"]["sampling"]["prompt_format"]
-        taught = teach(policy, models.tokenizer, corrections, lesson, prompt_format=prompt_format, on_round=on_round)
-        directory = Path(request["versions"])
-        directory.mkdir(parents=True, exist_ok=True)
-        number = max((int(path.name) for path in directory.glob("[0-9]*")), default=0) + 1
-        about = {
-            "version": number,
-            "parent": parent,
-            "policy": models.path,
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "lesson": asdict(lesson),
-            "responses": len(corrections),
-            "spans": sum(len(one.spans) for one in corrections),
-            **{name: value for name, value in taught._asdict().items() if name != "changes"},
-            "changes": [one._asdict() for one in taught.changes],
-        }
-        with published(directory / f"{number:04d}") as path:
-            policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
-            policy.save_pretrained(str(path))
-            (path / "version.json").write_bytes(to_json(about))
+def _description(taught: Any, corrections: Any) -> dict[str, Any]:
+    return {
+        "responses": len(corrections),
+        "spans": sum(len(one.spans) for one in corrections),
+        **{name: value for name, value in taught._asdict().items() if name != "changes"},
+        "changes": [one._asdict() for one in taught.changes],
+    }
+
+
+def _publish(
+    models: Models, policy: Any, request: Mapping[str, Any], about: dict[str, Any], *, reward_model: Path | None = None
+) -> dict[str, Any]:
+    """Write a new version, whole or not at all; return its description without changes per token."""
+    import shutil
+
+    from text2grad.models import POLICY_ADAPTER
+
+    directory = Path(request["versions"])
+    directory.mkdir(parents=True, exist_ok=True)
+    number = max((int(path.name) for path in directory.glob("[0-9]*")), default=0) + 1
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
+    with published(directory / f"{number:04d}") as path:
+        policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
+        policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
+        if reward_model is not None:
+            shutil.copytree(reward_model, path / "reward_model")
+            shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # of which the next one takes some
+        (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}
 
 

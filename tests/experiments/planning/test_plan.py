@@ -63,6 +63,20 @@ def test_weights_states_and_cache_are_what_arithmetic_says(folder: Path) -> None
     assert plan.peak == sum(plan.phases[plan.peak_phase].values())
 
 
+def test_vllm_takes_its_share_of_the_device_while_it_is_awake(folder: Path) -> None:
+    def plan(**engine: Any) -> dict[str, dict[str, int]]:
+        rollout = {"batch_size": 8, "max_new_tokens": 24, "engine": "vllm"}
+        return Planner(recipe(folder, rollout=rollout, engine=engine), CPU, prompt_tokens=8).plan().phases
+
+    share = int(0.25 * CPU.memory)
+    awake, asleep = plan(gpu_memory_utilization=0.25), plan(gpu_memory_utilization=0.25, sleep=True)
+    assert {phase: roles.get("vLLM of rollouts") for phase, roles in awake.items()} == dict.fromkeys(awake, share)
+    assert {phase for phase, roles in asleep.items() if roles.get("vLLM of rollouts") == share} == {"rollout"}
+    for phases in (awake, asleep, plan(mode="server")):
+        assert "KV cache" not in phases["rollout"]
+    assert "vLLM of rollouts" not in str(plan(mode="server"))
+
+
 def test_lora_bfloat16_and_a_value_model_change_the_roles_they_should(folder: Path) -> None:
     settings = recipe(folder, model={"path": str(folder), "lora_r": 4, "dtype": "bfloat16", "value": "adapter"})
     plan = Planner(settings, CPU, prompt_tokens=8).plan()

@@ -17,7 +17,7 @@ from text2grad.experiments.results.records import read_runs
 
 RESULTS = ROOT / "docs" / "results"
 PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
-MADE = ("comparison.md", "length.md", "paper.md")  # whole pages
+MADE = ("comparison.md", "length.md", "grounded.md", "paper.md")  # whole pages
 NO_FIGURES = {"0.12", "3.11"}
 """Numbers outside of blocks that are no results: β of the stories recipe, Python's version."""
 

@@ -24,13 +24,12 @@ from text2grad.evaluation.intervals import Ratio
 from text2grad.evaluation.judging import fill, judge_of
 from text2grad.evaluation.suite import (
     Answered,
-    AnsweredSuite,
+    JudgedSuite,
     Measure,
     Question,
     Scores,
     SuiteOptions,
     digest_of_questions,
-    usual_answers,
 )
 from text2grad.evaluation.suites.length_control import GamedRows, length_controlled
 from text2grad.feedback import bad_record, json_object, read_entries
@@ -48,7 +47,7 @@ _WAY_OUT = (
 )
 
 
-class AlpacaEvalSuite(AnsweredSuite):
+class AlpacaEvalSuite(JudgedSuite):
     """Answers compared with those of a baseline."""
 
     name = "alpaca_eval"
@@ -83,14 +82,18 @@ class AlpacaEvalSuite(AnsweredSuite):
         return read_gamed(path, len(self.questions))
 
     def _measures(self) -> Mapping[str, Measure]:
-        own = Measure(Ratio(("controlled",), ("answers",)), about="win rate predicted for outputs of equal length")
+        own = Measure(
+            Ratio(("controlled",), ("answers",), share=True), about="win rate predicted for outputs of equal length"
+        )
         bias = "mean preference for the output that stands first: 0.5 without position bias"
         unread = "share of comparisons in which a verdict is neither m nor M"
         return {
             **({"length_controlled_win_rate": own} if self.gamed else {}),
-            "win_rate": Measure(Ratio(("preference",), ("judged",)), about="mean preference, both orders averaged"),
+            "win_rate": Measure(
+                Ratio(("preference",), ("judged",), share=True), about="mean preference, both orders averaged"
+            ),
             "first_place": Measure(Ratio(("first place",), ("asked",)), "", about=bias),
-            "unjudged": Measure(Ratio(("unjudged",), ("answers",)), "lower", about=unread),
+            "unjudged": Measure(Ratio(("unjudged",), ("answers",), share=True), "lower", about=unread),
             "characters": Measure(Ratio(("characters",), ("answers",)), "", shown=False, about="length of an answer"),
         }
 
@@ -106,7 +109,7 @@ class AlpacaEvalSuite(AnsweredSuite):
 
     def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
         """Return the preference for each answer, also length-controlled."""
-        phase, prompts = f"{self.name}: verdicts", self._prompts(answered)
+        phase, prompts = f"{self.name}: verdicts", self.prompts(answered)
         replies = iter(self.judge.ask(prompts, folder, phase=phase, response_format=_FORMAT))
         found: list[dict[str, Any]] = []
         for one in answered:
@@ -115,13 +118,10 @@ class AlpacaEvalSuite(AnsweredSuite):
             found.append({**preference_counts(firsts), "characters": float(len(one.answer.text))})
         if self.gamed is not None and found:
             self._control(answered, found)
-        return found  # type: ignore[return-value]
+        return list(found)
 
-    def check(self) -> None:
-        """Tell the expense of the judge."""
-        self.judge.foretell(self.name, self._prompts(usual_answers(self.questions)))
-
-    def _prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+    def prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+        """Return two requests for each answer that differs from the baseline's, one per order."""
         asked = [one for one in answered if one.answer.text != one.question.data["baseline"]]
         return [self._prompt(one, swapped=swapped) for one in asked for swapped in (False, True)]
 

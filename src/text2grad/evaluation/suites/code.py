@@ -119,14 +119,14 @@ class CodeSuite(AnsweredSuite):
         ks = [k for k in KS if k <= self.options.samples]
         for k in ks:
             about = f"share of questions that {k} answer{'s' * (k > 1)} would solve"
-            yield f"pass@{k}", Measure(Ratio((f"pass@{k}",), (QUESTIONS,)), about=about)
+            yield f"pass@{k}", Measure(Ratio((f"pass@{k}",), (QUESTIONS,), share=True), about=about)
         if any("base" in one.tests for one in self.problems.values()):
             for k in ks:
                 about = "by the original tests alone"
-                yield f"base_pass@{k}", Measure(Ratio((f"base_pass@{k}",), (QUESTIONS,)), about=about)
-        yield "parses", mean_of("parses", about="programs that Python can parse")
-        yield "timeout", mean_of("timeout", "lower", about="programs that exceed the time limit")
-        yield "cut", mean_of("cut", "lower", about="answers that the length limit cut")
+                yield f"base_pass@{k}", Measure(Ratio((f"base_pass@{k}",), (QUESTIONS,), share=True), about=about)
+        yield "parses", mean_of("parses", share=True, about="programs that Python can parse")
+        yield "timeout", mean_of("timeout", "lower", share=True, about="programs that exceed the time limit")
+        yield "cut", mean_of("cut", "lower", share=True, about="answers that the length limit cut")
         about = "passes that a program written against the sandbox could have forged"
         yield "forgeable", Measure(Ratio(("forgeable",), ("passed",)), "lower", False, about)
 

@@ -67,7 +67,9 @@ class GroundingSuite(AnsweredSuite):
         recall = Measure(Ratio(("recall",), ("with_recall",)), about="recall of the gold answer, or of the passage")
         self.measures = {
             "unsupported_share": share,
-            "answers_with_unsupported": mean_of("any", "lower", about="answers with at least one unsupported"),
+            "answers_with_unsupported": mean_of(
+                "any", "lower", share=True, about="answers with at least one unsupported"
+            ),
             "recall": recall,
             "words": mean_of("words", "", about="words per answer"),
         }

@@ -20,15 +20,14 @@ from text2grad.evaluation.intervals import Ratio
 from text2grad.evaluation.judging import fill, judge_of
 from text2grad.evaluation.suite import (
     Answered,
-    AnsweredSuite,
     Counts,
+    JudgedSuite,
     Measure,
     Question,
     Scores,
     SuiteOptions,
     check_ids,
     digest_of_questions,
-    usual_answers,
 )
 from text2grad.feedback import bad_record, json_object, read_entries
 
@@ -59,7 +58,7 @@ class _Template(NamedTuple):
     prompt: str
 
 
-class MTBenchSuite(AnsweredSuite):
+class MTBenchSuite(JudgedSuite):
     """Ratings of both turns."""
 
     name = "mt_bench"
@@ -77,7 +76,7 @@ class MTBenchSuite(AnsweredSuite):
         self.judge = given.set_to(temperature=0.0, max_tokens=JUDGE_TOKENS)
         paths = {kind: _file(self.name, options.data, names) for kind, names in FILES.items()}
         self._templates = _templates(paths["prompts"])
-        references = _references(paths["references"])
+        references = read_model_answers(paths["references"])
         self.questions = list(_questions(paths["questions"], references))[: options.limit]
         check_ids(self.name, self.questions)
         self.measures = self._measures()
@@ -94,7 +93,11 @@ class MTBenchSuite(AnsweredSuite):
             for one in categories
         }
         about = "share of judgements without a rating; they are in no mean"
-        return {**rated, **of_categories, "unrated": Measure(Ratio(("unrated",), ("turns",)), "lower", about=about)}
+        return {
+            **rated,
+            **of_categories,
+            "unrated": Measure(Ratio(("unrated",), ("turns",), share=True), "lower", about=about),
+        }
 
     def identity(self) -> dict[str, Any]:
         """Return questions, prompts and judge."""
@@ -107,14 +110,11 @@ class MTBenchSuite(AnsweredSuite):
 
     def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
         """Return ratings of both turns, and how many there are."""
-        replies = iter(self.judge.ask(self._prompts(answered), folder, phase=f"{self.name}: ratings"))
+        replies = iter(self.judge.ask(self.prompts(answered), folder, phase=f"{self.name}: ratings"))
         return [self._scores(one, [read_rating(text_of(next(replies))) for _ in one.answer.texts]) for one in answered]
 
-    def check(self) -> None:
-        """Tell the expense of the judge."""
-        self.judge.foretell(self.name, self._prompts(usual_answers(self.questions)))
-
-    def _prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+    def prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+        """Return a request for each turn of each answer."""
         return [self._prompt(one, turn) for one in answered for turn in range(one.question.turns)]
 
     def _scores(self, one: Answered, ratings: Sequence[float | None]) -> Scores:
@@ -180,10 +180,14 @@ class MTBenchPairsSuite(MTBenchSuite):
             )
 
     def _measures(self) -> Mapping[str, Measure]:
-        shares = {name: Measure(Ratio((name,), ("judged",)), about=about) for name, about in _SHARES.items()}
+        shares = {
+            name: Measure(Ratio((name,), ("judged",), share=True), about=about) for name, about in _SHARES.items()
+        }
         shares["inconsistent"] = shares["inconsistent"]._replace(better="lower")
         bias = "share of the verdicts for a place that are for the first one: 0.5 without position bias"
-        unread = Measure(Ratio(("unjudged",), ("turns",)), "lower", about="share of comparisons without both verdicts")
+        unread = Measure(
+            Ratio(("unjudged",), ("turns",), share=True), "lower", about="share of comparisons without both verdicts"
+        )
         return {**shares, "first_place": Measure(Ratio(("first",), ("places",)), "", about=bias), "unjudged": unread}
 
     def identity(self) -> dict[str, Any]:
@@ -193,7 +197,7 @@ class MTBenchPairsSuite(MTBenchSuite):
 
     def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
         """Return wins, ties and losses of both turns; equal answers tie without a request."""
-        replies = iter(self.judge.ask(self._prompts(answered), folder, phase=f"{self.name}: verdicts"))
+        replies = iter(self.judge.ask(self.prompts(answered), folder, phase=f"{self.name}: verdicts"))
         found: list[Scores] = []
         for one in answered:
             counts: Counts = {"turns": float(one.question.turns)}
@@ -205,7 +209,8 @@ class MTBenchPairsSuite(MTBenchSuite):
             found.append(counts)
         return found
 
-    def _prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+    def prompts(self, answered: Sequence[Answered]) -> list[Prompt]:
+        """Return two requests for each turn that differs from the other model's, one per order."""
         return [
             self._pair(one, turn, swapped)
             for one in answered
@@ -333,10 +338,6 @@ def _templates(path: Path) -> dict[str, _Template]:
             raise bad_record(entry.where, 'needs the texts "name", "system_prompt" and "prompt_template"')
         found[str(texts[0])] = _Template(str(texts[1]), str(texts[2]))
     return found
-
-
-def _references(path: Path) -> dict[str, list[str]]:
-    return read_model_answers(path)
 
 
 def _questions(path: Path, references: Mapping[str, Sequence[str]]) -> Iterator[Question]:

@@ -66,6 +66,7 @@ SUMMARIES = Source(
 )
 TEXTS = Source('a text file, or a JSONL file with "text",', "your own, or WikiText")
 _PROMPTS = ("prompt", "summary_prompt")
+_TEXTS = ("text", "reference", "post", "article", "chosen")
 _REFERENCES = ("reference", "references", "ideal_human_summary", "summary", "highlights")
 _SOURCES = ("source", "passage", "post", "document", "article")
 
@@ -262,7 +263,7 @@ class PerplexitySuite(ExaminedSuite):
 
 
 def _texts(options: SuiteOptions) -> Iterator[tuple[str, str]]:
-    """Yield names and texts: of a text file its paragraphs, else "text", or prompt and reference, of each record."""
+    """Yield names and texts: of a text file its paragraphs, else the first of the known keys of each record."""
     file = Path(options.data)
     if options.data and file.is_file() and not file.name.endswith((".jsonl", ".json", ".gz", ".csv", ".parquet")):
         paragraphs = [one for one in read_text(file).split("\n\n") if one.strip()]
@@ -272,7 +273,9 @@ def _texts(options: SuiteOptions) -> Iterator[tuple[str, str]]:
         return
     for entry in entries_of("perplexity", options, TEXTS):
         record = json_object(entry.record, entry.where)
-        text = record.get("text") or record.get("reference")
+        text = next((record[key] for key in _TEXTS if record.get(key)), None)
         if not isinstance(text, str) or not text.strip():
-            raise bad_record(entry.where, f'"text" must be a text that is not empty; got {json.dumps(text)[:60]}')
+            raise bad_record(
+                entry.where, f"needs a text in one of the keys {', '.join(_TEXTS)}; got {json.dumps(text)[:60]}"
+            )
         yield str(record.get("id", entry.number)), text

@@ -21,6 +21,7 @@ from typing import Any
 from text2grad.config import ModelConfig, Recipe
 from text2grad.errors import ConfigError, ModelError
 from text2grad.experiments.planning.devices import GB, Device
+from text2grad.experiments.planning.scale import gathered, sharded
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
 from text2grad.experiments.run_examples import run_examples
 from text2grad.models import base_named_by, context_of, encode_prompts, load_tokenizer
@@ -85,13 +86,22 @@ class Advice:
 class Planner:
     """Plans one recipe and its variants; traces are kept, so that variants share them."""
 
-    def __init__(self, recipe: Recipe, device: Device, *, processes: int = 1, prompt_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: Device,
+        *,
+        processes: int = 1,
+        in_shards: bool = False,
+        prompt_tokens: int | None = None,
+    ) -> None:
         """Read the config of the policy and measure the prompts.
 
         Args:
             recipe: the settings.
             device: the device of one process.
             processes: number of processes, one GPU each.
+            in_shards: FSDP 2 shards weights, gradients and optimizer states over the processes; else each holds all.
             prompt_tokens: length of all prompts; None measures the recipe's prompts with the policy's tokenizer.
 
         Raises:
@@ -106,6 +116,7 @@ class Planner:
                 f"ppo.minibatches = {recipe.ppo.minibatches}; choose a multiple of {shares}"
             )
         self.recipe, self.device, self.processes = recipe, device, processes
+        self.shards = processes if in_shards else 1
         self.config = read_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
         self.lengths = (
             Lengths(recipe.data.examples, prompt_tokens, prompt_tokens) if prompt_tokens else self._measured_lengths()
@@ -134,13 +145,26 @@ class Planner:
         score, update = self._traced(recipe, "score", scored), self._traced(recipe, "update", updated)
         grads, resident = weights.trainable, self._resident(recipe)
         rollout = max((prompts, decoding), key=lambda one: one.peak)
+        sampling = {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept}
+        if recipe.rollout.engine == "vllm":
+            sampling = self._engine(recipe)
+            resident = resident if recipe.engine.sleep else {**resident, **sampling}
+        changed = grads if cuda else 2 * weights.largest
         phases = {
-            "rollout": {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept},
+            "rollout": sampling,
             **self._critic(recipe),
             "score": {"working": score.peak},
             "update": _update_roles(update, grads, accumulated=minibatch > updated),
-            "optimizer": {"gradients": grads, "working": grads if cuda else 2 * weights.largest},
+            "optimizer": {"gradients": grads, "working": changed},
         }
+        if self.shards > 1:
+            layers = gathered(weights.layer, weights.ends)
+            phases["rollout"]["gathered weights"] = weights.policy
+            phases["score"]["gathered weights"] = layers
+            whole = min(grads, weights.layer + weights.ends)  # gradients before they are summed over processes
+            phases["update"] |= {"gathered weights": layers + whole, "gradients": sharded(grads, self.shards)}
+            own = {"gradients": sharded(grads, self.shards), "working": sharded(changed, self.shards)}
+            phases["optimizer"] |= own
         return Plan(
             {name: self._with_overhead({**resident, **own}) for name, own in phases.items()},
             self.lengths,
@@ -150,17 +174,24 @@ class Planner:
             self._seconds(recipe, prompts, decoding, score, update) if self.device.flops else {},
         )
 
+    def _engine(self, recipe: Recipe) -> dict[str, int]:
+        """Return the memory of the vLLM that samples the rollouts in the processes of the run."""
+        if recipe.engine.mode == "server":
+            return {}
+        return {"vLLM of rollouts": int(recipe.engine.gpu_memory_utilization * self.device.memory)}
+
     def _resident(self, recipe: Recipe) -> dict[str, int]:
         """Return what occupies memory in every phase, in bytes by role."""
         weights = self._model(recipe).weights
-        return {
+        models = {
             "policy": weights.policy,
             "reference": weights.reference,
             "value function": weights.value,
             "optimizer states": 2 * weights.trainable,
-            **self._critic_weights(recipe),
-            **({"gradient buckets": weights.trainable} if self.processes > 1 else {}),
         }
+        buckets = {"gradient buckets": weights.trainable} if self.processes > self.shards else {}
+        shards = {name: sharded(size, self.shards) for name, size in models.items()}
+        return {**shards, **self._critic_weights(recipe), **buckets}
 
     def advice(self, memory: int) -> list[Advice]:
         """Return settings with which the peak fits into `memory` bytes: first those that change no result."""
@@ -256,8 +287,7 @@ class Planner:
         return self._passes[key]
 
     def _with_overhead(self, roles: Mapping[str, int]) -> dict[str, int]:
-        kind = self.device.kind
-        other = OVERHEAD[kind] + int(sum(roles.values()) * (FRAGMENTATION[kind] - 1))
+        other = overhead(self.device.kind, sum(roles.values()))
         return {name: size for name, size in {**roles, "other": other}.items() if size}
 
     def _critic_weights(self, recipe: Recipe) -> dict[str, int]:
@@ -325,6 +355,11 @@ class Planner:
             "score": products(score, share, scale),
             "update": recipe.ppo.epochs * recipe.ppo.minibatches * products(update, minibatch, scale),
         }
+
+
+def overhead(kind: str, size: int) -> int:
+    """Return the bytes that a process has beyond `size` bytes of tensors, on a "cpu" or "cuda" device."""
+    return OVERHEAD[kind] + int(size * (FRAGMENTATION[kind] - 1))
 
 
 def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:

@@ -26,6 +26,7 @@ from text2grad.models import (
     PolicyWithValue,
     Reference,
     TokenBatch,
+    base_of,
     enable_checkpointing,
     sample_inverse_cdf,
     tiles_as_on,
@@ -68,6 +69,8 @@ class Weights:
         largest: of the largest trainable parameter.
         parameters: number of the policy's parameters.
         trained_parameters: number of trainable parameters.
+        layer: of the largest layer of the policy, which FSDP gathers at once.
+        ends: of the policy without its layers: embedding, output layer and norm.
     """
 
     policy: int
@@ -77,6 +80,8 @@ class Weights:
     largest: int
     parameters: int
     trained_parameters: int
+    layer: int
+    ends: int
 
     @property
     def total(self) -> int:
@@ -178,6 +183,7 @@ class TracedModel:
             id(p): p for p in model.value_parameters()
         }
         trained = [p for p in model.parameters() if p.requires_grad]
+        layers = [_size(layer.parameters()) for layer in getattr(base_of(policy).get_decoder(), "layers", [])]
         self.weights = Weights(
             policy=_size(p for name, p in own.items() if name not in value),
             reference=_size(reference.model.parameters()) if reference.model is not None else 0,
@@ -186,6 +192,8 @@ class TracedModel:
             largest=max(map(_bytes, trained)),
             parameters=sum(p.numel() for p in own.values()),
             trained_parameters=sum(p.numel() for p in trained),
+            layer=max(layers, default=0),
+            ends=_size(own.values()) - sum(layers),
         )
 
     def _make_fake(self, module: nn.Module) -> None:

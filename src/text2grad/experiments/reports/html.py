@@ -362,7 +362,7 @@ def _critique(record: Record) -> str:
         return ""
     status, outcome = critique.get("status", "ok"), critique.get("outcome")
     notes = [f'<span class="status">{escape(status)}</span>'] if status != "ok" else []
-    notes += [f'<span class="outcome">outcome {outcome:+.3g}</span>'] if outcome is not None else []
+    notes += [f'<span class="outcome">outcome {outcome + 0.0:+.3g}</span>'] if outcome is not None else []
     quotes = "".join(f"<li>{escape(quote)}</li>" for quote in critique.get("unmatched", ()))
     missing = f'<div class="missing"><h4>Not found in the response</h4><ul>{quotes}</ul></div>' if quotes else ""
     lines = "".join(f'<p dir="auto">{escape(line)}</p>' for line in critique.get("feedback", "").split("\n"))

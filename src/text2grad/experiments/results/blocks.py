@@ -17,6 +17,8 @@ from text2grad.errors import DataError
 from text2grad.evaluation import Estimate, mean_interval
 from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
+from text2grad.experiments.results import grounded
+from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.markdown import between, number, table
 from text2grad.experiments.results.measures import lead, rollouts_ratio
 from text2grad.experiments.results.records import Record, read_runs
@@ -30,6 +32,8 @@ _IN_README = {"summarization": "summaries", "qa": "answers (`--task qa`)", "code
 _RIVAL = "scalar_ppo"
 _WIDTH = 124
 RUNS = "runs"
+GENERAL, PEOPLE = "general_ability.json", "people_reward.json"
+_OPTIONAL = (GENERAL, PEOPLE)  # None until they are measured
 Files = Callable[[str], Any]
 """Name of a JSON file of results → its content; `RUNS` → the records of the experiments."""
 
@@ -65,6 +69,8 @@ def _wrapped(text: str) -> str:
 def _read(path: Path) -> Any:
     if path.is_dir():
         return read_runs(path)
+    if path.name in _OPTIONAL and not path.exists():
+        return None
     try:
         return json.loads(read_text(path))
     except ValueError as error:
@@ -119,34 +125,100 @@ def _headline(files: Files) -> str:
     rows, found = [], _usual_groups(files(RUNS))
     if not found:
         return "No comparison at a task's usual length is recorded."
-    for group in found:
+    leads = [lead(group, group.ours, str(group.strongest(number=True)[0])) for group in found]
+    for group, ahead in zip(found, leads, strict=True):
         rival = str(group.strongest(number=True)[0])
-        ahead, share = lead(group, group.ours, rival), rollouts_ratio(group, group.ours, rival).value
+        share = rollouts_ratio(group, group.ours, rival).value
         start = fmean(fmean(run.items_at_start) for run in group.runs[group.ours].values())
-        interval = between(ahead.student_low, ahead.student_high) if ahead.student_is_wider else between(*ahead[1:3])
         reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of its rollouts"
         name = f"{_IN_README[group.condition.task]}, {_METRIC[group.condition.task]}"
         ours, other = (number(group.final(method)) for method in (group.ours, rival))
         told = f"{other} ({label(rival).removeprefix('one number, ')})"
-        rows.append([name, number(start), f"**{ours}**", told, f"{number(ahead.value)} ({interval})", reached])
+        rows.append([name, number(start), f"**{ours}**", told, _with_interval_of(ahead), reached])
     seeds = min(len(group.runs[group.ours]) for group in found)
     columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "strongest number"]
     columns += ["ahead by (95 %)", "its final value after"]
-    return f"{table(columns, rows)}\n\n{_headline_words(found)}"
+    return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
+
+
+def _grounded_in_short(files: Files) -> str:
+    """Return SmolLM2's answers before and after, beside the strongest number on equal rollouts."""
+    found = [
+        group
+        for group in groups(files(RUNS))
+        if group.condition.task == grounded.TASK and {group.ours, group.strongest(number=True)[0]} <= group.runs.keys()
+    ]
+    if not found:
+        return "The comparison on SmolLM2 is not finished."
+    [group] = found
+    rival = str(group.strongest(number=True)[0])
+    ahead = lead(group, group.ours, rival)
+    return (
+        f"{grounded.figures_table(group, [group.ours, rival])}\n\n{grounded.in_words(group)} It ends ahead of "
+        f"{label(rival)} by {_with_interval_of(ahead)}."
+    )
+
+
+def _general_ability(files: Files) -> str:
+    """Return public benchmarks before and after training, from the evaluation.json of `text2grad evaluate`."""
+    found = files(GENERAL)
+    if found is None:
+        return "Not measured yet."
+    rows = []
+    for suite, result in found["suites"].items():
+        name = next(name for name, one in result["measures"].items() if one["shown"])
+        before, after = (_with_bounds(result["models"][model][name]) for model in ("before", "after"))
+        difference = result["differences"]["after"][name]
+        kept = "no loss shown" if _is_kept(difference, result["measures"][name]["better"]) else "a loss"
+        rows.append([suite, name, str(result["questions"]), before, after, _with_bounds(difference), kept])
+    return table(["suite", "figure", "questions", "before", "after", "difference (95 %)", ""], rows)
+
+
+def _is_kept(difference: Mapping[str, float], better: str) -> bool:
+    """Whether the interval of a difference holds 0 or an improvement."""
+    return difference["low"] <= 0 if better == "lower" else difference["high"] >= 0
+
+
+def _with_bounds(found: Mapping[str, float]) -> str:
+    return f"{number(found['value'])} ({number(found['low'])} to {number(found['high'])})"
+
+
+def _people_reward(files: Files) -> str:
+    """Return a reward model from people's words beside baselines, from benchmarks/people_reward.py."""
+    found = files(PEOPLE)
+    if found is None:
+        return "Not measured yet."
+    parts = []
+    for name, result in found.items():
+        rows = []
+        for method, figures in result["figures"].items():
+            ahead = result["model ahead of"].get(method)
+            cells = [_with_bounds(ahead[figure]) if ahead else "" for figure in ("f1", "auroc")]
+            rows.append([method, *(_with_bounds(figures[figure]) for figure in ("f1", "auroc")), *cells])
+        columns = ["", "F1 of marked words", "AUROC", "model ahead by, F1", "model ahead by, AUROC"]
+        told = f"{name}: {result['responses']} responses to {result['texts']} texts, folds {len(result['folds'])}"
+        parts.append(f"{told}\n\n{table(columns, rows)}")
+    return "\n\n".join(parts)
+
+
+def _with_interval_of(found: Interval) -> str:
+    """Return a value with the wider one of its intervals."""
+    wide = (found.student_low, found.student_high) if found.student_is_wider else (found.low, found.high)
+    return f"{number(found.value)} ({between(*wide)})"
 
 
 def _usual_groups(records: Sequence[Record]) -> list[Group]:
     """Return the conditions at the recipe's own length with the task's program as critic that are complete."""
     usual = [one for one in groups(records) if one.condition.length == 0 and one.condition.critic == "program"]
     order = list(_IN_README)
+    usual = [one for one in usual if one.condition.task in order]
     complete = [one for one in usual if {one.ours, one.strongest(number=True)[0]} <= one.runs.keys()]
     return sorted(complete, key=lambda one: order.index(one.condition.task))
 
 
-def _headline_words(found: Sequence[Group]) -> str:
+def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     undecided, lengths = [], []
-    for group in found:
-        ahead = lead(group, group.ours, str(group.strongest(number=True)[0]))
+    for group, ahead in zip(found, leads, strict=True):
         if min(ahead.low, ahead.student_low or ahead.low) <= 0:
             undecided.append(_IN_README[group.condition.task].split(" ")[0])
             lengths += [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
@@ -419,6 +491,9 @@ def _stories(files: Files) -> str:
 
 BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "headline": _headline,
+    "grounded-in-short": _grounded_in_short,
+    "general-ability": _general_ability,
+    "people-reward": _people_reward,
     "stories-in-short": _stories_in_short,
     "speed": _speed,
     **{f"{task}-table": _task_table(task) for task in _QUICKSTART},

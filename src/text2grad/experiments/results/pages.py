@@ -1,4 +1,4 @@
-"""Records → comparison.md and length.md with their pictures; every sentence follows from the numbers."""
+"""Records → comparison.md, length.md and grounded.md with their pictures; every sentence follows from the numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ import numpy as np
 
 from text2grad.experiments.experiment_plan import Plan, load_plan
 from text2grad.experiments.methods import METHODS
+from text2grad.experiments.results import grounded
 from text2grad.experiments.results.blocks import filled
 from text2grad.experiments.results.bootstrap import DRAWS, Interval
 from text2grad.experiments.results.figures import against_length, kl_frontiers, learners, learning_curves, words
@@ -103,9 +104,12 @@ def result_pages(records: Sequence[Record], plan: Plan | None = None, *, draw: b
     found = groups(records)
     planned = None if plan is None else missing_of_plan(plan, records)
     made: dict[str, bytes] = {}
+    answers = [group for group in found if group.condition.task == grounded.TASK]
+    others = [group for group in found if group.condition.task != grounded.TASK]
     for name, page in (
-        ("comparison.md", _comparison(found, records, planned)),
-        ("length.md", _lengths(found, planned)),
+        ("comparison.md", _comparison(others, records, planned)),
+        ("length.md", _lengths(others, planned)),
+        *([("grounded.md", _grounded(answers))] if answers else []),
     ):
         made[name] = page.text().encode()
         made |= {picture: drawn() for picture, drawn in page.pictures.items()} if draw else {}
@@ -182,9 +186,12 @@ def _compare(page: _Page, group: Group, *, in_short: bool) -> None:
     page.parts += _notes(group)
 
 
+_DIRECTIONS = {1: ("below", "above"), -1: ("behind", "ahead of")}
+
+
 def _in_words(page: _Page, group: Group, rival: str, told: str) -> str:
     ahead = lead(group, group.ours, rival)
-    direction = "above" if ahead.value > 0 else "below"
+    direction = _DIRECTIONS[group.sign][ahead.value > 0]
     text = [
         f"{label(group.ours)} ends {direction} {told}, by {number(abs(ahead.value))} {words(group.metric)} (bootstrap "
         f"{between(ahead.low, ahead.high)}, Student {student_text(ahead)}, one of {COMPARISONS} comparisons): "
@@ -210,7 +217,7 @@ def _all_rivals(group: Group) -> str:
         text = [f"Not behind {label(group.ours)} with both intervals: {', '.join(behind)}."]
     else:
         text = [f"All {len(rivals)} rivals are behind with both intervals."]
-    if group.ours != OURS:
+    if group.ours != OURS and OURS in group.tuning.trials:
         text.append(f"On the tuning items {label(group.ours)} is better than {label(OURS)}.")
     if words_in := [label(name) for name in ordered(rivals) if signal(name) == "words"]:
         text.append(
@@ -336,11 +343,12 @@ def _tuning_tables(group: Group) -> str:
         "at an edge of their range",
         "where",
     ]
+    confirmed = any(one.seeds > 1 for of_method in tuning.trials.values() for one in of_method)
+    again = "The best trials are run again on further seeds, and their mean decides. " if confirmed else ""
     parts = [
         f"### Tuning of {group.condition.task}",
-        "On items and seeds of no evaluation. The best trials are run again on further seeds, and their mean decides; "
-        "the "
-        "value of the best of several trials is too high by chance, by more for a method with more trials. Settings "
+        f"On items and seeds of no evaluation. {again}The value of the best of several trials is too high by chance, "
+        "by more for a method with more trials. Settings "
         "that are not named are the recipe's.",
         table(columns, rows),
     ]
@@ -374,6 +382,24 @@ def _settings(method: str, trial: Trial) -> str:
     found = searched_settings(method, trial).items()
     shown = [f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in found]
     return ", ".join(shown) or "those of the recipe"
+
+
+# ---- grounded.md
+
+
+def _grounded(found: Sequence[Group]) -> _Page:
+    page = _Page([_MADE, "# Answers from a passage, by SmolLM2-135M-Instruct", grounded.ABOUT])
+    for group in found:
+        parts = [grounded.in_words(group)] if group.ours in group.runs else []
+        page.parts += [*parts, grounded.figures_table(group)]
+        if learners(group):
+            picture = partial(learning_curves, [group])
+            page.picture(f"grounded-{_stem(group)}.png", "Unsupported names and numbers over rollouts", picture)
+        _compare(page, group, in_short=False)
+        if group.tuning.trials:
+            page.parts.append(_tuning_tables(group))
+    page.parts.append(_HOW_TO_READ)
+    return page
 
 
 # ---- length.md

@@ -1,10 +1,11 @@
 // The pane of one response: prompt, text, the critic's words, the person's marks, and where it comes from.
 
 import { line, shown, visible } from "./tokens.js";
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { Marks, newId } from "./marks.js";
 import { NAMES, ResponseView } from "./response.js";
 
+const CRITIC_POLL_MS = 700;
 const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
 
 /** A button; `key` is shown beside its name, `about` is for screen readers, behind the name. */
@@ -43,9 +44,76 @@ export class Detail {
   async open(record) {
     const saved = await get(`marks/${record.item}`, { rater: this.context.rater() });
     this.record = record;
+    this.critic = { state: "none" };
     this.marks = new Marks(record, saved, this.context.rater(), this.context.outbox, () => this.changed());
     this.build();
     this.showMarks();
+    if (this.criticAt() >= 0) {
+      const asked = await get(`runs/${this.criticAt()}/suggestions/${record.item}`).catch(() => ({ state: "none" }));
+      if (this.record === record && asked.state !== "none") this.hearCritic(record, asked);
+    }
+  }
+
+  /** The number of the source whose critic is asked about this response; −1 without one. */
+  criticAt() {
+    return this.context.criticOf(this.record);
+  }
+
+  /** Ask the run's critic about this response; the page goes on while it reads. */
+  async askCritic() {
+    const { record } = this;
+    if (this.criticAt() < 0 || this.critic.state === "working" || this.context.readOnly()) return;
+    this.hearCritic(record, { state: "working", progress: "asking" });
+    const request = { run: this.criticAt(), prompt: record.prompt, response: record.response };
+    this.hearCritic(record, await post("suggest", request).catch(error => ({ state: "failed", error: error.message })));
+  }
+
+  /** Show the state of the question, and look again until it is answered. */
+  hearCritic(record, state) {
+    if (this.record !== record) return;
+    this.critic = state;
+    if (state.state === "done") {
+      const { spans } = state.critique;
+      record.critique = state.critique;
+      this.announce.textContent = `the critic suggests ${spans.length} span${spans.length === 1 ? "" : "s"}`;
+      this.view.draw();
+    }
+    this.showMarks();
+    if (state.state === "working") {
+      setTimeout(async () => {
+        if (this.record !== record || this.critic.state !== "working") return;
+        const path = `runs/${this.criticAt()}/suggestions/${record.item}`;
+        this.hearCritic(record, await get(path).catch(() => this.critic)); // a lost connection: look again
+      }, CRITIC_POLL_MS);
+    }
+  }
+
+  /** The button that asks the critic, what it is doing, and what went wrong. */
+  criticRow() {
+    const parts = [];
+    if (this.criticAt() < 0 || this.context.readOnly()) return parts;
+    const { state, progress, error } = this.critic;
+    if (state === "failed") {
+      const problem = line("p", error, "problem as-is");
+      problem.setAttribute("role", "alert");
+      parts.push(problem);
+    }
+    const row = line("div", "", "row");
+    if (state === "working") {
+      const bar = document.createElement("progress");
+      bar.setAttribute("aria-label", "The critic reads");
+      row.append(bar, line("span", progress, "how"), button("Stop", async () => {
+        await post("stop-critic");
+        this.critic = { state: "none" };
+        this.showMarks();
+      }, { name: "quiet" }));
+    } else {
+      const words = this.record.critique || state === "failed" ? "Ask the critic again" : "Ask the critic";
+      if (state !== "done") row.append(button(words, () => this.askCritic(), { key: "i" }));
+      else row.append(line("small", "The critic was asked now.", "how"));
+    }
+    parts.push(row);
+    return parts;
   }
 
   changed() {
@@ -143,6 +211,7 @@ export class Detail {
     if (record.reward_of_response !== undefined) add(`reward ${shown(record.reward_of_response)}`);
     for (const [name, value] of Object.entries(record.rewards || {})) add(`${name} ${shown(value)}`);
     if (record.advantage_of_response !== undefined) add(`advantage ${shown(record.advantage_of_response)}`);
+    if (record.environment) add(record.environment);
     if (record.truncated) add("cut by the length limit");
     return facts;
   }
@@ -200,10 +269,13 @@ export class Detail {
     const { marks, view } = this;
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.field : "";
     if (focused && this.panel.contains(document.activeElement) && this.fields && this.fields.has(focused)) {
-      if (this.shownSpans === this.spanIds()) return; // a person types: the field stays
+      if (this.shownSpans === this.spanIds()) { // a person types: the field stays until it is left
+        this.panel.onfocusout = () => { this.panel.onfocusout = null; setTimeout(() => this.showMarks()); };
+        return;
+      }
     }
     const parts = [];
-    parts.push(line("h3", "Your marks"));
+    parts.push(line("h2", "Your marks"));
     this.fields = new Map();
     const list = line("ol", "", "spans");
     for (const one of marks.list()) list.append(this.spanItem(one));
@@ -303,8 +375,8 @@ export class Detail {
 
   criticPart() {
     const { critique } = this.record;
-    if (!critique) return [];
-    const parts = [line("h3", "The critic")];
+    if (!critique) return this.criticAt() < 0 ? [] : [line("h2", "The critic"), ...this.criticRow()];
+    const parts = [line("h2", "The critic"), ...this.criticRow()];
     if (critique.status && critique.status !== "ok") parts.push(line("p", critique.status, "status"));
     const quote = line("blockquote");
     for (const words of (critique.feedback || "").split("\n")) quote.append(line("p", words));
@@ -342,7 +414,7 @@ export class Detail {
     if (missing.length) {
       const gone = line("ul", "", "missing");
       for (const words of missing) gone.append(line("li", words));
-      parts.push(line("h4", "Quotes that are not in the response"), gone);
+      parts.push(line("h3", "Quotes that are not in the response"), gone);
     }
     return parts;
   }
@@ -378,7 +450,7 @@ export class Detail {
 
   othersPart() {
     if (!this.marks.others.length) return [];
-    const parts = [line("h3", "Other raters")];
+    const parts = [line("h2", "Other raters")];
     for (const other of this.marks.others) {
       const text = other.spans.map(({ start, end, label }) =>
         `${label === "positive" ? "+" : "−"} “${this.view.chars.slice(start, end).join("")}”`).join("  ");
@@ -392,11 +464,11 @@ export class Detail {
   async samePrompt() {
     if (!this.record.id) return;
     const found = await get(`runs/${this.context.run()}/prompt/${this.record.id}`);
-    const parts = [line("h3", "The same prompt")];
+    const parts = [line("h2", "The same prompt")];
     for (const { run, total, rows } of found.groups) {
       if (!rows.length) continue;
       const group = line("div", "", "group-column");
-      group.append(line("h4", `${this.context.runName(run)}: ${total} response${total === 1 ? "" : "s"}`));
+      group.append(line("h3", `${this.context.runName(run)}: ${total} response${total === 1 ? "" : "s"}`));
       for (const row of rows) {
         const one = button("", () => this.context.openRow(run, row), { name: "same" });
         const head = `${row.step === null ? "" : `step ${row.step} · `}reward ${shown(row.reward)}`;
@@ -427,6 +499,7 @@ export class Detail {
       e: () => this.noteOfLast(),
       m: () => { const first = [...this.tools.querySelectorAll("button")].find(one => one.textContent.startsWith("Move")); if (first) first.click(); },
       o: () => this.samePrompt(),
+      i: () => this.askCritic(),
     };
     const act = acts[event.key];
     if (!act) return false;

@@ -7,6 +7,7 @@ import { colourOf, fillTip, placeTip, strongest, visible, wide } from "./tokens.
 
 export const NAMES = {
   delta: "δ", reward: "reward", kl: "KL", value: "value", advantage: "advantage", change: "Δ log p", logp: "log p",
+  entropy: "entropy", mismatch_kl: "mismatch KL", importance_ratio: "importance ratio", masked: "masked",
 };
 const DOUBLE_MS = 400;
 const HINTS = "asdfghjklqwertyuiopzxcvbnm";
@@ -96,7 +97,7 @@ export class ResponseView {
     if (this.selection) add(this.selection);
     const places = [...cuts].filter(place => place <= this.chars.length).sort((a, b) => a - b);
     const values = this.colourBy ? this.record[this.colourBy] : [];
-    const sign = this.colourBy === "kl" ? -1 : 1;
+    const sign = ["kl", "mismatch_kl"].includes(this.colourBy) ? -1 : 1;
     const top = this.colourBy === "delta" ? 1 : strongest(values);
     const fragment = document.createDocumentFragment();
     let token = 0;

@@ -14,7 +14,7 @@ const KEYS = [
   ["j, k", "next, previous response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
   ["n, p", "mark the selection as poor, good; without a selection: letters on the words choose it"],
   ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
-  ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
+  ["i", "ask the run's critic about this response"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
   ["u, r", "undo, redo (also Ctrl+Z, Ctrl+Shift+Z)"], ["d, s", "done, skip: the next response"],
   ["o", "the same prompt over the steps and in other runs"], ["t", "teach"], ["Escape", "drop the selection"],
 ];
@@ -32,6 +32,11 @@ const detail = new Detail($("detail"), $("tip"), {
   rater: () => state.rater,
   readOnly: () => state.readOnly,
   run: () => state.run,
+  criticOf: record => {
+    const source = state.runs.findIndex(one => one.name === record.source);
+    const number = source >= 0 ? source : state.run;
+    return number in state.runs ? (state.runs[number].has_critic ? number : -1) : state.hasCritic ? 0 : -1;
+  },
   runName: number => state.runs[number].name,
   outbox,
   back: () => { document.body.classList.remove("shows-detail"); $("list").focus(); },
@@ -127,6 +132,7 @@ const openRow = async row => {
 };
 
 const pressView = () => {
+  document.body.classList.toggle("in-mine", state.view === "mine");
   for (const one of document.querySelectorAll("[data-view]")) {
     one.setAttribute("aria-pressed", String(one.dataset.view === state.view));
   }
@@ -182,6 +188,7 @@ const showSummary = async () => {
     parts.push(line("p", "Agreement appears here when two raters have finished the same response.", "how"));
   }
   const box = line("div", "", "summary");
+  box.append(button("‹ All marks", () => document.body.classList.remove("shows-detail"), { name: "back" }));
   box.append(...parts);
   $("detail").replaceChildren(box);
 };
@@ -205,7 +212,7 @@ const showCurves = async () => {
 };
 
 const takeOverview = found => {
-  Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only });
+  Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only, hasCritic: found.has_critic });
   const choice = $("run");
   if (choice.options.length !== found.runs.length) {
     choice.replaceChildren(...found.runs.map((run, n) => {
@@ -217,19 +224,29 @@ const takeOverview = found => {
   }
 };
 
+/** What the index has not read, and why. */
+const showTroubles = run => {
+  if (!run) return;
+  const [done, all] = run.bytes;
+  const words = run.trouble || (done < all ? `reading: ${Math.floor((100 * done) / all)} %`
+    : run.bad_lines ? `${run.bad_lines} line${run.bad_lines === 1 ? "" : "s"} cannot be read: ${run.problem}` : "");
+  const element = $("troubles");
+  if (element.textContent !== words) element.textContent = words;
+};
+
 const watch = async () => {
   try {
-    takeOverview(await get("studio"));
+    const found = await get("studio");
+    takeOverview(found);
+    if (state.view === "teach") teach.hear(found.teaching);
     const run = state.runs[state.run];
     if (run && run.generation !== state.generation) {
       state.generation = run.generation;
       state.at = list.at;
       await list.refresh({ keep: list.total > 0, place: () => state.at });
       await showCurves();
-      const [done, all] = run.bytes;
-      if (done < all) $("alarms").textContent = `indexing: ${Math.floor((100 * done) / all)} %`;
-      else if (run.bad_lines) $("alarms").textContent = `${run.bad_lines} lines cannot be read: ${run.problem}`;
     }
+    showTroubles(run);
   } catch (error) {
     saved.className = "saved problem";
     saved.textContent = "No connection to the server; marks wait in this browser.";
@@ -314,12 +331,18 @@ $("filters").addEventListener("keydown", event => { if (event.key === "Escape") 
 $("run").addEventListener("change", async () => {
   state.run = Number($("run").value);
   state.generation = state.runs[state.run].generation;
+  showTroubles(state.runs[state.run]);
   await refresh();
   await showCurves();
 });
 for (const one of document.querySelectorAll("[data-view]")) one.addEventListener("click", () => setView(one.dataset.view));
 $("help-open").addEventListener("click", showHelp);
 $("own").addEventListener("click", ownText);
+$("summary-open").addEventListener("click", async () => {
+  detail.record = null;
+  await showSummary();
+  document.body.classList.add("shows-detail");
+});
 addEventListener("hashchange", followAddress);
 
 takeOverview(await get("studio"));
@@ -330,7 +353,7 @@ if (state.runs.length) {
   document.body.classList.add("no-runs");
   state.view = "mine";
   pressView();
+  if (!$("own-response")) ownText(); // a quick person has opened it
   await list.refresh();
-  ownText();
 }
 watch();

@@ -42,6 +42,8 @@ export class Teach {
     this.root = root;
     this.context = context; // { rater(), readOnly(), openRecord(record), state() }
     this.seed = 0;
+    this.way = "lesson";
+    this.settings = { target: 2, kl: 0.5, reward_steps: 60, steps: 10 };
     this.prompt = "";
     this.parent = null;
     this.asked = null;
@@ -53,6 +55,17 @@ export class Teach {
     this.teaching = (await get("studio")).teaching;
     this.draw();
     if (this.teaching.work.state === "working") this.watch();
+  }
+
+  /** The server's state, as another tab may have changed it; a field that is being filled in stays. */
+  hear(teaching) {
+    if (!this.teaching || this.watching) return;
+    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number;
+    const { activeElement } = document;
+    if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea"))) return;
+    this.teaching = teaching;
+    this.draw();
+    if (teaching.work.state === "working") this.watch();
   }
 
   draw() {
@@ -85,20 +98,51 @@ export class Teach {
     const part = line("section", "", "card lesson");
     const spans = this.marked.reduce((sum, one) => sum + one.spans.length, 0);
     part.append(line("p", `${this.marked.length} marked response${this.marked.length === 1 ? "" : "s"}, ${spans} span${spans === 1 ? "" : "s"} of ${this.context.rater()}.`));
+    part.append(this.waysPart());
     const from = this.versionChoice(this.parent, "Begin from");
     from.addEventListener("change", () => { this.parent = Number(from.value); });
-    const target = input("2", { type: "number", min: "0.1", max: "5", step: "0.1" });
-    const kl = input("0.5", { type: "number", min: "0", max: "2", step: "0.05" });
+    const number = (text, name, attributes) => {
+      const element = input(this.settings[name], { type: "number", ...attributes });
+      element.addEventListener("input", () => { this.settings[name] = Number(element.value); });
+      return field(text, element);
+    };
     const row = line("div", "", "row");
-    const start = button("Teach", async () => {
-      const lesson = { target: Number(target.value), kl: Number(kl.value) };
-      await this.begin("teach", { rater: this.context.rater(), parent: this.parent, lesson });
-    }, { name: "main-button", key: "t" });
+    const chosen = names => Object.fromEntries(names.map(name => [name, this.settings[name]]));
+    const request = { rater: this.context.rater() };
+    const start = this.way === "lesson"
+      ? button("Teach", () => this.begin("teach", { ...request, parent: this.parent, lesson: chosen(["target", "kl"]) }),
+        { name: "main-button" })
+      : button("Retrain", () => this.begin("retrain", { ...request, parent: this.parent, retraining: chosen(["reward_steps", "steps"]) }),
+        { name: "main-button" });
     start.id = "teach-start";
-    start.disabled = this.context.readOnly() || !this.marked.length;
-    row.append(field("Begin from ", from), field("Move marked tokens by (nats) ", target), field("Hold the others (KL weight) ", kl), start);
+    start.disabled = this.context.readOnly() || !this.marked.length || this.teaching.work.state === "working";
+    const fields = this.way === "lesson"
+      ? [number("Move marked tokens by (nats) ", "target", { min: "0.1", max: "5", step: "0.1" }),
+        number("Hold the others (KL weight) ", "kl", { min: "0", max: "2", step: "0.05" })]
+      : [number("Steps of the reward model ", "reward_steps", { min: "1", max: "100000" }),
+        number("Steps of the policy ", "steps", { min: "1", max: "10000" })];
+    row.append(field("Begin from ", from), ...fields, start);
     part.append(row);
     return part;
+  }
+
+  /** The choice between a lesson on the marked responses and a retraining of the reward model, then of the policy. */
+  waysPart() {
+    const box = document.createElement("fieldset");
+    box.className = "ways";
+    box.append(line("legend", "How"));
+    for (const [way, name, about] of [
+      ["lesson", "Directly", "The marked tokens become more or less likely. Seconds to minutes; reaches little beyond them."],
+      ["retraining", "By the reward model", "The reward model learns from the marks and from annotations that it had; then it trains the policy on the run's prompts."],
+    ]) {
+      const radio = input(way, { type: "radio", name: "way", id: `way-${way}` });
+      radio.checked = this.way === way;
+      radio.addEventListener("change", () => { this.way = way; this.draw(); this.root.querySelector(`#way-${way}`).focus(); });
+      const label = line("label");
+      label.append(radio, line("strong", name), line("span", about, "how"));
+      box.append(label);
+    }
+    return box;
   }
 
   workPart() {
@@ -120,7 +164,7 @@ export class Teach {
     if (!this.teaching.versions.length) return part;
     const table = document.createElement("table");
     const head = line("tr");
-    for (const name of ["version", "from", "marked", "rounds", "Δ log p poor", "Δ log p good", "Δ log p others", "KL"]) {
+    for (const name of ["version", "from", "by", "marked", "Δ log p poor", "Δ log p good", "Δ log p others", "KL"]) {
       const cell = line("th", name);
       cell.scope = "col";
       head.append(cell);
@@ -128,10 +172,11 @@ export class Teach {
     table.append(head);
     for (const one of [...this.teaching.versions].reverse()) {
       const row = line("tr");
-      const link = button(`version ${one.version}`, () => this.showChanges(one.version), { name: "quiet", about: "show its tokens" });
+      const link = button(`version ${one.version}`, () => this.showChanges(one), { name: "quiet", about: "show its tokens" });
       const first = line("td");
       first.append(link);
-      row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", `${one.responses} · ${one.spans} spans`), line("td", one.rounds));
+      row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", one.kind === "retraining" ? "reward model" : `${one.rounds} round${one.rounds === 1 ? "" : "s"}`),
+        line("td", `${one.spans} span${one.spans === 1 ? "" : "s"} in ${one.responses}`));
       for (const value of [one.negative, one.positive, one.unmarked]) row.append(line("td", moved(value)));
       row.append(line("td", shown(one.kl)));
       table.append(row);
@@ -142,14 +187,31 @@ export class Teach {
     frame.setAttribute("aria-label", "Versions");
     frame.append(table);
     this.changes = line("div", "", "changes");
-    part.append(line("h3", "Versions"), frame, line("p", "Undo a lesson: begin the next one from an earlier version. Nothing is overwritten.", "how"), this.changes);
+    part.append(line("h3", "Versions"), frame, line("p", "To undo a version, begin the next one from an earlier one. Nothing is overwritten.", "how"), this.changes);
     return part;
   }
 
-  async showChanges(number) {
-    const found = await get(`versions/${number}`);
+  /** The figures of a retraining: agreement of its reward model, and the run's metric. */
+  retrainedPart({ version, agreement, metric, steps, retraining }) {
+    const part = line("div", "", "retrained");
+    part.append(line("h4", `The reward model of version ${version}`));
+    const list = line("ul");
+    const change = (words, before, after) => {
+      if (before !== null && before !== undefined) list.append(line("li", `${words}: ${shown(before)} → ${shown(after)}`));
+    };
+    change("F1 of its labelled tokens against your marks", agreement.before.marks, agreement.after.marks);
+    change("against held-out earlier annotations", agreement.before.held_out, agreement.after.held_out);
+    if (metric) change(`${metric.name.replaceAll("_", " ")} of the policy on held-out prompts`, metric.before, metric.after);
+    list.append(line("li", `${steps.reward_model} steps on your marks and ${retraining.earlier} earlier annotation${retraining.earlier === 1 ? "" : "s"}; ${steps.policy} steps of the policy`));
+    part.append(list);
+    return part;
+  }
+
+  async showChanges(about) {
+    const found = await get(`versions/${about.version}`);
     const texts = new Map(this.marked.map(one => [one.item, one]));
-    const parts = [line("h4", `Change of log p of each token, version ${number}`)];
+    const parts = about.kind === "retraining" ? [this.retrainedPart(about)] : [];
+    parts.push(line("h4", `Change of log p of each token, version ${about.version}`));
     for (const one of found.changes) {
       const marked = texts.get(one.item);
       if (!marked) continue;

@@ -1,0 +1,267 @@
+"""A reward model that learns from people's marks and reasons, measured on texts that it has not seen, fold by fold.
+
+    python benchmarks/people_reward.py faithbench --data ../shared/data/faithbench/samples.jsonl
+    python benchmarks/people_reward.py qa_feedback --data ../shared/data/qa_feedback/feedback.json --no-words
+
+The texts are dealt into folds; the reward model of `recipes/reward-people.toml` learns from the other folds and is
+measured on this one. What several people marked in one response is joined. A unit is a word; its score is the share of
+`--votes` sampled critiques that mark it negative. Compared:
+
+    model         constrained decoding, votes with the saved threshold
+    model, free   the likeliest critique without constraint
+    prior         share of marked training words at this place of a response of this length
+    look-up       share of marked occurrences of this word in the training responses
+    everything    every word is marked
+
+Thresholds of prior and look-up are those of the best F1 on the training folds. Intervals: bootstrap over texts. Every
+command continues where it was stopped (`--work`). Writes docs/results/people_reward.json.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from text2grad import read_source
+from text2grad.critics import CachedDraws
+from text2grad.evaluation.intervals import Area, Ratio, Statistic, differences, estimate
+from text2grad.feedback import Annotation, read_annotations, write_annotations
+from text2grad.files import to_json, write_atomically
+from text2grad.types import Critique, Example, Span
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results" / "people_reward.json"
+PLACES, LENGTHS = 10, (10, 20, 40, 80, 160)  # bins of the prior
+SMOOTHING = 2.0  # occurrences at the mean share that each word of the look-up starts with
+SCORES = 33  # steps of a score in the area under the ROC curve
+F1 = Ratio(("both", "both"), ("marked", "true"))
+AUROC = Area(*(tuple(f"{side}/{step}" for step in range(SCORES)) for side in ("true", "other")))
+
+
+class Word(NamedTuple):
+    """A word of a response: text, place in [0, 1), number of words of its response, and whether people marked it."""
+
+    text: str
+    place: float
+    length: int
+    true: bool
+
+
+Score = Callable[[Word], float]
+
+
+def joined(annotations: Iterable[Annotation]) -> list[Annotation]:
+    """Return one annotation per response, with the marks and the reasons of all people."""
+    found: dict[tuple[str, str], list[Critique]] = defaultdict(list)
+    for one in annotations:
+        found[one.prompt, one.response].append(one.critique)
+    return [Annotation(*key, _union(critiques)) for key, critiques in found.items()]
+
+
+def _union(critiques: Sequence[Critique]) -> Critique:
+    spans: dict[Span, None] = {}
+    for critique in critiques:
+        spans |= dict.fromkeys(critique.spans)
+    reasons = dict.fromkeys(critique.feedback for critique in critiques if critique.feedback.strip())
+    return Critique("\n".join(reasons), tuple(spans))
+
+
+def words_of(response: str, critique: Critique) -> list[Word]:
+    """Return the words of a response with the negative marks of a critique."""
+    marked = negative(critique, response)
+    places = list(re.finditer(r"\w+", response))
+    return [
+        Word(one[0].lower(), number / len(places), len(places), any(marked[one.start() : one.end()]))
+        for number, one in enumerate(places)
+    ]
+
+
+def negative(critique: Critique, response: str) -> list[bool]:
+    """Return for each character whether a negative span holds it."""
+    found = [False] * len(response)
+    for span in critique.spans:
+        if span.label == "negative":
+            found[span.start : span.end] = [True] * (span.end - span.start)
+    return found
+
+
+def prior(train: Sequence[Word]) -> Score:
+    """Return the share of marked training words by place and length."""
+    return _share(train, lambda word: (int(word.place * PLACES), sum(word.length > most for most in LENGTHS)))
+
+
+def look_up(train: Sequence[Word]) -> Score:
+    """Return the share of marked training words that are the same word."""
+    return _share(train, lambda word: word.text)
+
+
+def _share(train: Sequence[Word], key: Callable[[Word], Any]) -> Score:
+    mean = sum(word.true for word in train) / len(train)
+    of_all, marked = Counter(map(key, train)), Counter(key(word) for word in train if word.true)
+    return lambda word: (marked[key(word)] + SMOOTHING * mean) / (of_all[key(word)] + SMOOTHING)
+
+
+def best_threshold(train: Sequence[Word], score: Score) -> float:
+    """Return the score from which on words are marked, for the best F1 on training words."""
+    ranked = sorted(((score(word), word.true) for word in train), reverse=True)
+    true, both, best, found = sum(word.true for word in train), 0, 0.0, 1.0
+    for number, (value, right) in enumerate(ranked, start=1):
+        both += right
+        last = number == len(ranked) or ranked[number][0] < value
+        if last and 2 * both / (number + true) > best:
+            best, found = 2 * both / (number + true), value
+    return found
+
+
+def counts(words: Sequence[Word], scores: Sequence[float], marks: Sequence[bool]) -> Counter[str]:
+    """Return the counts of `F1` and `AUROC`; scores are in [0, 1]."""
+    found: Counter[str] = Counter()
+    for word, score, mark in zip(words, scores, marks, strict=True):
+        found["both"] += word.true and mark
+        found["true"] += word.true
+        found["marked"] += mark
+        found[f"{'true' if word.true else 'other'}/{round(score * (SCORES - 1))}"] += 1
+    return found
+
+
+def baselines(train: Sequence[Word]) -> dict[str, tuple[Score, float]]:
+    """Return score and threshold of each baseline."""
+    scores = {"prior": prior(train), "look-up": look_up(train)}
+    found = {name: (score, best_threshold(train, score)) for name, score in scores.items()}
+    return found | {"everything": (lambda word: 1.0, 1.0)}
+
+
+def text2grad(*words: object) -> None:
+    """Run a command of text2grad, whose output is shown; end with it if it fails."""
+    command = [sys.executable, "-m", "text2grad.cli", *map(str, words)]
+    print("$ text2grad", *map(str, words), flush=True)
+    if code := subprocess.run(command, check=False).returncode:
+        sys.exit(code)
+
+
+def fold_of_model(
+    options: argparse.Namespace, directory: Path, train: list[Annotation], test: list[Annotation]
+) -> None:
+    """Train and measure the reward model of a fold; nothing is done twice."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, part in (("train", train), ("test", test)):
+        if not (directory / f"{name}.jsonl").exists():
+            write_annotations(directory / f"{name}.jsonl", part)
+    overrides = [f'reward_model.annotations=["{directory}/train.jsonl"]', f"reward_model.out={directory}/reward"]
+    overrides += [f"model.path={options.model}", f"reward_model.write_feedback={str(options.words).lower()}"]
+    overrides += options.set
+    settings = [word for one in overrides for word in ("--set", one)]
+    if not (directory / "reward" / "model").exists():
+        again = ["--resume"] if (directory / "reward").exists() else []
+        text2grad("reward", ROOT / "recipes" / "reward-people.toml", *settings, *again)
+    measure = ["evaluate-reward", directory / "test.jsonl", "--model", directory / "reward" / "model", "--no-words"]
+    for name, how in (("votes", ["--votes", options.votes]), ("free", ["--no-constrain", "--votes", 1])):
+        if not (directory / name / "evaluation.json").exists():
+            text2grad(*measure, *how, "--out", directory / name)
+
+
+def rows_of_fold(
+    directory: Path, train: list[Annotation], test: list[Annotation]
+) -> dict[str, dict[str, Counter[str]]]:
+    """Return method → text → counts."""
+    found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    known = [word for one in train for word in words_of(one.response, one.critique)]
+    compared = baselines(known)
+    votes, free = (
+        {(one.prompt, one.response): one.critique for one in read_annotations(directory / name / "predictions.jsonl")}
+        for name in ("votes", "free")
+    )
+    shares = votes_of(directory / "votes" / "samples.jsonl", test)
+    for one, share in zip(test, shares, strict=True):
+        words, key = words_of(one.response, one.critique), (one.prompt, one.response)
+        for name, (score, threshold) in compared.items():
+            values = [score(word) for word in words]
+            found[name][one.prompt] += counts(words, values, [value >= threshold for value in values])
+        marks = [word.true for word in words_of(one.response, votes[key])]
+        found["model"][one.prompt] += counts(words, share, marks)
+        marks = [word.true for word in words_of(one.response, free[key])]
+        found["model, free"][one.prompt] += counts(words, [float(mark) for mark in marks], marks)
+    return found
+
+
+class Sampled:
+    """Stands for the reward model, whose critiques are all in the cache."""
+
+    def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
+        """Refuse: the evaluation wrote a critique of each response."""
+        sys.exit(f"the critiques of {len(responses)} responses are missing; remove the directory `votes` of the fold")
+
+
+def votes_of(path: Path, test: Sequence[Annotation]) -> list[list[float]]:
+    """Return for each word of each response the share of the sampled critiques that mark it."""
+    responses = [one.response for one in test]
+    drawn = CachedDraws(Sampled(), path)([Example(one.prompt) for one in test], responses)
+    found = []
+    for response, critiques in zip(responses, drawn, strict=True):
+        marks = [[word.true for word in words_of(response, critique)] for critique in critiques]
+        found.append([sum(column) / len(column) for column in zip(*marks, strict=True)])
+    return found
+
+
+def main() -> None:
+    """Measure every fold that is missing, and write the results of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("format", choices=("faithbench", "qa_feedback"))
+    add("--data", required=True)
+    add("--model", default="models/smollm2", help="base of the reward model")
+    add("--words", action=argparse.BooleanOptionalAction, default=True, help="write the reasons before the quotes")
+    add("--folds", type=int, default=5)
+    add("--only", type=int, action="append", help="a fold to run, from 0; may be repeated (default: all)")
+    add("--votes", type=int, default=16)
+    add("--limit", type=int, help="only the first N texts")
+    add("--seed", type=int, default=0, help="deals the texts into folds")
+    add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="a further setting of the recipe")
+    add("--work", type=Path, default=Path("runs/people"), help="directory of models and critiques")
+    add("--json", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    source = read_source(options.data, format=options.format)
+    read = joined(one for one in source if isinstance(one, Annotation))
+    texts = sorted({one.prompt for one in read})
+    Random(options.seed).shuffle(texts)
+    fold_of = {text: number % options.folds for number, text in enumerate(texts[: options.limit])}
+    base = options.work / options.format / ("words" if options.words else "spans")
+    rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
+    done = options.only or list(range(options.folds))
+    for fold in done:
+        train = [one for one in read if fold_of.get(one.prompt, fold) != fold]
+        test = [one for one in read if fold_of.get(one.prompt) == fold]
+        fold_of_model(options, base / f"fold-{fold}", train, test)
+        for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test).items():
+            rows[name] |= of_texts
+    order = sorted(rows["model"])
+    figures: dict[str, Statistic] = {"f1": F1, "auroc": AUROC}
+    tables = {name: [dict(of_texts[text]) for text in order] for name, of_texts in rows.items()}
+    result = {
+        "texts": len(order),
+        "responses": sum(one.prompt in rows["model"] for one in read),
+        "folds": done,
+        "figures": {name: plain(estimate(one, figures)) for name, one in tables.items()},
+        "model ahead of": {
+            name: plain(differences(tables["model"], one, figures)) for name, one in tables.items() if name != "model"
+        },
+    }
+    print(json.dumps(result, indent=1))
+    before = json.loads(options.json.read_bytes()) if options.json.exists() else {}
+    before[f"{options.format}, {'with' if options.words else 'without'} words"] = result
+    write_atomically(options.json, to_json(before, indent=1) + b"\n")
+
+
+def plain(found: dict[str, Any]) -> dict[str, Any]:
+    """Return estimates as JSON."""
+    return {name: one._asdict() for name, one in found.items()}
+
+
+if __name__ == "__main__":
+    main()

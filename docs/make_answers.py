@@ -1,0 +1,84 @@
+"""Ten held-out questions with a run's answers before and after training, as a page that anybody can read.
+
+    python docs/make_answers.py RUN     # a run of recipes/smollm2-grounded.toml: writes results/answers.json
+    python docs/make_answers.py         # results/answers.json → results/answers.html, and answers.png with Chromium
+
+The questions are the first ten held-out ones; nobody chose them. An answer is sampled once, at temperature 1.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from text2grad.experiments.reports.html import rollouts_page
+from text2grad.experiments.reports.run_report import before_and_after
+from text2grad.files import to_json, write_atomically
+
+RESULTS = Path(__file__).parent / "results"
+DATA, PAGE, PICTURE = (RESULTS / f"answers.{kind}" for kind in ("json", "html", "png"))
+COUNT, SHOWN = 10, 3
+KEPT = ("response", "truncated", "critique", "ids", "offsets", "delta")
+TITLE = "What a language model learned from words"
+INTRO = """\
+SmolLM2-135M-Instruct, a small language model, answers questions of people from a passage of Wikipedia. A program
+reads each answer and says in words which names, numbers and claims the passage does not contain, and which it does.
+text2grad turns these words into a reward on each word of the answer, and trains the model on them. Below are the first
+ten questions that training never saw, with the answers before it and after. Orange: the critique says that the passage
+does not contain this. Green: it does. An answer ends after {tokens} tokens, wherever it is then."""
+
+
+def records_of(run: Path) -> dict[str, Any]:
+    """Return the records of the page: question and passage, and both answers with their critiques."""
+    files = sorted((run / "evaluations").glob("*.json"))
+    first, last = (json.loads(files[place].read_bytes()) for place in (0, -1))
+    tokens = json.loads((run / "run.json").read_bytes())["recipe"]["rollout"]["max_new_tokens"]
+    made = []
+    for record in before_and_after(first, last)[:COUNT]:
+        [after] = record["beside"]
+        text = record["prompt"].partition("Passage: ")[2]
+        passage, _, question = text.rpartition("\n\nQuestion: ")
+        made.append(
+            {
+                "question": question.partition("\n")[0].partition("<|im_end|>")[0].strip(),
+                "passage": passage.strip(),
+                "answers": [{key: one[key] for key in KEPT} for one in (record, after)],
+            }
+        )
+    return {"steps": last["step"], "tokens": tokens, "questions": made}
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the page as HTML."""
+    names = ("Before training", f"After {found['steps']} steps")
+    shown = []
+    for one in found["questions"]:
+        first, second = ({**answer, "by": by} for answer, by in zip(one["answers"], names, strict=True))
+        shown.append({**first, "prompt": f"{one['question']}\n\n{one['passage']}", "beside": [second]})
+    return rollouts_page(TITLE, intro=INTRO.format(tokens=found["tokens"]), groups=[("Held-out questions", shown)])
+
+
+def take_picture() -> None:
+    """Write a picture of the first questions; nothing without Chromium and Playwright."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1000, "height": 900}, color_scheme="light")
+        opened.goto(PAGE.resolve().as_uri())
+        end = opened.locator("article").nth(SHOWN - 1).bounding_box()
+        assert end is not None
+        height = end["y"] + end["height"] + 12
+        opened.screenshot(path=PICTURE, full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": height})
+        browser.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        write_atomically(DATA, to_json(records_of(Path(sys.argv[1])), indent=1) + b"\n")
+    write_atomically(PAGE, page(json.loads(DATA.read_bytes())).encode())
+    take_picture()

@@ -1,0 +1,79 @@
+"""Records of the task "grounded" → the tables of grounded.md: what an answer gained, and what it did not lose."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from text2grad.evaluation import mean_interval
+from text2grad.experiments.results.bootstrap import Interval
+from text2grad.experiments.results.markdown import between, bootstrap_text, number, table
+from text2grad.experiments.results.measures import final
+from text2grad.experiments.results.records import Record
+from text2grad.experiments.results.selection import Group, label
+
+TASK = "grounded"
+ABOUT = """\
+Questions of people about passages of Wikipedia (`qa_feedback`), held out by subject: the model must answer from the
+passage alone. The critic is a program that quotes names, numbers and claims; the metric is another program, which the
+critic never sees ([how](../grounded.md)). Every method starts from the same weights and samples the same number
+of responses. Reproduce: `text2grad experiment recipes/smollm2.toml`."""
+FIGURES: Mapping[str, tuple[str, int]] = {
+    "unsupported_share": ("unsupported names and numbers", 3),
+    "recall": ("recall of the gold answer", 3),
+    "mean_words": ("words", 1),
+    "distinct_2": ("distinct word pairs", 3),
+    "reference_perplexity": ("perplexity under the untouched model", 2),
+    "truncated_share": ("cut at the longest length", 2),
+    "kl_per_token": ("KL, nats per token", 3),
+}
+"""Metrics of an evaluation → names and digits on the page."""
+KEPT = 0.9
+"""Recall and length must keep this share of their start."""
+
+
+def figures_table(group: Group, methods: Sequence[str] = ()) -> str:
+    """Return every figure of methods (default: of all) at the end, below the start of all runs."""
+    runs = [run for of_method in group.runs.values() for run in of_method.values()]
+    rows = [["start", *_cells(runs, 0)]]
+    for method in methods or by_final(group):
+        rows.append([label(method), *_cells(list(group.runs[method].values()), -1)])
+    return table(["means over seeds", *(name for name, _ in FIGURES.values())], rows)
+
+
+def by_final(group: Group) -> list[str]:
+    """Return the methods, the best first."""
+    return sorted(group.runs, key=lambda name: -group.sign * group.final(name))
+
+
+def _cells(runs: Sequence[Record], point: int) -> list[str]:
+    return [
+        number(fmean(run.curve[point]["metrics"][name] for run in runs), digits)
+        for name, (_, digits) in FIGURES.items()
+    ]
+
+
+def share_left(runs: Mapping[int, Record], name: str) -> Interval:
+    """Return end / start of a figure: ratio of the means over seeds, with Student's interval of the seeds' ratios."""
+    starts = [run.curve[0]["metrics"][name] for run in runs.values()]
+    ends = [run.curve[-1]["metrics"][name] for run in runs.values()]
+    of_seeds = mean_interval([end / start for start, end in zip(starts, ends, strict=True)])
+    return Interval(fmean(ends) / fmean(starts), of_seeds.low, of_seeds.high, of_seeds.low, of_seeds.high, len(runs))
+
+
+def in_words(group: Group) -> str:
+    """Return whether the leading method halves unsupported names and numbers, and keeps recall and length."""
+    runs = group.runs[group.ours]
+    left = share_left(runs, "unsupported_share")
+    kept = {name: share_left(runs, name).value for name in ("recall", "mean_words")}
+    halved = "at least halves" if left.value <= 1 / 2 else "does not halve"
+    lost = [FIGURES[name][0] for name, value in kept.items() if value < KEPT]
+    guard = (
+        f"{' and '.join(lost)} fall by more than a tenth"
+        if lost
+        else "neither recall nor length falls by more than a tenth"
+    )
+    return (
+        f"{label(group.ours)} {halved} the share of names and numbers that the passage does not support: "
+        f"{number(left.value, 2)} of the start is left (Student over {left.seeds} seeds "
+        f"{between(left.student_low, left.student_high, 2)}; at the end {bootstrap_text(final(runs))}); {guard}: "
+        f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}."
+    )

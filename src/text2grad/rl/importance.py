@@ -1,0 +1,63 @@
+"""Truncated importance sampling: responses come from an engine whose log-probs differ from the policy's.
+
+    E_{y ~ π_old}[A_t ∇ log π] = E_{y ~ π_engine}[w_t A_t ∇ log π],    w_t = π_old(y_t | ·) / π_engine(y_t | ·)
+
+per token, as if the tokens before were the policy's; w_t is cut at a cap (Yao et al. 2025, "off-policy RL" of rollouts
+from inference engines). PPO's own ratio is π_θ / π_old with both from the trainer, and so is the KL term. Shapes: B
+responses of this process, T response tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from text2grad.errors import TrainingError
+from text2grad.types import Rollout
+
+MOST_KL = 0.1
+"""KL(π_engine ‖ π_old) in nats per token above which the engine's weights are not the policy's; 16 bits cause 0.001."""
+
+
+def engine_weights(
+    rollouts: Sequence[Rollout], logp: Tensor, mask: Tensor, *, cap: float, accelerator: Any
+) -> tuple[Tensor, dict[str, float]]:
+    """Return the factor of each token's advantage, and metrics over all processes.
+
+    Args:
+        rollouts: with `engine_logp`.
+        logp: log π_old from the trainer, [B, T], at the temperature of the rollouts.
+        mask: True on response tokens, bool [B, T].
+        cap: largest factor; 0 for factors of 1.
+        accelerator: accelerate's.
+
+    Returns:
+        Factors [B, T], 1 outside the mask; `engine/kl_per_token`, the mean of log π_engine − log π_old in nats,
+        `engine/logp_gap`, the mean of its absolute value, `engine/weight_mean` and `engine/capped_share`.
+
+    Raises:
+        TrainingError: if the engine does not sample from the policy.
+    """
+    theirs = torch.zeros_like(logp)
+    for row, rollout in enumerate(rollouts):
+        theirs[row, : len(rollout.engine_logp)] = torch.tensor(rollout.engine_logp).to(logp)
+    log_ratio = (logp - theirs).masked_fill(~mask, 0.0)
+    ratio = log_ratio.exp()
+    weights = ratio.clamp(max=cap) if cap else torch.ones_like(ratio)
+    numbers = [mask, -log_ratio, log_ratio.abs(), weights.masked_fill(~mask, 0.0), (ratio > cap) & mask & bool(cap)]
+    sums = torch.stack([one.double().sum() for one in numbers])
+    count, kl, gap, weight, capped = accelerator.reduce(sums, reduction="sum").tolist()
+    metrics = {
+        "engine/kl_per_token": kl / max(count, 1.0),
+        "engine/logp_gap": gap / max(count, 1.0),
+        "engine/weight_mean": weight / max(count, 1.0),
+        "engine/capped_share": capped / max(count, 1.0),
+    }
+    if not metrics["engine/kl_per_token"] < MOST_KL:
+        raise TrainingError(
+            f"vLLM's responses are not the policy's: KL(vLLM ‖ policy) is {metrics['engine/kl_per_token']:.3g} nats "
+            f"per token (limit {MOST_KL}), so its weights were not taken over, or its kernels compute another model. "
+            'Go on with rollout.engine = "hf", or another version of vLLM'
+        )
+    return weights, metrics

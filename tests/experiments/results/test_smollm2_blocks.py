@@ -1,0 +1,60 @@
+"""Blocks of the SmolLM2 page: absent files, and figures by hand."""
+
+import json
+from pathlib import Path
+
+from text2grad.experiments.results.blocks import filled
+
+
+def block(name: str, directory: Path) -> str:
+    return filled(f"<!-- results: {name} -->\n<!-- end -->", directory)
+
+
+def figure(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
+
+
+def suite(better: str, difference: dict[str, float]) -> dict[str, object]:
+    values = figure(0.1, 0.05, 0.15)
+    return {
+        "questions": 164,
+        "measures": {"hidden": {"better": "", "shown": False}, "main": {"better": better, "shown": True}},
+        "models": {"before": {"main": values}, "after": {"main": values}},
+        "differences": {"after": {"main": difference}},
+    }
+
+
+def test_blocks_without_files_say_so(tmp_path: Path) -> None:
+    assert "Not measured yet." in block("general-ability", tmp_path)
+    assert "Not measured yet." in block("people-reward", tmp_path)
+
+
+def test_a_loss_is_an_interval_on_the_worse_side(tmp_path: Path) -> None:
+    suites = {
+        "kept": suite("higher", figure(-0.01, -0.03, 0.01)),
+        "lost": suite("higher", figure(-0.02, -0.03, -0.01)),
+        "perplexity kept": suite("lower", figure(-1.0, -2.0, -0.5)),
+        "perplexity lost": suite("lower", figure(1.0, 0.5, 2.0)),
+    }
+    (tmp_path / "general_ability.json").write_text(json.dumps({"suites": suites}))
+    rows = [line for line in block("general-ability", tmp_path).splitlines() if line.startswith("|")][2:]
+    values = "0.100 (0.050 to 0.150)"
+    assert rows[0] == f"| kept | main | 164 | {values} | {values} | −0.010 (−0.030 to 0.010) | no loss shown |"
+    assert [row.split(" | ")[-1].strip(" |") for row in rows] == ["no loss shown", "a loss", "no loss shown", "a loss"]
+
+
+def test_a_reward_model_beside_its_baselines(tmp_path: Path) -> None:
+    found = {"f1": figure(0.4, 0.3, 0.5), "auroc": figure(0.7, 0.6, 0.8)}
+    ahead = {"f1": figure(0.1, 0.05, 0.15), "auroc": figure(0.2, 0.1, 0.3)}
+    result = {
+        "texts": 58,
+        "responses": 580,
+        "folds": [0, 1],
+        "figures": {"model": found, "prior": found},
+        "model ahead of": {"prior": ahead},
+    }
+    (tmp_path / "people_reward.json").write_text(json.dumps({"faithbench, with words": result}))
+    text = block("people-reward", tmp_path)
+    assert "faithbench, with words: 580 responses to 58 texts, folds 2" in text
+    assert "| model | 0.400 (0.300 to 0.500) | 0.700 (0.600 to 0.800) |  |  |" in text
+    assert "0.100 (0.050 to 0.150) | 0.200 (0.100 to 0.300) |" in text

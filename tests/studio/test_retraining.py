@@ -1,0 +1,199 @@
+"""Retraining: the reward model learns from marks and earlier annotations, then the policy from it; versions follow."""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import small_reward
+from places import STORIES
+from studio_world import append, record
+from text2grad.config import Recipe, make_recipe, recipe_of_run
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import Annotation, annotation_to_json, write_annotations
+from text2grad.models import base_named_by, load_policy
+from text2grad.reward_models import GenerativeRewardModel
+from text2grad.reward_models.load import critic_from_recipe
+from text2grad.studio.retraining import Retraining, _earlier_annotations, _reward_model_of, _split, retraining_from
+from text2grad.studio.worker import Worker
+from text2grad.types import Critique, Span
+
+SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
+MARKS = [  # the rater disagrees with every annotation: the cat is poor, and the number is not
+    Annotation(prompt, " cat one", Critique("Animals please.", (Span(1, 4, "negative"),)))
+    for prompt in small_reward.PROMPTS
+]
+
+
+def request(kind: str, policy: dict[str, Any], directory: Path, marks: list[Annotation], **more: Any) -> dict[str, Any]:
+    corrections = [
+        {
+            "item": f"i{n}",
+            "prompt": one.prompt,
+            "response": one.response,
+            "ids": None,
+            "spans": [span._asdict() if hasattr(span, "_asdict") else vars_of(span) for span in one.critique.spans],
+        }
+        for n, one in enumerate(marks)
+    ]
+    annotations = [annotation_to_json(one) for one in marks]
+    both = {"corrections": corrections, "annotations": annotations}
+    return {"kind": kind, "policy": policy, "versions": str(directory), "parent": 0, **both, **more}
+
+
+def vars_of(span: Span) -> dict[str, Any]:
+    return {"start": span.start, "end": span.end, "label": span.label}
+
+
+def a_run(directory: Path, critic: dict[str, Any], **sections: dict[str, Any]) -> Recipe:
+    """Write run.json of a run over the prompts of `small_reward`."""
+    prompts = directory.parent / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in small_reward.PROMPTS))
+    recipe = make_recipe(
+        {
+            "data": {"train": str(prompts)},
+            "model": {"path": str(directory.parent / "base"), "value": "none"},
+            "rollout": {"batch_size": 4, "max_new_tokens": 3},
+            "critic": critic,
+            "reward_model": {"batch_size": 8, "lr": 5e-3},
+            "optim": {"lr": 1e-2, "schedule": "constant"},
+            "run": {"threads": 1, "out": str(directory)},
+            **sections,
+        }
+    )
+    (directory / "checkpoints").mkdir(parents=True)
+    (directory / "run.json").write_text(json.dumps({"recipe": recipe.model_dump(mode="json")}))
+    return recipe
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose reward model was made by `text2grad reward` from annotations."""
+    small_reward.prepare(tmp_path)
+    critic = GenerativeRewardModel.load(str(tmp_path / "base"), max_new_tokens=40)
+    (tmp_path / "rm").mkdir()
+    critic.save(tmp_path / "rm" / "model")
+    made_by = small_reward.recipe(tmp_path, "rm").model_dump(mode="json")
+    (tmp_path / "rm" / "run.json").write_text(json.dumps({"recipe": made_by}))
+    a_run(tmp_path / "run", {"model": str(tmp_path / "rm" / "model")})
+    return tmp_path / "run"
+
+
+def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path, tmp_path: Path) -> None:
+    policy = {"path": str(tmp_path / "base"), "sampling": SAMPLING, "run": str(run)}
+    said: list[dict[str, Any]] = []
+    worker, versions = Worker(), tmp_path / "versions"
+    (versions / "retraining-x").mkdir(parents=True)
+    (versions / "retraining-x" / "left").touch()  # by a retraining that was stopped
+    settings = {"reward_steps": 50, "steps": 2, "share": 0.9}
+    first = worker.answer(
+        request("retrain", policy, versions, MARKS, retraining=settings), lambda **message: said.append(message)
+    )
+    assert (first["version"], first["kind"], first["responses"]) == (1, "retraining", 6)
+    assert first["retraining"]["earlier"] == 36  # annotations of the recipe that made the reward model
+    assert first["retraining"]["from"] == str(tmp_path / "rm" / "model")
+    before, after = first["agreement"]["before"], first["agreement"]["after"]
+    assert after["marks"] > before["marks"]
+    assert after["marks"] > 0.6
+    words = [message["progress"] for message in said]
+    assert any("reward model: step 50 of 50" in line for line in words)
+    assert any("train: step 2 of 2" in line for line in words)
+    assert {message["share"] for message in said if "train: step 1 of 2" in message["progress"]} == {0.5}
+    changes = json.loads((versions / "0001" / "version.json").read_text())["changes"]
+    assert any(a != b for one in changes for a, b in zip(one["before"], one["after"], strict=True))  # it learned
+    assert base_named_by(versions / "0001") == str(tmp_path / "base")
+    assert load_policy(str(versions / "0001")) is not None
+    # the next one goes on from its policy and its reward model
+    second = worker.answer(
+        request("retrain", policy, versions, MARKS, parent=1, retraining={"reward_steps": 1, "steps": 1}),
+        lambda **message: None,
+    )
+    assert second["retraining"]["from"] == str(versions / "0001" / "reward_model")
+    assert second["retraining"]["earlier"] == 42  # the 36, and the marks of the first
+    assert second["agreement"]["before"]["marks"] == pytest.approx(after["marks"])
+    later = json.loads((versions / "0002" / "version.json").read_text())["changes"]
+    assert later[0]["before"] == pytest.approx(changes[0]["after"], abs=1e-4)
+    assert sorted(path.name for path in versions.iterdir()) == ["0001", "0002"]
+    # and a lesson, and answers, as with any version
+    answers = worker.answer(
+        {**request("ask", policy, versions, MARKS), "prompt": "a:", "versions_asked": [0, 2], "seed": 0},
+        lambda **message: None,
+    )["answers"]
+    assert [one["version"] for one in answers] == [0, 2]
+    assert critic_from_recipe(Recipe.model_validate({"critic": {"model": str(versions / "0002" / "reward_model")}}))
+
+
+def test_where_the_critic_is_a_program_the_runs_critiques_are_the_earlier_annotations(tmp_path: Path) -> None:
+    recipe = a_run(tmp_path / "run", {"use": "critics_by_name:Kind"})
+    append_rollouts(tmp_path / "run", 30)
+    assert _reward_model_of(recipe, str(tmp_path / "run"), None) is None
+    found = _earlier_annotations(recipe, None, str(tmp_path / "run"), Random(0))
+    assert len(found) == 30
+    assert {one.critique.feedback for one in found} == {"The cat is wrong."}
+    assert _earlier_annotations(recipe, None, None, Random(0)) == []
+
+
+def append_rollouts(run: Path, number: int) -> None:
+    (run / "rollouts").mkdir()
+    append(run, [record(0, row, prompt=f"Prompt {row}.") for row in range(number)])
+
+
+def test_marks_are_repeated_until_they_are_the_share_and_held_out_prompts_are_not_learned() -> None:
+    annotations = [Annotation(f"p{n}", "x y", Critique("", (Span(0, 1, "positive"),))) for n in range(50)]
+    learned, held_out = _split(MARKS[:2], annotations, Retraining(share=0.5))
+    assert len(held_out) == 10
+    assert not {one.prompt for one in held_out} & {one.prompt for one in learned}
+    assert len(learned) == 80  # 40 earlier ones, and 2 marked responses 20 times
+    assert len(_split(MARKS[:2], annotations, Retraining(share=1))[0]) == 2
+    assert _split(MARKS[:2], [], Retraining()) == (MARKS[:2], [])
+
+
+def test_the_reward_model_is_the_runs_last_one_and_other_critics_are_refused(run: Path, tmp_path: Path) -> None:
+    recipe = recipe_of_run(run)
+    assert _reward_model_of(recipe, str(run), None) == tmp_path / "rm" / "model"
+    (run / "critic").mkdir()
+    checkpoint = run / "checkpoints" / "step-000004"
+    checkpoint.mkdir()
+    (checkpoint / "state.json").write_text(json.dumps({"critic": {"current": "step-000003"}}))
+    assert _reward_model_of(recipe, str(run), None) == run / "critic" / "step-000003"
+    (run / "critic" / "annotations.jsonl").write_text('{"key": "of a cache", "critique": {}}\n')
+    write_annotations(tmp_path / "replay.jsonl", small_reward.ANNOTATIONS)
+    replay = recipe.model_copy(
+        update={"refresh": recipe.refresh.model_copy(update={"replay_from": str(tmp_path / "replay.jsonl")})}
+    )
+    found = _earlier_annotations(replay, run / "critic" / "step-000003", str(run), Random(0))
+    assert len(found) == len(small_reward.ANNOTATIONS)
+    assert _reward_model_of(recipe, str(run), tmp_path / "no") == run / "critic" / "step-000003"
+    a_run(tmp_path / "other", {"model": "judge", "kind": "server"})
+    with pytest.raises(ConfigError, match=r"critic\.kind = 'server'; only a generative"):
+        _reward_model_of(recipe_of_run(tmp_path / "other"), str(tmp_path / "other"), None)
+
+
+def test_settings_of_a_retraining_are_checked() -> None:
+    assert retraining_from({"steps": 3, "reward_steps": 5.0}) == Retraining(reward_steps=5, steps=3)
+    for wrong in ({"steps": 0}, {"reward_steps": 0}, {"share": 0}, {"share": 1.5}, {"speed": 1}, {"steps": "1"}):
+        with pytest.raises(ConfigError, match=r"of a retraining|has no setting"):
+            retraining_from(wrong)
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
+def test_a_story_model_gets_a_reward_model_of_its_own(tmp_path: Path) -> None:
+    story = "there was a little cliws. It was happy."
+    marks = [Annotation("Once upon a time", story, Critique("No such word.", (Span(19, 24, "negative"),)))]
+    policy = {"path": str(STORIES), "sampling": {**SAMPLING, "eos_token_ids": [1]}, "run": str(tmp_path / "run")}
+    sections = {"data": {"task": "stories", "examples": 8, "eval_examples": 0}, "critic": {}}
+    rollout = {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"}
+    a_run(tmp_path / "run", **{**sections, "rollout": rollout, "reward_model": {"max_new_tokens": 64, "batch_size": 2}})
+    append_rollouts(tmp_path / "run", 6)
+    settings = {"reward_steps": 1, "steps": 1}
+    found = Worker().answer(
+        request("retrain", policy, tmp_path / "versions", marks, retraining=settings), lambda **message: None
+    )
+    assert found["retraining"] == {"earlier": 6, "left_out": 0, "from": ""}
+    assert found["kl"] >= 0
+    with pytest.raises(DataError, match="no version 5"):
+        Worker().answer(
+            request("retrain", policy, tmp_path / "versions", marks, parent=5, retraining={}), lambda **message: None
+        )
