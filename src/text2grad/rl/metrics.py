@@ -74,7 +74,7 @@ def step_metrics(
     scores: Scores,
     returns: Tensor,
     mask: Tensor,
-    total: Callable[[Tensor], Tensor] = lambda sums: sums,
+    gather: Callable[[Tensor], Tensor] = lambda columns: columns,
 ) -> dict[str, float]:
     """Return the metrics of one step.
 
@@ -83,14 +83,14 @@ def step_metrics(
         scores: this process's, for the entropy and the value function's fit.
         returns: this process's value targets, [B, T].
         mask: True on response tokens, bool [B, T].
-        total: adds up sums over all processes.
+        gather: joins the columns of all processes, [3, N].
     """
+    entropy, values, targets = gather(torch.stack([x[mask] for x in (scores.entropy, scores.values, returns)]))
     lengths = np.array([len(r["ids"]) for r in records], dtype=float)
     rewards = np.array([sum(r["reward"]) for r in records])
     kl = np.array([sum(r["kl"]) for r in records])
     delta = np.concatenate([r["delta"] for r in records]) if lengths.sum() else np.zeros(1)
     spans = [len(r["critique"]["spans"]) for r in records]
-    entropy, tokens = total(torch.stack([scores.entropy[mask].double().sum(), mask.sum().double()])).tolist()
     unmatched = sum(len(r["critique"]["unmatched"]) for r in records)
     return {
         "reward/per_response": float(rewards.mean()),
@@ -99,8 +99,8 @@ def step_metrics(
         "delta/labelled_share": float((delta != 0).mean()),
         "kl/per_token": float(kl.sum() / max(lengths.sum(), 1.0)),
         "kl/per_sequence": float(kl.mean()),
-        "entropy/per_token": entropy / max(tokens, 1.0),
-        "value/explained_variance": explained_variance(scores.values[mask], returns[mask], total),
+        "entropy/per_token": float(entropy.mean()) if entropy.numel() else 0.0,
+        "value/explained_variance": explained_variance(values, targets),
         "critic/failure_rate": float(np.mean([r["critique"]["status"] in FAILED_STATUSES for r in records])),
         "critic/unmatched_rate": unmatched / max(unmatched + sum(spans), 1),
         "critic/spans_per_response": float(np.mean(spans)),
@@ -110,23 +110,11 @@ def step_metrics(
     }
 
 
-ROUNDING = 1e-12  # of a variance, relative to the square of the mean
-
-
-def explained_variance(values: Tensor, returns: Tensor, total: Callable[[Tensor], Tensor] = lambda sums: sums) -> float:
-    """Return 1 − Var(R − V)/Var(R): 1 is a perfect value function, 0 is no better than a constant.
-
-    Args:
-        values: V of this process's tokens, [N].
-        returns: R of the same, [N].
-        total: adds up sums over all processes.
-    """
-    both = torch.stack([returns, returns - values]).double()  # [2, N]
-    count = total(torch.tensor(float(returns.numel()), dtype=torch.float64, device=returns.device)).clamp(min=1.0)
-    mean = total(both.sum(1)) / count
-    variance, unexplained = (total((both - mean[:, None]).square().sum(1)) / count).tolist()
-    constant = variance <= ROUNDING * float(mean[0].square())
-    return 0.0 if constant else 1.0 - unexplained / variance
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """Return 1 − Var(R − V)/Var(R): 1 is a perfect value function, 0 is no better than a constant."""
+    if returns.numel() < 2 or float(returns.var()) == 0.0:
+        return 0.0
+    return 1.0 - float((returns - values).var() / returns.var())
 
 
 def correlation(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:

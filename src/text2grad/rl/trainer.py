@@ -192,6 +192,11 @@ class Text2GradTrainer:
                 f"run.track_update = {recipe.run.track_update} measures whole gradients, and FSDP has them in shards; "
                 "set run.track_update = 0, or launch plain data parallelism"
             )
+        if recipe.rollout.engine == "vllm":
+            raise ConfigError(
+                'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
+                'rollout.engine = "hf", or launch plain data parallelism'
+            )
         processes = self.accelerator.num_processes
         if 0 < len(held_out) < processes:
             raise ConfigError(
@@ -362,7 +367,7 @@ class Text2GradTrainer:
 
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
-        metrics = step_metrics(records, scores, returns, mask, self._total) | engine
+        metrics = step_metrics(records, scores, returns, mask, self._of_all) | engine
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
@@ -574,11 +579,13 @@ class Text2GradTrainer:
 
     def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the advantages over the responses of all processes."""
-        return Moments(*self._total(torch.stack(moments(advantages, mask))))
+        return Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
 
-    def _total(self, sums: Tensor) -> Tensor:
-        """Return sums over all processes."""
-        return self.accelerator.reduce(sums, reduction="sum")  # type: ignore[no-any-return]
+    def _of_all(self, columns: Tensor) -> Tensor:
+        """Return the columns of all processes, in the order of the processes."""
+        if self.accelerator.num_processes == 1:
+            return columns
+        return torch.cat(gather_object([columns.cpu()]), 1)
 
     def _finish(self, records: Sequence[Record], metrics: dict[str, float]) -> None:
         """Log the step, count it, and stop the run if too many critiques failed."""
