@@ -106,9 +106,10 @@ class RunLog:
                 _truncate(file, position["rollout_bytes"])
 
     def keep_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
-        """Write a step's critiques down before anything uses them."""
+        """Write a step's critiques down before anything uses them; with the ids that an engine sampled."""
         records = [
             {"response": rollout.response, **critique_to_json(critique)}
+            | ({"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if rollout.engine_logp else {})
             for rollout, critique in zip(rollouts, critiques, strict=True)
         ]
         write_atomically(self._critique_file(step, rank), to_json(records))
@@ -116,6 +117,22 @@ class RunLog:
     def keeps_critiques(self, step: int, rank: int) -> bool:
         """Return whether critiques of a step are kept that a killed run asked for."""
         return self._critique_file(step, rank).exists()
+
+    def kept_samples(self, step: int, rank: int) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
+        """Return ids and log-probs of the responses that an engine sampled and whose critiques are kept, or None.
+
+        An engine does not sample the same responses again, and the critiques belong to these.
+        """
+        path = self._critique_file(step, rank)
+        try:
+            records = json.loads(path.read_bytes())
+            return [tuple(one["ids"]) for one in records], [tuple(one["engine_logp"]) for one in records]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def drop_critiques(self, step: int, rank: int) -> None:
+        """Remove the critiques of a step: its responses are sampled anew."""
+        self._critique_file(step, rank).unlink(missing_ok=True)
 
     def kept_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout]) -> list[Critique] | None:
         """Return the critiques kept for these very responses, or None where there are none.
@@ -130,6 +147,8 @@ class RunLog:
         try:
             records = json.loads(path.read_bytes())
             judged = [record.pop("response") for record in records]
+            for record in records:
+                record.pop("ids", None), record.pop("engine_logp", None)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"cannot read {path}: {error}. Remove the file to ask the critic again") from error
         if judged != responses:
