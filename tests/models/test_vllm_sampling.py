@@ -95,6 +95,40 @@ def test_a_resumed_run_draws_the_same_numbers_and_critics_keep_theirs(
     assert texts[0] != texts[1], "another seed, other responses"
 
 
+def test_a_killed_run_goes_on_with_the_responses_whose_critiques_are_on_disk(
+    vllm: type[PretendedLLM], policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, asked = tmp_path / "run", list[str]()
+
+    class Counting(small_run.ColourCritic):
+        def __call__(self, examples: Any, responses: Any) -> Any:
+            asked.extend(responses)
+            return super().__call__(examples, responses)
+
+    monkeypatch.setattr(small_run, "ColourCritic", Counting)
+    run = trainer(policy, out, run={"steps": 4, "save_every": 2})
+    for _ in range(2):
+        run.train_step()
+    run.save()
+    run.train_step()
+    before = asked[-8:]
+    assert len(asked) == 3 * 8
+    monkeypatch.setattr("text2grad.models.vllm_sampling.torch.manual_seed", lambda _: torch.seed())  # as on a server
+    trainer(policy, out, run={"steps": 4, "save_every": 2}, resume=True).train()
+    assert len(asked) == 4 * 8, "the third step's critiques are not asked for again"
+    third = [
+        json.loads(line) for file in sorted((out / "rollouts").glob("*")) for line in file.read_text().splitlines()
+    ]
+    assert [one["response"] for one in third if one["step"] == 2] == before
+    assert all(found["engine/logp_gap"] < 1e-5 for found in metrics(out))
+    again = trainer(policy, tmp_path / "again", run={"steps": 1})
+    again.train_step()
+    assert again.log.kept_samples(0, 0, 8) is not None
+    assert again.log.kept_samples(0, 0, 4) is None, "of one process, and this is one of two"
+    again.log.drop_critiques(0)
+    assert again.log.kept_samples(0, 0, 8) is None
+
+
 def rollouts(out: Path) -> list[str]:
     first = sorted((out / "rollouts").glob("*.jsonl"))[0]
     return [json.loads(line)["response"] for line in first.read_text().splitlines()][:8]

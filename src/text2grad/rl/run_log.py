@@ -25,6 +25,7 @@ from text2grad.feedback import critique_from_json, critique_to_json
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
+OF_ENGINE = ("ids", "engine_logp")  # of a response that an engine sampled, beside its critique
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
 
@@ -107,9 +108,14 @@ class RunLog:
                 _truncate(file, position["rollout_bytes"])
 
     def keep_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
-        """Write a step's critiques down before anything uses them."""
+        """Write a step's critiques down before anything uses them; with the ids that an engine sampled."""
         records = [
             {"response": rollout.response, **critique_to_json(critique)}
+            | (
+                dict(zip(OF_ENGINE, (rollout.response_ids, rollout.engine_logp), strict=True))
+                if rollout.engine_logp
+                else {}
+            )
             for rollout, critique in zip(rollouts, critiques, strict=True)
         ]
         write_atomically(self._critique_file(step, rank), to_json(records))
@@ -117,6 +123,31 @@ class RunLog:
     def keeps_critiques(self, step: int) -> bool:
         """Return whether critiques of a step are kept that a killed run asked for."""
         return bool(self._critique_files(step))
+
+    def kept_samples(
+        self, step: int, rank: int, count: int
+    ) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
+        """Return ids and log-probs of the responses that an engine sampled and whose critiques are kept, or None.
+
+        An engine does not sample the same responses again, and the critiques belong to these.
+
+        Args:
+            step: number of the step.
+            rank: number of this process.
+            count: number of its responses; a run of another number of processes kept another number.
+        """
+        path = self._critique_file(step, rank)
+        try:
+            records = json.loads(path.read_bytes())
+            found = [tuple(one["ids"]) for one in records], [tuple(one["engine_logp"]) for one in records]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return found if len(records) == count else None
+
+    def drop_critiques(self, step: int) -> None:
+        """Remove the critiques of a step: its responses are sampled anew."""
+        for path in self._critique_files(step):
+            path.unlink(missing_ok=True)
 
     def kept_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout]) -> list[Critique] | None:
         """Return the critiques kept for these very responses, or None where some of them have none.
@@ -133,6 +164,9 @@ class RunLog:
         for path in self._critique_files(step):
             try:
                 records = json.loads(path.read_bytes())
+                for record in records:
+                    for name in OF_ENGINE:
+                        record.pop(name, None)
                 first = int(path.stem.split("-")[1]) * len(records)
                 kept |= {row: (path, record.pop("response"), record) for row, record in enumerate(records, start=first)}
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -486,7 +486,10 @@ class Text2GradTrainer:
             if judging is not None:
                 judging.restart()
             if self.engine is not None:
-                self.engine.sample(prompts, step=self.step, on_part=on_part)
+                if (kept := self._kept_samples(rank, len(prompts))) is None:
+                    self.engine.sample(prompts, step=self.step, on_part=on_part)
+                else:
+                    on_part(*kept)
                 return
             with self.whole_policy() as policy:
                 sample(
@@ -502,6 +505,15 @@ class Text2GradTrainer:
 
         self.sizes.in_rows(len(prompts), sample_all)
         return rollouts
+
+    def _kept_samples(self, rank: int, count: int) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
+        """Return the responses of a step that a killed run had judged, if every process has its own."""
+        kept = self.log.kept_samples(self.step, rank, count)
+        having = torch.tensor([float(kept is not None)], device=self.accelerator.device)
+        if bool(self.accelerator.reduce(having, reduction="sum") == self.accelerator.num_processes):
+            return kept
+        self.log.drop_critiques(self.step)
+        return None
 
     def _criticize(self, rollouts: Sequence[Rollout], judging: Judging | None = None) -> list[Critique]:
         """Return the critiques, from disk where a killed run has them; they are on disk before anything uses them."""
