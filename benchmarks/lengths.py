@@ -80,7 +80,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     memory, seconds = figure.subplots(1, 2)
     lengths = [str(one["length"]) for one in results]
     memory.plot(lengths, [one["peak_mb"] for one in results], marker="o")
-    memory.set(ylabel="peak beyond the model, MB", ylim=(0, None))
+    memory.set(ylabel="peak beyond the model, MB", ylim=(0, 1.15 * max(one["peak_mb"] for one in results)))
     rest = [one["us_per_token"] - one["attention_us"] for one in results]
     seconds.bar(lengths, rest, label="all but attention")
     seconds.bar(lengths, [one["attention_us"] for one in results], bottom=rest, label="attention")
