@@ -2,11 +2,14 @@
 
     python benchmarks/step.py                         # both vocabularies, ours and the textbook method, JSON to stdout
     python benchmarks/step.py --vocab 8192 --json step.json
+    python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2
 
 Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the published
 reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in a process of its own, so
-that its peak memory is not mixed with others. "textbook" makes the same passes with logits of the whole sequence,
-log_softmax and gather.
+that its peak memory is not mixed with others. `--peer trl` measures TRL's `GRPOTrainer` on the same
+work, without a value function; its seconds hold generation, scoring and update. `processor_s` is the processor time of
+a step of all threads, which other programs on the machine disturb less. "textbook" makes the same passes with logits of
+the whole sequence, log_softmax and gather.
 
     matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate
 
@@ -22,13 +25,16 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 BATCH, PROMPT, RESPONSE, EPOCHS = 16, 64, 64, 4
+SIZES = {"256x4": (256, 688, 4, 4), "512x8": (512, 1_376, 8, 8), "768x12": (768, 2_048, 12, 12)}
+"""Hidden size, intermediate size, layers, heads."""
 
 
-def build(vocab: int, targets: Any) -> Any:
+def build(vocab: int, targets: Any, size: str = "256x4", *, positions: int = 512) -> Any:
     """Return a Llama with a LoRA adapter, in evaluation mode."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -36,14 +42,15 @@ def build(vocab: int, targets: Any) -> Any:
     from text2grad.models.adapters import with_lora
 
     torch.manual_seed(0)
+    hidden, intermediate, layers, heads = SIZES[size]
     config = LlamaConfig(
         vocab_size=vocab,
-        hidden_size=256,
-        intermediate_size=688,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=positions,
         tie_word_embeddings=False,
     )
     return with_lora(LlamaForCausalLM(config), r=16, alpha=32, targets=targets).eval()
@@ -139,8 +146,9 @@ def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
 
     step = Step(policy, vocab, kl)
     phases: dict[str, list[float]] = {"rollout": [], "critic": [], "logprobs": [], "update": []}
+    processor: list[float] = []
     for number in range(repeats + 1):
-        clock = [time.perf_counter()]
+        clock, began = [time.perf_counter()], time.process_time()
         responses = step.rollout(number)
         clock.append(time.perf_counter())
         batch = step.criticise(responses)
@@ -151,18 +159,73 @@ def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
         clock.append(time.perf_counter())
         for name, begin, end in zip(phases, clock[:-1], clock[1:], strict=True):
             phases[name] += [end - begin] * (number > 0)  # the first step warms up
+        processor += [time.process_time() - began] * (number > 0)
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     with FlopCounterMode(display=False) as counter:
         step.update(step.score(batch), seed=0)
     seconds = {name: statistics.median(values) for name, values in phases.items()}
-    return {"seconds": seconds, "peak_gb": peak_gb, "flop": counter.get_total_flops()}
+    return {
+        "seconds": seconds,
+        "processor_s": min(processor),
+        "peak_gb": peak_gb,
+        "flop": counter.get_total_flops(),
+    }
+
+
+def trl(policy: Any, vocab: int, repeats: int) -> dict[str, Any]:
+    """Measure TRL's `GRPOTrainer`: generation, scoring and as many passes over 16 completions."""
+    import tempfile
+
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from text2grad.tasks.tiny import word_tokenizer
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        """The time at the end of every fourth optimizer step."""
+
+        at: list[tuple[float, float]] = []  # noqa: RUF012
+
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            """Remember the time."""
+            if state.global_step % EPOCHS == 0:
+                self.at.append((time.perf_counter(), time.process_time()))
+
+    tokenizer = word_tokenizer([" ".join(f"w{n}" for n in range(vocab - 3))])
+    generator = random.Random(1)
+    prompts = [" ".join(f"w{generator.randrange(vocab - 3)}" for _ in range(PROMPT)) for _ in range(64)]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = GRPOConfig(
+            output_dir=folder,
+            max_steps=EPOCHS * (repeats + 1),
+            per_device_train_batch_size=BATCH,
+            num_generations=4,
+            num_iterations=EPOCHS,
+            max_completion_length=RESPONSE,
+            beta=0.05,
+            learning_rate=1e-5,
+            bf16=False,
+            use_cpu=True,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            gradient_checkpointing=False,
+        )
+        data = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
+        reward = lambda completions, **_: [float(len(one) % 7) for one in completions]  # noqa: E731
+        trainer = GRPOTrainer(policy, reward, settings, data, processing_class=tokenizer, callbacks=[Clock()])
+        trainer.train()
+    steps = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(Clock.at[:-1], Clock.at[1:], strict=True)]
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"seconds": {"step": min(s[0] for s in steps)}, "processor_s": min(s[1] for s in steps), "peak_gb": peak_gb}
 
 
 def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
     """Measure the same passes with logits of the whole sequence, as in trainers without tiles."""
     import torch
 
-    head = torch.nn.Linear(256, 1)
+    head = torch.nn.Linear(policy.config.hidden_size, 1)
     parameters = [p for p in policy.parameters() if p.requires_grad] + list(head.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-5)
     ids = torch.randint(0, vocab, (BATCH, PROMPT + RESPONSE), generator=torch.Generator().manual_seed(1))
@@ -204,28 +267,36 @@ def one(args: argparse.Namespace) -> None:
     """Measure one setting in this process and print it as JSON."""
     import torch
 
-    torch.set_num_threads(1)
-    policy = build(args.vocab[0], ["q_proj", "v_proj"] if args.targets == "qv" else args.targets)
+    from text2grad.models.cpu_products import fast_products, use_fast_products
+
+    torch.set_num_threads(args.threads[0])
+    with fast_products():
+        policy = build(args.vocab[0], ["q_proj", "v_proj"] if args.targets == "qv" else args.targets, args.sizes[0])
+        fast = args.who == "text2grad" and use_fast_products(policy)
+        found = measure(policy, args)
+    print(json.dumps({**found, "fast_products": fast}))
+
+
+def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure one way to make a step."""
     loaded_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     rate = matrix_rate()
+    setting = {"who": args.who, "vocab": args.vocab[0], "size": args.sizes[0], "threads": args.threads[0]}
+    if args.who == "trl":
+        return {**setting, **trl(policy, args.vocab[0], args.repeats), "loaded_gb": loaded_gb}
     found = (ours if args.who == "text2grad" else textbook)(policy, args.vocab[0], args.kl, args.repeats)
     without_rollout = found["seconds"]["logprobs"] + found["seconds"]["update"]
     share = found["flop"] / without_rollout / rate if found["flop"] else None
-    print(
-        json.dumps(
-            {
-                "who": args.who,
-                "vocab": args.vocab[0],
-                "kl": args.kl,
-                "lora_targets": args.targets,
-                "seconds_without_rollout": without_rollout,
-                **found,
-                "loaded_gb": loaded_gb,
-                "matrix_gflops": rate / 1e9,
-                "matrix_rate_share": share,
-            }
-        )
-    )
+    return {
+        **setting,
+        "kl": args.kl,
+        "lora_targets": args.targets,
+        "seconds_without_rollout": without_rollout,
+        **found,
+        "loaded_gb": loaded_gb,
+        "matrix_gflops": rate / 1e9,
+        "matrix_rate_share": share,
+    }
 
 
 def main() -> None:
@@ -234,7 +305,10 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, nargs="+", default=[8_192, 128_256])
     parser.add_argument("--kl", choices=["k1", "full"], default="k1")
     parser.add_argument("--targets", default="qv", help='"qv" (as the published reference) or "all-linear"')
-    parser.add_argument("--who", choices=["text2grad", "textbook"])
+    parser.add_argument("--who", choices=["text2grad", "textbook", "trl"])
+    parser.add_argument("--peer", choices=["textbook", "trl"], default="textbook")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["256x4"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -242,14 +316,14 @@ def main() -> None:
         one(args)
         return
     results = []
-    for vocab in args.vocab:
-        for who in ("text2grad", "textbook"):
-            command = [sys.executable, __file__, "--who", who, "--vocab", str(vocab), "--kl", args.kl]
-            command += ["--targets", args.targets, "--repeats", str(args.repeats)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-            results.append(json.loads(output.splitlines()[-1]))
-            print(json.dumps(results[-1], indent=1), flush=True)
+    for vocab, size, threads, who in product(args.vocab, args.sizes, args.threads, ("text2grad", args.peer)):
+        command = [sys.executable, __file__, "--who", who, "--vocab", str(vocab), "--kl", args.kl]
+        command += ["--targets", args.targets, "--repeats", str(args.repeats)]
+        command += ["--sizes", size, "--threads", str(threads)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+        results.append(json.loads(output.splitlines()[-1]))
+        print(json.dumps(results[-1], indent=1), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 
