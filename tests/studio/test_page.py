@@ -462,6 +462,8 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
         page.get_by_role("button", name="version 2").click()
         expect(page.locator(".retrained li").last).to_contain_text("2 steps on your marks and 1 earlier annotation;")
         assert page.get_by_label("Begin from").input_value() == "2"  # the first one can be chosen, too
+        page.click("[data-view=read]")
+        expect(page.locator("#response .poor").first).to_be_visible()  # the response from which the lesson began
     second = json.loads((tmp_path / "store" / "versions" / "0002" / "version.json").read_text())
     assert (second["kind"], second["parent"], second["steps"]) == ("retraining", 1, {"reward_model": 2, "policy": 1})
     version = json.loads((tmp_path / "store" / "versions" / "0001" / "version.json").read_text())

@@ -50,7 +50,7 @@ def export(
         "inference_logprobs": [-1.0] * count,
         "trainer_logprobs": [-value for value in numbers],
         "entropy": numbers,
-        "mismatch_kl": numbers,
+        "mismatch_kl": [0.5 * n for n in range(count)],
         "log_importance_ratio": numbers,
         "importance_ratio": [1.0] * count,
         "prob_delta": numbers,
@@ -102,6 +102,8 @@ def test_a_sequence_becomes_a_response_between_its_first_and_last_trained_token(
     assert words == [" The", " cat", " Tool", ":", " rain", ".", " It", " is", " wet", ".", ""]
     places = [3, 4, None, None, None, None, 9, 10, 11, 12, 13]
     assert found["entropy"] == [None if n is None else 0.25 * n for n in places]
+    assert found["mismatch_kl"] == [None if n is None else 0.5 * n for n in places]
+    assert found["importance_ratio"][:3] == [1.0, 1.0, None]
     assert found["logp"] == [None if n is None else -0.25 * n for n in places]
     assert found["masked"] == [None if n is None else float(n % 2 == 0) for n in places]
     assert found["advantage"][:3] == [-0.5, -0.5, None]

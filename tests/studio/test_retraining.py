@@ -16,7 +16,15 @@ from text2grad.feedback import Annotation, annotation_to_json, write_annotations
 from text2grad.models import base_named_by, load_policy
 from text2grad.reward_models import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.studio.retraining import Retraining, _earlier_annotations, _reward_model_of, _split, retraining_from
+from text2grad.studio.retraining import (
+    Retraining,
+    _earlier_annotations,
+    _recipe,
+    _reward_model_of,
+    _split,
+    retraining_from,
+    with_quotes,
+)
 from text2grad.studio.worker import Worker
 from text2grad.types import Critique, Span
 
@@ -169,6 +177,34 @@ def test_the_reward_model_is_the_runs_last_one_and_other_critics_are_refused(run
     a_run(tmp_path / "other", {"model": "judge", "kind": "server"})
     with pytest.raises(ConfigError, match=r"critic\.kind = 'server'; only a generative"):
         _reward_model_of(recipe_of_run(tmp_path / "other"), str(tmp_path / "other"), None)
+
+
+def test_the_policys_phase_takes_the_runs_recipe_with_another_critic_and_a_short_warm_up(tmp_path: Path) -> None:
+    sections = {
+        "optim": {"warmup_steps": 20, "value_warmup_steps": 1, "lr": 0.5},
+        "critic": {"use": "a:b"},
+        "refresh": {"steps": [4]},
+        "model": {"value": "adapter", "lora_r": 4},
+    }
+    found = _recipe(
+        make_recipe(sections), "base", tmp_path / "rm", tmp_path / "run", MARKS, Retraining(steps=10, rank=2)
+    )
+    assert (found.optim.warmup_steps, found.optim.value_warmup_steps, found.optim.lr) == (2, 1, 0.5)
+    assert (found.critic.use, found.critic.model, found.critic.kind) == ("", str(tmp_path / "rm"), "generative")
+    assert not found.refresh.active
+    assert (found.model.path, found.model.lora_r, found.model.lora_alpha, found.model.value) == ("base", 2, 4, "trunk")
+    assert (found.run.steps, found.run.out, found.data.eval_examples) == (10, str(tmp_path / "run"), 32)
+    prompts = [json.loads(line)["prompt"] for line in Path(str(found.data.train)).read_text().splitlines()]
+    assert prompts == small_reward.PROMPTS
+
+
+def test_the_reward_model_learns_to_quote_each_span_that_was_marked_without_words() -> None:
+    spans = (Span(0, 3, "positive"), Span(4, 7, "negative"))
+    said = Annotation("p", "cat dog", Critique('"dog": a wolf', spans))
+    assert with_quotes(said).critique == Critique('"dog": a wolf "cat" is correct.', spans)
+    whole = Annotation("p", "cat dog", Critique("", spans))
+    assert with_quotes(whole).critique.feedback == '"cat" is correct. "dog" is wrong.'
+    assert with_quotes(Annotation("p", "cat", Critique("Well."))).critique.feedback == "Well."
 
 
 def test_settings_of_a_retraining_are_checked() -> None:

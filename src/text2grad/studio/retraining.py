@@ -1,8 +1,8 @@
 """Marks → a reward model that knows them → a policy that it trains: phases 2 and 3 of the paper, once more.
 
 1. The reward model of the run (or of an earlier retraining) learns from the marks and from annotations that it had: the
-   file beside it, or those of the recipe by which `text2grad reward` made it. A run whose critic is a program has no
-   reward model: one begins from the policy's weights, and learns from the run's own critiques beside the marks.
+   file beside it, or those of the recipe by which `text2grad reward` made it. Where the run's critic is a program,
+   a new reward model begins from the policy's weights, and learns from the run's own critiques beside the marks.
 2. `run_recipe` trains the policy's adapter for a few steps by the run's recipe, with the new reward model as critic.
 
 Marks are few, so each is repeated until marks are `share` of the annotations. Agreement with the rater, and with
@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -122,6 +122,8 @@ def retrain(
     device = best_device()
     critic = GenerativeRewardModel.load(path) if path else _fresh(base, recipe)
     critic.model.to(device)
+    if critic.limits.quoted_in_feedback:
+        marks = [with_quotes(one) for one in marks]
     learned, held_out = _split(marks, annotations, settings)
     agreement = {"before": _agreement(critic, marks, held_out)}
     training = _fine_tuning(recipe, critic, settings)
@@ -148,6 +150,26 @@ def retrain(
         "metric": _metric(out),
     }
     return Retrained(directory, marked.taught(settings.steps), about)
+
+
+def with_quotes(one: Annotation) -> Annotation:
+    """Return an annotation whose feedback quotes each of its spans, also those that the rater marked without words.
+
+    A reward model that may list only quotes of its feedback (`critic.quoted_in_feedback`) would list nothing otherwise.
+
+    Example:
+        >>> from text2grad.types import Critique, Span
+        >>> marked = Annotation("When?", "On Monday.", Critique("", (Span(3, 9, "negative"),)))
+        >>> with_quotes(marked).critique.feedback
+        '"Monday" is wrong.'
+    """
+    critique = one.critique
+    words = [critique.feedback.strip()] if critique.feedback.strip() else []
+    for span in critique.spans:
+        quote = f'"{one.response[span.start : span.end]}"'
+        if quote not in critique.feedback:
+            words.append(f"{quote} is {'correct' if span.label == 'positive' else 'wrong'}.")
+    return one._replace(critique=replace(critique, feedback=" ".join(words)))
 
 
 def _reward_model_of(recipe: Recipe, run: str | None, earlier: Path | None) -> Path | None:

@@ -1,7 +1,7 @@
 """The critic of a run in the worker's process: a Python critic, a reward model as of the last checkpoint, a server.
 
-A built-in task's critic knows its items by their prompts: a prompt of the run's data brings its item along, a person's
-own prompt has none.
+A built-in task's critic needs the item of a prompt (its facts, for example): prompts of the run's data have an item, a
+person's own prompt has none.
 """
 
 from collections.abc import Mapping

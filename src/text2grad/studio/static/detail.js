@@ -88,7 +88,7 @@ export class Detail {
     }
   }
 
-  /** The button that asks the critic, what it is doing, and what went wrong. */
+  /** The button that asks the critic, its progress, and its error. */
   criticRow() {
     const parts = [];
     if (this.criticAt() < 0 || this.context.readOnly()) return parts;

@@ -139,13 +139,20 @@ const pressView = () => {
 };
 
 const setView = async view => {
+  const before = state.view;
   state.view = view;
   pressView();
   if (view === "teach") {
     $("tip").hidden = true;
     document.body.classList.add("shows-detail");
+    if (before !== "teach") state.left = before === "read" ? detail.record : null;
     await teach.open(detail.record);
     detail.record = null;
+    return;
+  }
+  if (view === "read" && before === "teach" && state.left) { // back to where the lesson began
+    await list.refresh({ keep: true });
+    await show(state.left);
     return;
   }
   document.body.classList.remove("shows-detail");
@@ -224,7 +231,7 @@ const takeOverview = found => {
   }
 };
 
-/** What the index has not read, and why. */
+/** Troubles with the run's files, or the progress of the index. */
 const showTroubles = run => {
   if (!run) return;
   const [done, all] = run.bytes;
