@@ -13,8 +13,9 @@ from text2grad.cli.__main__ import main, parser
 
 SOURCE = ROOT / "src" / "text2grad"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z_-]*[a-z]")
-OTHERS = {"--multi_gpu", "--fsdp", "--fsdp_state_dict_type", "--fsdp_version", "--zero", "--use_fsdp"}
-"""Options of accelerate, which messages name."""
+OTHERS = {"--multi_gpu", "--fsdp", "--fsdp_state_dict_type", "--fsdp_version", "--zero", "--use_fsdp", "--config_file"}
+OTHERS |= {"--max-model-len", "--logprobs-mode", "--weight-transfer-config"}
+"""Options of accelerate and of vLLM's server, which messages name."""
 
 SEVERAL = {
     "feedback": set[str](),

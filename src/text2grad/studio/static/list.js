@@ -37,6 +37,7 @@ export class VirtualList {
     this.turn = (this.turn || 0) + 1;
     for (const element of this.elements.values()) element.remove();
     this.elements.clear();
+    this.root.removeAttribute("aria-activedescendant");
   }
 
   /** Forget the rows; keep the place and show them anew. */
@@ -105,7 +106,9 @@ export class VirtualList {
       }
       if (!row) this.need(Math.floor(index / PAGE));
     }
-    this.root.setAttribute("aria-activedescendant", this.at >= 0 ? `item-${this.at}` : "");
+    const chosen = document.getElementById(`item-${this.at}`); // absent while its page is on the way
+    if (chosen) this.root.setAttribute("aria-activedescendant", chosen.id);
+    else this.root.removeAttribute("aria-activedescendant");
   }
 
   async move(step) {
