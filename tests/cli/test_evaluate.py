@@ -15,6 +15,7 @@ import pytest
 from fault_server import Running
 from places import ROOT
 from text2grad.cli.__main__ import main
+from text2grad.costs import read_cost
 from text2grad.models.adapters import _retired_name
 from text2grad.tasks.tiny import tiny_llama
 from tokenizers_made_here import made
@@ -141,9 +142,14 @@ def test_a_server_is_asked_once_also_after_kills(kills: int, server: Running, tm
     assert main(arguments) == 0
     under_way = 2 * kills  # answers on their way to a killed process are lost
     assert count <= server.requests() - before <= count + under_way
-    asked = server.requests()
+    asked, cost = server.requests(), read_cost(tmp_path / "out")
+    assert cost is not None
+    assert 0 < cost.generated_tokens <= 20 * count  # 20 for each answer that came to a process that was not killed
     assert main(arguments) == 0
     assert server.requests() == asked
+    again = read_cost(tmp_path / "out")
+    assert again is not None
+    assert again.generated_tokens == cost.generated_tokens
     assert result(tmp_path / "out")["suites"]["summarization"]["questions"] == count
 
 

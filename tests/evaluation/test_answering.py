@@ -105,6 +105,13 @@ def test_an_answer_follows_from_its_own_question_and_sample(policy: Path, tmp_pa
     assert len(set(texts)) == 2  # two samples differ
 
 
+def test_another_seed_gives_other_answers(policy: Path, tmp_path: Path) -> None:
+    first = asked(policy, tmp_path / "a", Talk(QUESTIONS)).path.read_bytes()
+    again = asked(policy, tmp_path / "b", Talk(QUESTIONS), replace(HOT, seed=0)).path.read_bytes()
+    other = asked(policy, tmp_path / "c", Talk(QUESTIONS), replace(HOT, seed=1)).path.read_bytes()
+    assert first == again != other
+
+
 def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Path) -> None:
     suite, [subject] = Talk(QUESTIONS[1:2]), read_subjects([str(chat)])
     file = asked(chat, tmp_path, suite)
