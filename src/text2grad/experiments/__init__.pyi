@@ -33,6 +33,7 @@ from .recipe_run import (
     all_examples as all_examples,
     critic_of_run as critic_of_run,
     held_out_examples as held_out_examples,
+    refreshed_critic as refreshed_critic,
     run_recipe as run_recipe,
 )
 from .rehearsal import SHOWN as SHOWN, rehearse as rehearse, summary as summary

@@ -117,6 +117,12 @@ def _note_examples(recipe: Recipe, examples: RunExamples) -> None:
         )
 
 
+def refreshed_critic(directory: Path, checkpoint: Path | None) -> Path | None:
+    """Return the reward model that a run had retrained by a checkpoint; None where it had none, or at the start."""
+    current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"] if checkpoint else ""
+    return directory / "critic" / current if current else None
+
+
 def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path | None) -> Critic | None:
     """Return a run's critic as it was at a checkpoint (None: at the start), or None where the recipe names none.
 
@@ -124,10 +130,9 @@ def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path | None) -> C
         ConfigError: if a Python critic cannot be imported.
         ModelError: if a learned critic cannot be loaded.
     """
-    current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"] if checkpoint else ""
-    settings = recipe.critic
-    if current:  # retrained during the run
-        retrained = {"use": "", "model": str(directory / "critic" / current)}
+    settings, refreshed = recipe.critic, refreshed_critic(directory, checkpoint)
+    if refreshed is not None:
+        retrained = {"use": "", "model": str(refreshed)}
         recipe = recipe.model_copy(update={"critic": settings.model_copy(update=retrained)})
     elif not settings.use and not settings.model and not recipe.data.task:
         return None

@@ -28,6 +28,7 @@ from .fine_tuning import (
     train_with as train_with,
     training_arguments as training_arguments,
 )
+from .launch import PLAIN as PLAIN, asks_for_fsdp as asks_for_fsdp
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_training import (
     Evaluation as Evaluation,

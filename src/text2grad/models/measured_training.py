@@ -29,13 +29,13 @@ from text2grad.errors import CheckpointError, ConfigError, Interrupted, ModelErr
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer, supervised_trainer
+from text2grad.models.launch import PLAIN, asks_for_fsdp
 from text2grad.models.pretrained import load_policy, refuse_second_adapter
 from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
 METRICS_FILE = "metrics.jsonl"
 COSTS = ("seconds", "tokens", "peak_memory_bytes")
-PLAIN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU")  # every process holds whole weights
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
 
 OnMeasured = Callable[[int, int, dict[str, float]], None]  # step, number of steps, measurements
@@ -435,7 +435,7 @@ def _refuse_shards(accelerator: Any, optimizer: Optimizer, section: str) -> None
     """Refuse launchers whose checkpoints would not hold whole weights."""
     kind = accelerator.distributed_type
     if kind in PLAIN:
-        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        if asks_for_fsdp():
             raise ConfigError(
                 f"accelerate's configuration asks for FSDP (ACCELERATE_USE_FSDP), and accelerate made {kind} of it, "
                 "which shards nothing (it does so on a CPU and without a launcher); launch plain data parallelism with "

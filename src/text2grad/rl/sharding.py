@@ -22,19 +22,19 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, ga
 from torch import Tensor, nn
 
 from text2grad.errors import ConfigError, ModelError
-from text2grad.models import CRITIC_ADAPTER, PolicyWithValue, Reference, TokenBatch, base_of, half_precision
+from text2grad.models import (
+    CRITIC_ADAPTER,
+    PLAIN,
+    PolicyWithValue,
+    Reference,
+    TokenBatch,
+    asks_for_fsdp,
+    base_of,
+    half_precision,
+)
 from text2grad.progress import note
 
 FSDP_RECIPE = "recipes/accelerate/fsdp2.yaml"
-PLAIN = (
-    DistributedType.NO,
-    DistributedType.MULTI_CPU,
-    DistributedType.MULTI_GPU,
-    DistributedType.MULTI_XPU,
-    DistributedType.MULTI_NPU,
-)
-"""One process, or plain data parallelism."""
-
 ENGINES = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
@@ -73,7 +73,7 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
     Raises:
         ConfigError: if the configuration asks for what would not be done.
     """
-    kind, asked = accelerator.distributed_type, os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    kind, asked = accelerator.distributed_type, asks_for_fsdp()
     if kind not in (*PLAIN, DistributedType.FSDP):
         raise _other_engine(str(kind.value))
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from text2grad.config import Recipe, latest_checkpoint, make_recipe, recipe_of_run
 from text2grad.errors import ConfigError, DataError
-from text2grad.experiments import run_recipe
+from text2grad.experiments import refreshed_critic, run_recipe
 from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.files import write_records
 from text2grad.models import FineTuning, best_device, context_of, load_policy, load_tokenizer
@@ -187,9 +187,7 @@ def _reward_model_of(recipe: Recipe, run: str | None, earlier: Path | None) -> P
             f"the critic of {run} has critic.kind = {recipe.critic.kind!r}; only a generative reward model with its "
             "weights here is retrained on marks. Download the annotations (My marks) for `text2grad reward`"
         )
-    checkpoint = latest_checkpoint(Path(run) / "checkpoints")
-    current = json.loads((checkpoint / "state.json").read_bytes())["critic"]["current"] if checkpoint else ""
-    return Path(run) / "critic" / current if current else Path(recipe.critic.model)
+    return refreshed_critic(Path(run), latest_checkpoint(Path(run) / "checkpoints")) or Path(recipe.critic.model)
 
 
 def _earlier_annotations(recipe: Recipe, path: Path | None, run: str | None, rng: Random) -> list[Annotation]:

@@ -165,20 +165,18 @@ def _general_ability(files: Files) -> str:
     rows = []
     for suite, result in found["suites"].items():
         name = next(name for name, one in result["measures"].items() if one["shown"])
-        before, after = (_with_bounds(result["models"][model][name]) for model in ("before", "after"))
+        before, after = (_with_interval(Estimate(**result["models"][model][name])) for model in ("before", "after"))
         difference = result["differences"]["after"][name]
         kept = "no loss shown" if _is_kept(difference, result["measures"][name]["better"]) else "a loss"
-        rows.append([suite, name, str(result["questions"]), before, after, _with_bounds(difference), kept])
+        rows.append(
+            [suite, name, str(result["questions"]), before, after, _with_interval(Estimate(**difference)), kept]
+        )
     return table(["suite", "figure", "questions", "before", "after", "difference (95 %)", ""], rows)
 
 
 def _is_kept(difference: Mapping[str, float], better: str) -> bool:
     """Whether the interval of a difference holds 0 or an improvement."""
     return difference["low"] <= 0 if better == "lower" else difference["high"] >= 0
-
-
-def _with_bounds(found: Mapping[str, float]) -> str:
-    return f"{number(found['value'])} ({number(found['low'])} to {number(found['high'])})"
 
 
 def _people_reward(files: Files) -> str:
@@ -191,8 +189,8 @@ def _people_reward(files: Files) -> str:
         rows = []
         for method, figures in result["figures"].items():
             ahead = result["model ahead of"].get(method)
-            cells = [_with_bounds(ahead[figure]) if ahead else "" for figure in ("f1", "auroc")]
-            rows.append([method, *(_with_bounds(figures[figure]) for figure in ("f1", "auroc")), *cells])
+            cells = [_with_interval(Estimate(**ahead[figure])) if ahead else "" for figure in ("f1", "auroc")]
+            rows.append([method, *(_with_interval(Estimate(**figures[figure])) for figure in ("f1", "auroc")), *cells])
         columns = ["", "F1 of marked words", "AUROC", "model ahead by, F1", "model ahead by, AUROC"]
         told = f"{name}: {result['responses']} responses to {result['texts']} texts, folds {len(result['folds'])}"
         parts.append(f"{told}\n\n{table(columns, rows)}")
