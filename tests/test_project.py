@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import text2grad
 from text2grad.config.recipe import Recipe, load_recipe
 from text2grad.experiments.experiment_plan import load_plan
+from text2grad.experiments.records import recipe_digest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "text2grad"
@@ -221,6 +223,20 @@ def test_every_recipe_loads(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(PLANS), ids=lambda p: p.stem)
 def test_every_plan_loads(path: Path) -> None:
     assert load_plan(path).study
+
+
+def test_the_records_belong_to_the_recipes_of_their_plans() -> None:
+    """A changed base recipe would make all records of its plan those of another recipe: they would be run again."""
+    compared = 0
+    for path in PLANS:
+        plan = load_plan(path)
+        for study in plan.study:
+            file = ROOT / plan.records / f"{study.name}.jsonl"
+            lines = file.read_text("utf-8").splitlines() if file.exists() else []
+            found = {one["recipe"] for one in map(json.loads, lines) if one["task"] == study.task and not one["length"]}
+            assert found <= {recipe_digest(load_recipe(path.parent / study.recipe))}
+            compared += len(found)
+    assert compared >= 3
 
 
 def test_every_setting_is_used_by_a_recipe_or_a_method_or_documented() -> None:

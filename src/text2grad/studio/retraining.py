@@ -3,7 +3,8 @@
 1. The reward model of the run (or of an earlier retraining) learns from the marks and from annotations that it had: the
    file beside it, or those of the recipe by which `text2grad reward` made it. Where the run's critic is a program,
    a new reward model begins from the policy's weights, and learns from the run's own critiques beside the marks.
-2. `run_recipe` trains the policy's adapter for a few steps by the run's recipe, with the new reward model as critic.
+2. `run_recipe` trains the policy's adapter for a few steps by the run's recipe, with the new reward model as critic. A
+   value function would not be learned in a few steps, so the mean of a group of responses is the baseline.
 
 Marks are few, so each is repeated until marks are `share` of the annotations. Agreement with the rater, and with
 held-out annotations, is measured before and after: F1 of the labelled tokens.
@@ -11,6 +12,7 @@ held-out annotations, is measured before and after: F1 of the labelled tokens.
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,10 +31,14 @@ from text2grad.progress import LOG, STEPS, note
 from text2grad.reward_models import GenerativeRewardModel
 from text2grad.reward_models.training import HeldOutSet, span_f1, train_reward_model
 from text2grad.studio.teaching import Correction, MarkedTokens, Taught, settings_from
+from text2grad.types import Critique, Example, Span
 
 MOST_EARLIER = 2000  # annotations beside the marks
 MEASURED = 24  # responses whose critiques are decoded to measure agreement
+GROUP = 4  # responses to a prompt, where the run had a value function
+ADAPTER_RATE = 5  # times the learning rate of a run that trained all weights
 EVALUATED = 32  # held-out prompts of the run, before and after
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 COUNT = re.compile(r"(\d[\d,]*) of (\d[\d,]*)")
 
 Forward = Callable[[str, float | None], None]  # words, and the share that is done
@@ -51,7 +57,7 @@ class Retraining:
     """
 
     reward_steps: int = 60
-    steps: int = 10
+    steps: int = 20
     share: float = 0.5
     rank: int = 8
     seed: int = 0
@@ -118,12 +124,19 @@ def retrain(
     recipe = recipe_of_run(Path(run)) if run else Recipe()
     marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=recipe.rollout.prompt_format)
     path = _reward_model_of(recipe, run, earlier)
-    annotations = _earlier_annotations(recipe, path, run, Random(f"annotations {settings.seed}"))
+    earlier_annotations = _earlier_annotations(recipe, path, run)
+    rng = Random(f"annotations {settings.seed}")
+    annotations = rng.sample(earlier_annotations, min(MOST_EARLIER, len(earlier_annotations)))
     device = best_device()
     critic = GenerativeRewardModel.load(path) if path else _fresh(base, recipe)
     critic.model.to(device)
-    if critic.limits.quoted_in_feedback:
-        marks = [with_quotes(one) for one in marks]
+    if path:
+        STEPS.info("the reward model judges %d responses", len(marks))
+        own = critic([Example(one.prompt) for one in marks], [one.response for one in marks])
+    else:  # the program's, where the run has them
+        known = {(one.prompt, one.response): one.critique for one in earlier_annotations}
+        own = [known.get((one.prompt, one.response), Critique("")) for one in marks]
+    marks = [corrected(one, critique) for one, critique in zip(marks, own, strict=True)]
     learned, held_out = _split(marks, annotations, settings)
     agreement = {"before": _agreement(critic, marks, held_out)}
     training = _fine_tuning(recipe, critic, settings)
@@ -152,24 +165,40 @@ def retrain(
     return Retrained(directory, marked.taught(settings.steps), about)
 
 
-def with_quotes(one: Annotation) -> Annotation:
-    """Return an annotation whose feedback quotes each of its spans, also those that the rater marked without words.
+def corrected(one: Annotation, own: Critique) -> Annotation:
+    """Return the critic's critique of a response, corrected by the rater's marks.
 
-    A reward model that may list only quotes of its feedback (`critic.quoted_in_feedback`) would list nothing otherwise.
+    Where the rater says nothing, the critic's own spans and sentences stay: a person marks one word, and says nothing
+    about the others. Sentences that quote a span with which a mark overlaps go. Each mark is quoted in the feedback,
+    also a mark without words, since a reward model may list only quotes of its feedback (`critic.quoted_in_feedback`).
+
+    Args:
+        one: the rater's.
+        own: the critic's; a failed critique counts as empty.
 
     Example:
         >>> from text2grad.types import Critique, Span
-        >>> marked = Annotation("When?", "On Monday.", Critique("", (Span(3, 9, "negative"),)))
-        >>> with_quotes(marked).critique.feedback
-        '"Monday" is wrong.'
+        >>> own = Critique('"Monday" is right. "noon" is right.', (Span(3, 9, "positive"), Span(13, 17, "positive")))
+        >>> marked = Annotation("When?", "On Monday at noon.", Critique("", (Span(3, 9, "negative"),)))
+        >>> corrected(marked, own).critique.feedback
+        '"noon" is right. "Monday" is wrong.'
     """
-    critique = one.critique
-    words = [critique.feedback.strip()] if critique.feedback.strip() else []
-    for span in critique.spans:
-        quote = f'"{one.response[span.start : span.end]}"'
-        if quote not in critique.feedback:
-            words.append(f"{quote} is {'correct' if span.label == 'positive' else 'wrong'}.")
-    return one._replace(critique=replace(critique, feedback=" ".join(words)))
+    marks, response = one.critique, one.response
+    kept = [] if own.failed else [span for span in own.spans if not any(_overlap(span, mark) for mark in marks.spans)]
+    gone = {response[span.start : span.end] for span in own.spans if span not in kept}
+    gone -= {response[span.start : span.end] for span in kept}
+    sentences = [] if own.failed else SENTENCE_END.split(own.feedback.strip())
+    words = [line for line in sentences if line and not any(f'"{quote}"' in line for quote in gone)]
+    words += [marks.feedback.strip()] if marks.feedback.strip() else []
+    for span in marks.spans:
+        quote = f'"{response[span.start : span.end]}"'
+        if quote not in marks.feedback:
+            words.append(f"{quote} is {'right' if span.label == 'positive' else 'wrong'}.")
+    return one._replace(critique=replace(marks, feedback=" ".join(words), spans=(*kept, *marks.spans)))
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a.start < b.end and b.start < a.end
 
 
 def _reward_model_of(recipe: Recipe, run: str | None, earlier: Path | None) -> Path | None:
@@ -190,8 +219,8 @@ def _reward_model_of(recipe: Recipe, run: str | None, earlier: Path | None) -> P
     return refreshed_critic(Path(run), latest_checkpoint(Path(run) / "checkpoints")) or Path(recipe.critic.model)
 
 
-def _earlier_annotations(recipe: Recipe, path: Path | None, run: str | None, rng: Random) -> list[Annotation]:
-    """Return annotations that the reward model had, at most `MOST_EARLIER`, chosen at random.
+def _earlier_annotations(recipe: Recipe, path: Path | None, run: str | None) -> list[Annotation]:
+    """Return the annotations that the reward model had; the run's critiques where its critic is a program.
 
     Raises:
         DataError: if a file cannot be read.
@@ -202,8 +231,7 @@ def _earlier_annotations(recipe: Recipe, path: Path | None, run: str | None, rng
         files = [Path(recipe.refresh.replay_from)] if by_refresh and recipe.refresh.replay_from else _files_of(path)
     if not files and run is not None:
         files = sorted((Path(run) / "rollouts").glob("*.jsonl"))
-    found = [one for file in files for one in read_annotations(file, to_encode=True) if not one.critique.failed]
-    return rng.sample(found, min(MOST_EARLIER, len(found)))
+    return [one for file in files for one in read_annotations(file, to_encode=True) if not one.critique.failed]
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -273,18 +301,23 @@ def _recipe(
 ) -> Recipe:
     """Return the recipe of the policy's phase: the run's, with another critic, fewer steps and a LoRA adapter."""
     sections = recipe.model_dump(mode="json")
-    data, model = sections["data"], sections["model"]
+    data, model, rollout, optim = (sections[name] for name in ("data", "model", "rollout", "optim"))
     if not recipe.data.task and not recipe.data.train:
         prompts = out.with_name("prompts.jsonl")
         write_records(prompts, ({"prompt": one.prompt} for one in marks))
         data |= {"train": str(prompts), "held_out": 0.0}
     data |= {"eval_examples": min(recipe.data.eval_examples, EVALUATED), "eval_every": settings.steps}
     model |= {"path": base, "lora_r": settings.rank, "lora_alpha": 2 * settings.rank}
-    model["value"] = "trunk" if recipe.model.value == "adapter" else recipe.model.value
+    if recipe.ppo.baseline == "value":
+        sections["ppo"]["baseline"], rollout["group_size"] = "group", GROUP
+        multiple = math.lcm(GROUP, recipe.ppo.minibatches)
+        rollout["batch_size"] = math.ceil(recipe.rollout.batch_size / multiple) * multiple
+    model["value"] = "none"
     sections["critic"] |= {"use": "", "model": str(reward_model), "kind": "generative"}
     sections["refresh"] = {}
-    for name in ("warmup_steps", "value_warmup_steps"):  # steps in which the policy hardly moves
-        sections["optim"][name] = min(sections["optim"][name], settings.steps // 5)
+    optim |= {"warmup_steps": min(recipe.optim.warmup_steps, settings.steps // 5), "value_warmup_steps": 0}
+    if not recipe.model.lora_r:
+        optim["lr"] *= ADAPTER_RATE
     sections["run"] |= {
         "out": str(out),
         "steps": settings.steps,

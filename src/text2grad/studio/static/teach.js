@@ -43,7 +43,7 @@ export class Teach {
     this.context = context; // { rater(), readOnly(), openRecord(record), state() }
     this.seed = 0;
     this.way = "lesson";
-    this.settings = { target: 2, kl: 0.5, reward_steps: 60, steps: 10 };
+    this.settings = { target: 2, kl: 0.5, reward_steps: 60, steps: 20 };
     this.prompt = "";
     this.parent = null;
     this.asked = null;
@@ -132,7 +132,7 @@ export class Teach {
     box.className = "ways";
     box.append(line("legend", "How"));
     for (const [way, name, about] of [
-      ["lesson", "Directly", "The marked tokens become more or less likely. Seconds to minutes; reaches little beyond them."],
+      ["lesson", "Directly", "The marked tokens become more or less likely, and others like them a little. Seconds to minutes."],
       ["retraining", "By the reward model", "The reward model learns from the marks and from annotations that it had; then it trains the policy on the run's prompts."],
     ]) {
       const radio = input(way, { type: "radio", name: "way", id: `way-${way}` });
@@ -199,7 +199,7 @@ export class Teach {
     const change = (words, before, after) => {
       if (before !== null && before !== undefined) list.append(line("li", `${words}: ${shown(before)} → ${shown(after)}`));
     };
-    change("F1 of its labelled tokens against your marks", agreement.before.marks, agreement.after.marks);
+    change("F1 of its labelled tokens against its critiques of your responses, corrected by your marks", agreement.before.marks, agreement.after.marks);
     change("against held-out earlier annotations", agreement.before.held_out, agreement.after.held_out);
     if (metric) change(`${metric.name.replaceAll("_", " ")} of the policy on held-out prompts`, metric.before, metric.after);
     list.append(line("li", `${steps.reward_model} steps on your marks and ${retraining.earlier} earlier annotation${retraining.earlier === 1 ? "" : "s"}; ${steps.policy} steps of the policy`));
