@@ -135,6 +135,7 @@ def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     assert len(found["history"]) == 2
     lines = client.get("/api/export/annotations.jsonl").text.splitlines()
     assert json.loads(lines[0])["critique"]["feedback"] == '"cat": a dog'
+    assert json.loads(lines[0])["ids"] == [0, 1, 2, 3, 4, 5, 6]  # a lesson on the file has the sampled tokens
     page = client.get("/api/export/marks.html")
     assert 'data-v="-1">cat</span>' in page.text
     assert "attachment" in page.headers["content-disposition"]

@@ -199,6 +199,34 @@ def test_a_span_takes_at_most_six_keys_with_the_step_to_the_next_response(browse
     ]
 
 
+SLOW_RECORDS = r"""() => {
+    const fetchNow = window.fetch;
+    window.fetch = async (url, ...more) => {
+        if (/rollouts\/\d+/.test(url)) await new Promise(done => setTimeout(done, 400));
+        return fetchNow(url, ...more);
+    };
+}"""
+
+
+def test_keys_that_are_faster_than_the_server_act_on_the_next_response(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "hasty") as page:
+        page.keyboard.press("n")
+        hints = page.locator("#response .hint").all_text_contents()  # of these words in every response
+        page.keyboard.press("Escape")
+        page.evaluate(SLOW_RECORDS)
+        for key in ["d", "n", *hints[1], "Enter", "e", *"no", "Enter", "d", "d", "d", "n", *hints[2], "Enter"]:
+            page.keyboard.press(key)
+        expect(page.locator(".marks .spans .is-poor").first).to_contain_text("sat")
+        expect(page.locator(".where")).to_contain_text("step 0 · response 4")
+        saved(page)
+    found = [one for one in MarkStore(server.store).marked("hasty").values() if one.opened]
+    states = {tuple(one.opened["place"]): one.state for one in found}
+    assert [states[1, row] for row in (3, 2, 1, 0)] == ["done"] * 4
+    assert sorted(spans(server.store, "hasty")) == [("cat", "negative"), ("sat", "negative")]
+    [marked] = [one for one in found if tuple(one.opened["place"]) == (1, 2)]
+    assert [one["note"] for one in marked.spans.values()] == ["no"]
+
+
 def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Served) -> None:
     phone = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
     with page_of(browser, server, "touch", **phone) as page:

@@ -11,7 +11,7 @@ from places import STORIES
 from studio_world import append, record
 from text2grad.config import Recipe, make_recipe, recipe_of_run
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import Annotation, annotation_to_json, write_annotations
+from text2grad.feedback import Annotation, annotation_to_json, read_annotations, write_annotations
 from text2grad.models import base_named_by, load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
@@ -27,7 +27,7 @@ from text2grad.studio.retraining import (
 )
 from text2grad.studio.teaching import Correction
 from text2grad.studio.worker import Worker
-from text2grad.types import Critique, Span
+from text2grad.types import Critique, Example, Span
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
 MARKS = [  # the rater disagrees with every annotation: the cat is poor, and the number is not
@@ -93,6 +93,9 @@ def run(tmp_path: Path) -> Path:
 def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path, tmp_path: Path) -> None:
     policy = {"path": str(tmp_path / "base"), "sampling": SAMPLING, "run": str(run)}
     said: list[dict[str, Any]] = []
+    critic = GenerativeRewardModel.load(str(tmp_path / "rm" / "model"))
+    own = critic([Example(one.prompt) for one in MARKS], [one.response for one in MARKS])
+    assert any(one.spans for one in own)
     worker, versions = Worker(), tmp_path / "versions"
     (versions / "retraining-x").mkdir(parents=True)
     (versions / "retraining-x" / "left").touch()  # by a retraining that was stopped
@@ -103,6 +106,11 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     assert (first["version"], first["kind"], first["responses"]) == (1, "retraining", 6)
     assert first["retraining"]["earlier"] == 36  # annotations of the recipe that made the reward model
     assert first["retraining"]["from"] == str(tmp_path / "rm" / "model")
+    kept = read_annotations(next((versions / "0001").glob("**/annotations.jsonl")))[-6:]
+    learned = [corrected(one, critique) for one, critique in zip(MARKS, own, strict=True)]
+    for one, other in zip(kept, learned, strict=True):
+        assert (one.prompt, one.critique.feedback) == (other.prompt, other.critique.feedback)
+        assert set(one.critique.spans) == set(other.critique.spans)
     before, after = first["agreement"]["before"], first["agreement"]["after"]
     assert after["marks"] > before["marks"]
     assert after["marks"] > 0.5

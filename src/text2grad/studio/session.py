@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import Annotation, annotation_to_json
+from text2grad.feedback import annotation_to_json
 from text2grad.progress import note
 from text2grad.studio.agreement import agreement, finished
 from text2grad.studio.columns import Filter
@@ -218,10 +218,14 @@ class Session:
         raters = self.marks.raters()
         return {"pairs": agreement({rater: finished(self.marks.events(rater)) for rater in raters})}
 
-    def annotations(self, rater: str) -> list[Annotation]:
-        """Return the marks of a rater as annotations; skipped responses are left out."""
+    def annotations(self, rater: str) -> list[dict[str, Any]]:
+        """Return the records of a rater's marks, with the sampled ids; skipped responses are left out."""
         found = self.marks.marked(rater).values()
-        return [one.annotation() for one in found if one.state == "done" or not (one.empty or one.state)]
+        return [
+            annotation_to_json(one.annotation()) | ({"ids": one.opened["ids"]} if one.opened["ids"] else {})
+            for one in found
+            if one.state == "done" or not (one.empty or one.state)
+        ]
 
     def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
         """Return marked responses with their token ids, for a lesson.

@@ -48,10 +48,13 @@ export class Detail {
     this.marks = new Marks(record, saved, this.context.rater(), this.context.outbox, () => this.changed());
     this.build();
     this.showMarks();
-    if (this.criticAt() >= 0) {
-      const asked = await get(`runs/${this.criticAt()}/suggestions/${record.item}`).catch(() => ({ state: "none" }));
-      if (this.record === record && asked.state !== "none") this.hearCritic(record, asked);
-    }
+    if (this.criticAt() >= 0) this.recallCritic(record);
+  }
+
+  /** Show what the critic said before about this response, if it was asked. */
+  async recallCritic(record) {
+    const asked = await get(`runs/${this.criticAt()}/suggestions/${record.item}`).catch(() => ({ state: "none" }));
+    if (this.record === record && asked.state !== "none") this.hearCritic(record, asked);
   }
 
   /** The number of the source whose critic is asked about this response; −1 without one. */

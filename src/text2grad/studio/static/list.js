@@ -5,12 +5,17 @@ const PAGE = 100;
 const AROUND = 6;
 
 export class VirtualList {
-  /** `fetchPage(start, count)` answers {total, rows}; `fill(element, row)` shows a row; `choose(row, index)` opens it. */
-  constructor(root, { fetchPage, fill, choose }) {
+  /**
+   * `fetchPage(start, count)` answers {total, rows}; `fill(element, row)` shows a row; `choose(row, index)` opens it and
+   * answers whether it is shown; `opened(shown)` hears of it when no other row is on its way.
+   */
+  constructor(root, { fetchPage, fill, choose, opened }) {
     this.root = root;
     this.fetchPage = fetchPage;
     this.fill = fill;
     this.choose = choose;
+    this.opened = opened;
+    this.opening = 0; // rows on their way
     this.space = root.appendChild(document.createElement("div"));
     this.space.className = "space";
     this.elements = new Map();
@@ -117,6 +122,13 @@ export class VirtualList {
   }
 
   async open(index) {
+    this.opening += 1;
+    const shown = await this.openNow(index).catch(() => false);
+    this.opening -= 1;
+    if (!this.opening) this.opened(shown);
+  }
+
+  async openNow(index) {
     this.at = index;
     const top = index * ROW;
     if (top < this.root.scrollTop) this.root.scrollTop = top;
@@ -125,7 +137,7 @@ export class VirtualList {
     await this.need(Math.floor(index / PAGE));
     this.draw();
     const row = this.row(index);
-    if (row) this.choose(row, index);
+    return row ? this.choose(row, index) : false;
   }
 
   /** Show a changed row. */

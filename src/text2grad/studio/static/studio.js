@@ -95,6 +95,7 @@ const list = new VirtualList($("list"), {
     element.replaceChildren(facts, line("p", row.response || "(empty)", "preview"));
   },
   choose: row => openRow(row),
+  opened: shown => replay(shown),
 });
 
 const placeOf = record => record.place ? `${record.place[0] ?? "-"}.${record.place[1]}` : "";
@@ -113,6 +114,7 @@ const show = async record => {
 };
 
 let turn = 0;
+/** Open a response; answers whether it is shown, and not another that was asked for later. */
 const openRow = async row => {
   turn += 1;
   const mine = turn;
@@ -125,10 +127,11 @@ const openRow = async row => {
       if (record && record.item !== item) record = null; // the run was made anew: the marks keep their own text
     }
     if (mine === turn) await show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
-    return;
+    return mine === turn;
   }
   const record = await get(`runs/${state.run}/rollouts/${row.id}`).catch(error => { $("count").textContent = error.message; });
   if (record && mine === turn) await show(record);
+  return Boolean(record) && mine === turn;
 };
 
 const pressView = () => {
@@ -311,6 +314,43 @@ const showHelp = () => {
 };
 
 const typing = target => target instanceof Element && target.closest("input, textarea, select, dialog") !== null;
+
+const PASSING = new Set(["j", "k", "ArrowDown", "ArrowUp", "PageDown", "PageUp", "Home", "End", "Tab", "Shift"]);
+const waiting = []; // keys for the response that is on its way
+let replaying = false;
+
+/** Keys that are pressed before the next response is shown wait for it: they are not meant for the one before. */
+document.addEventListener("keydown", event => {
+  const free = !list.opening && !waiting.length;
+  const passes = PASSING.has(event.key) && !waiting.length;
+  if (replaying || free || passes || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  waiting.push(event.key);
+}, true);
+
+const replay = shown => {
+  if (!shown) waiting.length = 0;
+  while (waiting.length && !list.opening) {
+    const key = waiting.shift();
+    const place = document.activeElement || document.body;
+    replaying = true;
+    if (typing(place)) type(place, key);
+    else if (place.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })) && ["Enter", " "].includes(key)) place.click();
+    replaying = false;
+  }
+};
+
+/** Type a key into a field, as the browser does with a key of its own. */
+const type = (field, key) => {
+  if (key.length > 1) { // Enter or Escape leaves the field
+    field.dispatchEvent(new Event("change", { bubbles: true }));
+    field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  } else {
+    field.setRangeText(key, field.selectionStart, field.selectionEnd, "end");
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+};
 
 document.addEventListener("keydown", event => {
   const undo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
