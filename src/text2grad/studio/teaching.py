@@ -196,10 +196,11 @@ def teach(
     loop = _Rounds(policy, marked, lesson)
     goals = torch.where(marked.delta > 0, (-marked.before / 2).clamp(max=lesson.target), lesson.target)
     goals = goals * (marked.delta != 0)  # [B, T]
-    number = 0
+    number, scores = 0, marked.scores()
     for number in range(1, lesson.rounds + 1):
-        loop.round(number)
-        gained = float(((marked.logp() - marked.before) * marked.delta.sign()).sum())
+        loop.round(number, scores)
+        scores = marked.scores()
+        gained = float(((scores.logp - marked.before) * marked.delta.sign()).sum())
         moved = lesson.target * gained / float(goals.sum().clamp(min=1e-6))
         on_round(number, moved)
         if moved >= lesson.target:
@@ -291,8 +292,9 @@ class _Rounds:
             half_precision=half_precision(policy),
         )
 
-    def round(self, number: int) -> None:
-        batch, delta, scores = self.marked.batch, self.marked.delta, self.marked.scores()
+    def round(self, number: int, scores: Scores) -> None:
+        """Make the epochs of a round; `scores` are those of the policy as it is now."""
+        batch, delta = self.marked.batch, self.marked.delta
         # one minibatch per epoch holds all responses, so a mean over marked tokens is δ · (all tokens / marked tokens)
         scale = float(batch.response_mask.sum()) / float((delta != 0).sum())
         self.optimizers.begin(number - 1)
