@@ -115,6 +115,19 @@ def test_without_a_run_a_text_of_ones_own_is_marked(browser: Any, tmp_path: Path
     assert spans(tmp_path / "store", "ann") == [("zoo", "positive")]
 
 
+def test_a_file_is_read_from_its_beginning_and_a_run_from_its_end(browser: Any, tmp_path: Path) -> None:
+    file, run = tmp_path / "own.jsonl", write_run(tmp_path / "run", steps=2)
+    file.write_text("".join(json.dumps({"prompt": "Say.", "response": f"Text {n}."}) + "\n" for n in range(3)))
+    with served(tmp_path / "store", file, run) as server, page_of(browser, server, "ann") as page:
+        expect(page.locator(".item .preview").first).to_have_text("Text 0.")
+        page.select_option("#run", "1")
+        expect(page.locator(".item .facts").first).to_contain_text("step 1")
+        assert page.input_value("[name=order]") == "newest"
+        page.select_option("[name=order]", "longest")
+        page.select_option("#run", "0")
+        assert page.input_value("[name=order]") == "longest"
+
+
 def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, server: Served) -> None:
     with page_of(browser, server, "mouse") as page:
         drag(page, segment(page, "cat"), segment(page, "sat"), release=False)

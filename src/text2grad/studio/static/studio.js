@@ -370,6 +370,12 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
 });
 
+/** A file is read from its beginning, a run from its end; an order that the reader chose stays. */
+const orderOf = run => {
+  const { order } = $("filters").elements;
+  if (run && ["newest", "oldest"].includes(order.value)) order.value = run.kind === "file" ? "oldest" : "newest";
+};
+
 let timer = 0;
 $("filters").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(refresh, TYPING_MS); });
 $("filters").addEventListener("reset", () => setTimeout(refresh));
@@ -377,6 +383,7 @@ $("filters").addEventListener("submit", event => event.preventDefault());
 $("filters").addEventListener("keydown", event => { if (event.key === "Escape") $("list").focus(); });
 $("run").addEventListener("change", async () => {
   state.run = Number($("run").value);
+  orderOf(state.runs[state.run]);
   state.generation = state.runs[state.run].generation;
   showTroubles(state.runs[state.run]);
   await refresh();
@@ -393,6 +400,7 @@ $("summary-open").addEventListener("click", async () => {
 addEventListener("hashchange", followAddress);
 
 takeOverview(await get("studio"));
+orderOf(state.runs[state.run]);
 if (state.readOnly) { saved.textContent = "read-only"; $("own").hidden = true; }
 if (state.runs.length) {
   await followAddress();
