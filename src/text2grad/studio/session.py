@@ -83,7 +83,13 @@ class Session:
     def overview(self) -> dict[str, Any]:
         """Return what the page asks for first and again every second or two."""
         runs = [
-            {"name": one.source.name, "is_run": one.source.is_run, "kind": one.source.kind, "path": str(one.source.path), **one.state()}
+            {
+                "name": one.source.name,
+                "is_run": one.source.is_run,
+                "kind": one.source.kind,
+                "path": str(one.source.path),
+                **one.state(),
+            }
             | {"has_critic": number in self.suggestions.critics}
             for number, one in enumerate(self.indices)
         ]
