@@ -70,7 +70,7 @@ results: setup               ## the evidence: about 60 core-hours, says how long
 general-ability: setup       ## SmolLM2 on public benchmarks, before and after recipes/smollm2.toml
 	$(ONE_THREAD) $(BIN)/text2grad evaluate before=models/smollm2 \
 		after=runs/smollm2/smollm2/grounded/program/seed-0/length-0-faults-1/text2grad_group \
-		--baseline before --suite humaneval --suite mbpp --suite perplexity \
+		--baseline before --suite humaneval --suite mbpp --suite perplexity --rows-at-once 64 \
 		--data humaneval=../shared/data/humaneval/HumanEval.jsonl.gz --data mbpp=../shared/data/mbpp/sanitized-mbpp.json \
 		--data perplexity=../shared/data/slf5k_slice/posts_ideal.jsonl --out runs/general-ability
 	cp runs/general-ability/evaluation.json docs/results/general_ability.json
