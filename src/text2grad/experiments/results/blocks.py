@@ -153,7 +153,8 @@ def _grounded_in_short(files: Files) -> str:
         text, shown = "No run of a method that learns from one number is finished.", [group.ours]
     else:
         ahead, shown = _with_interval_of(lead(group, group.ours, rival)), [group.ours, rival]
-        text = f"Its lead over the strongest number, {label(rival)}, is {ahead}."
+        name = label(rival).removeprefix("one number, ")
+        text = f"Its lead over the strongest number, {name}, in the share of an answer's names and numbers: {ahead}."
     return f"{grounded.figures_table(group, shown)}\n\n{grounded.in_words(group)} {text}"
 
 

@@ -5,8 +5,7 @@ from statistics import fmean
 
 from text2grad.evaluation import mean_interval
 from text2grad.experiments.results.bootstrap import Interval
-from text2grad.experiments.results.markdown import between, bootstrap_text, number, table
-from text2grad.experiments.results.measures import final
+from text2grad.experiments.results.markdown import between, number, table
 from text2grad.experiments.results.records import Record
 from text2grad.experiments.results.selection import Group, label
 
@@ -75,6 +74,6 @@ def in_words(group: Group) -> str:
     spread = spread if left.seeds > 1 else "one seed so far"
     return (
         f"{label(group.ours)} {halved} the share of names and numbers that the passage does not support: "
-        f"{number(left.value, 2)} of the start is left ({spread}; at the end {bootstrap_text(final(runs))}); {guard}: "
+        f"{number(left.value, 2)} of the start is left ({spread}); {guard}: "
         f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}."
     )
