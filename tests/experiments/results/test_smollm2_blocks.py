@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from text2grad.experiments.results.blocks import filled
+from text2grad.experiments.results.grounded import FIGURES
 
 
 def block(name: str, directory: Path) -> str:
@@ -27,6 +28,29 @@ def suite(better: str, difference: dict[str, float]) -> dict[str, object]:
 def test_blocks_without_files_say_so(tmp_path: Path) -> None:
     assert "Not measured yet." in block("general-ability", tmp_path)
     assert "Not measured yet." in block("people-reward", tmp_path)
+    assert "Not measured yet." in block("learned-reward", tmp_path)
+
+
+def test_the_share_of_the_programs_gain_is_that_of_the_mean_over_seeds(tmp_path: Path) -> None:
+    def metrics(unsupported: float) -> dict[str, float]:
+        return {**dict.fromkeys(FIGURES, 0.25), "unsupported_share": unsupported}
+
+    audits = [{"recall/positive": 0.8, "recall/negative": 0.5}, {"recall/positive": 0.6}]
+    pairs = [
+        {"start": metrics(start), "program": metrics(program), "learned": metrics(learned)}
+        | {"audits": audits, "annotations": 596, "refreshes": [5, 10]}
+        for start, program, learned in ((0.5, 0.1, 0.2), (0.5, 0.2, 0.1))
+    ]
+    pairs[1] |= {"start": metrics(0.6)}
+    (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
+    text = " ".join(block("learned-reward", tmp_path).split())
+    assert "gives 100 % of the program's gain" in text  # (0.3 + 0.5) / (0.4 + 0.4)
+    assert "| 2 seeds | unsupported names and numbers |" in text
+    assert "| start | 0.550 |" in text
+    assert "found 70 % of the positive tokens and 50 % of the negative tokens" in text  # (0.8 + 0.6) / 2; 0.5
+    pairs[1] |= {"learned": metrics(0.3)}
+    (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
+    assert "gives 75 %" in block("learned-reward", tmp_path)  # (0.3 + 0.3) / 0.8
 
 
 def test_a_loss_is_an_interval_on_the_worse_side(tmp_path: Path) -> None:

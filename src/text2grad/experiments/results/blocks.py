@@ -32,8 +32,8 @@ _IN_README = {"summarization": "summaries", "qa": "answers (`--task qa`)", "code
 _RIVAL = "scalar_ppo"
 _WIDTH = 124
 RUNS = "runs"
-GENERAL, PEOPLE = "general_ability.json", "people_reward.json"
-_OPTIONAL = (GENERAL, PEOPLE)  # None until they are measured
+GENERAL, PEOPLE, LEARNED = "general_ability.json", "people_reward.json", "learned_reward.json"
+_OPTIONAL = (GENERAL, PEOPLE, LEARNED)  # None until they are measured
 Files = Callable[[str], Any]
 """Name of a JSON file of results → its content; `RUNS` → the records of the experiments."""
 
@@ -156,6 +156,12 @@ def _grounded_in_short(files: Files) -> str:
         name = label(rival).removeprefix("one number, ")
         text = f"Its lead over the strongest number, {name}, in the share of an answer's names and numbers: {ahead}."
     return f"{grounded.figures_table(group, shown)}\n\n{grounded.in_words(group)} {text}"
+
+
+def _learned_reward(files: Files) -> str:
+    """Return a learned reward model in the place of the program critic, from docs/make_learned.py."""
+    found = files(LEARNED)
+    return grounded.learned_table(found) if found is not None else "Not measured yet."
 
 
 def _general_ability(files: Files) -> str:
@@ -462,6 +468,7 @@ def _stories(files: Files) -> str:
 BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "headline": _headline,
     "grounded-in-short": _grounded_in_short,
+    "learned-reward": _learned_reward,
     "general-ability": _general_ability,
     "people-reward": _people_reward,
     "speed": _speed,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from text2grad.evaluation import mean_interval
 from text2grad.experiments.results.bootstrap import Interval
@@ -56,6 +57,38 @@ def share_left(runs: Mapping[int, Record], name: str) -> Interval:
     ends = [run.curve[-1]["metrics"][name] for run in runs.values()]
     of_seeds = mean_interval([end / start for start, end in zip(starts, ends, strict=True)])
     return Interval(fmean(ends) / fmean(starts), of_seeds.low, of_seeds.high, of_seeds.low, of_seeds.high, len(runs))
+
+
+def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the program critic beside the reward model that learned from it, and the share of the gain.
+
+    Args:
+        pairs: of docs/make_learned.py: one per seed, with the metrics of "start", "program" and "learned", and the
+            audits of the learned reward model at each step of its run.
+    """
+    names = {"start": "start", "program": "the program's critiques", "learned": "the learned reward model's critiques"}
+    rows = [
+        [shown, *(number(fmean(one[key][name] for one in pairs), digits) for name, (_, digits) in FIGURES.items())]
+        for key, shown in names.items()
+    ]
+    gains = {
+        key: fmean(one["start"]["unsupported_share"] - one[key]["unsupported_share"] for one in pairs)
+        for key in ("program", "learned")
+    }
+    seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
+    audits = [audit for one in pairs for audit in one["audits"]]
+    recalls = " and ".join(
+        f"{100 * fmean(audit[f'recall/{label}'] for audit in audits if f'recall/{label}' in audit):.0f} % of the "
+        f"{label} tokens"
+        for label in ("positive", "negative")
+    )
+    refreshed = ", ".join(map(str, pairs[0]["refreshes"]))
+    return (
+        f"{table([seeds, *(name for name, _ in FIGURES.values())], rows)}\n\n"
+        f"The learned reward model gives {100 * gains['learned'] / gains['program']:.0f} % of the program's gain in "
+        f"unsupported names and numbers. It learned from {pairs[0]['annotations']} answers of the untrained model, and "
+        f"from answers of the policy after steps {refreshed}. During the run it found {recalls} of the program."
+    )
 
 
 def in_words(group: Group) -> str:
