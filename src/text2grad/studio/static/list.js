@@ -122,10 +122,14 @@ export class VirtualList {
   }
 
   async open(index) {
+    let shown = false;
     this.opening += 1;
-    const shown = await this.openNow(index).catch(() => false);
-    this.opening -= 1;
-    if (!this.opening) this.opened(shown);
+    try {
+      shown = await this.openNow(index);
+    } finally {
+      this.opening -= 1;
+      if (!this.opening) this.opened(shown);
+    }
   }
 
   async openNow(index) {
