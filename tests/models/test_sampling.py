@@ -226,7 +226,7 @@ def test_what_was_set_aside_comes_back_when_generating_fails(monkeypatch: pytest
         assert not model.training
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(model, "generate", broken)
+    monkeypatch.setattr(model, "forward", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         sampled(model)
     assert model.generation_config is own

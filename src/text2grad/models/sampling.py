@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from text2grad.models.batch import left_padded
+from text2grad.models.decoding import Ended, decode
 from text2grad.models.randomness import sample_inverse_cdf
 from text2grad.models.shared_prefix import prefill
 from text2grad.types import Example, Rollout
-
-Ended = Callable[[list[int]], bool]
 
 
 @torch.no_grad()
@@ -40,7 +39,7 @@ def sample(
 ) -> list[tuple[int, ...]]:
     """Return one response per prompt, end-of-sequence included where it was sampled.
 
-    Equal prompts of one generate call are computed once (`shared_prefix`), which changes results by rounding only.
+    Equal prompts of one batch are computed once (`shared_prefix`), which changes results by rounding only.
 
     Args:
         model: the policy; its own generation config is set aside for the call.
@@ -49,18 +48,17 @@ def sample(
         eos_ids: ids that end a response.
         pad_id: fills the left of short prompts.
         temperature: divides the logits; 0 takes the most likely token, without random numbers.
-        rows_at_once: rows of one generate call; changes memory, and results by rounding only.
+        rows_at_once: rows of one batch; changes memory, and results by rounding only.
         ended: told the ids of a row after each token; True ends the row with this token.
-        on_part: told the responses of each generate call, in order.
+        on_part: told the responses of each batch, in order.
     """
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):
         chunk = prompt_ids[start : start + rows_at_once]
-        drawn = uniforms[start : start + rows_at_once].to(model.device)
-        draw = [_InverseCdfProcessor(drawn, temperature)] if temperature else []
+        draw = _Draw(uniforms[start : start + rows_at_once].to(model.device), temperature)
         prompts = [tuple(ids) for ids in chunk]
         groups = prompts if len(set(prompts)) < len(prompts) else ()
-        part = _generate(model, chunk, uniforms.shape[1], eos_ids, pad_id, draw, groups, ended)
+        part = _decode(model, chunk, draw, uniforms.shape[1], eos_ids, pad_id, groups, ended)
         responses += part
         if on_part is not None:
             on_part(part)
@@ -86,6 +84,27 @@ def decode_greedily(
     return _generate(model, prompt_ids, max_new_tokens, eos_ids, pad_id, processors, groups)
 
 
+def _decode(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    draw: "_Draw",
+    max_new_tokens: int,
+    eos_ids: Sequence[int],
+    pad_id: int,
+    groups: Sequence[Hashable],
+    ended: Ended | None,
+) -> list[tuple[int, ...]]:
+    """Decode one batch by `decode` where the model's cache allows it, else by `generate`."""
+    from text2grad.models.kv_cache import empty_cache
+
+    cache = empty_cache(model)
+    if cache is None:
+        return _generate(model, prompts, max_new_tokens, eos_ids, pad_id, [draw], groups, ended)
+    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos_ids": eos_ids, "pad_id": pad_id}
+    with _plain_generation(model, eos_ids, pad_id):
+        return decode(model, prompts, draw.choose, **limits, cache=cache, groups=groups, ended=ended)
+
+
 def _generate(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -99,9 +118,11 @@ def _generate(
     """Decode one batch with transformers' `generate` and optional logits processors."""
     from transformers import LogitsProcessorList, StoppingCriteriaList
 
+    from text2grad.models.kv_cache import empty_cache
+
     with _plain_generation(model, eos_ids, pad_id):
         shared = prefill(model, prompts, groups, pad_id) if groups else None
-        ids, attention_mask, cache = shared or (*left_padded(prompts, pad_id, model.device), None)
+        ids, attention_mask, cache = shared or (*left_padded(prompts, pad_id, model.device), empty_cache(model))
         ends = _Ends(len(prompts), ids.shape[1], ended) if ended else None
         output = model.generate(
             input_ids=ids,
@@ -148,16 +169,21 @@ class _Ends:
         return torch.tensor([length is not None for length in self.lengths], device=input_ids.device)
 
 
-class _InverseCdfProcessor:
-    """Logits processor that samples each row's next token and forces `generate`'s argmax to take it."""
+class _Draw:
+    """Chooses tokens by the inverse CDF; as a logits processor it forces `generate`'s argmax to take them."""
 
     def __init__(self, uniforms: Tensor, temperature: float) -> None:
         self.uniforms, self.temperature, self.step = uniforms, temperature, 0
 
+    def choose(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Return the tokens of rows; the most likely ones at temperature 0."""
+        if not self.temperature:
+            return logits.argmax(-1)
+        return sample_inverse_cdf(logits / self.temperature, self.uniforms[rows, step])
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        uniform = self.uniforms[:, self.step]
+        choice = self.choose(scores, torch.arange(len(scores), device=scores.device), self.step)
         self.step += 1
-        choice = sample_inverse_cdf(scores / self.temperature, uniform)
         return torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
 
 

@@ -57,12 +57,14 @@ def can_share_prompts(model: Any) -> bool:
 
     Not with sliding windows or recurrent layers, nor with gradient checkpointing, which leaves no cache.
     """
+    from text2grad.models.kv_cache import empty_cache
+
     trunk = base_of(model).get_decoder()
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
         return False
     known = {"attention_mask", "position_ids", "past_key_values"}
-    return known <= set(signature(trunk.forward).parameters) and _empty_cache(base_of(model)) is not None
+    return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
 
 
 def shared_states(trunk: Any, batch: TokenBatch) -> States:
@@ -111,6 +113,8 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
         groups: the group of each row; rows of one group share a prefix.
         pad_id: the padding id.
     """
+    from text2grad.models.kv_cache import empty_cache
+
     members: dict[Hashable, list[int]] = {}
     for number, group in enumerate(groups):
         members.setdefault(group, []).append(number)
@@ -118,11 +122,11 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     heads = [_beginning([rows[number] for number in own]) for own in members.values()]
     rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
     width, head, rest = (max(map(len, part)) for part in (rows, heads, rests))
-    cache = _empty_cache(model) if len(heads) * head + len(rows) * rest < len(rows) * width else None
+    cache = empty_cache(model) if len(heads) * head + len(rows) * rest < len(rows) * width else None
     if cache is None:
         return None
     ids, mask = left_padded(heads, pad_id, model.device)
-    _read(model, ids, mask, cache)
+    read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
     cache.batch_select_indices(own)
     rest_ids, rest_mask = left_padded(rests, pad_id, model.device)
@@ -137,25 +141,20 @@ def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
     return first[: min(alike, *(len(row) - 1 for row in rows))]
 
 
-def _empty_cache(model: Any) -> Any:
-    """Return an empty cache in which every layer keeps every position; None for models with other caches."""
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
+def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tensor, cache: Any) -> Any:
+    """Fill the cache with tokens; return the output, with the logits of the last token alone where the model can.
 
-    config = model.config
-    if config.get_text_config() is not config or not model._supports_default_dynamic_cache():
-        return None
-    cache = DynamicCache(config=config)
-    return cache if all(type(layer) is DynamicLayer for layer in cache.layers) else None
-
-
-def _read(model: Any, ids: Tensor, attention_mask: Tensor, cache: Any) -> None:
-    """Fill the cache."""
+    Args:
+        model: a Hugging Face causal language model.
+        ids: new tokens, [B, N].
+        attention_mask: of the cached and the new tokens, 0 on padding.
+        positions: of the new tokens, [B, N].
+        cache: of the tokens before.
+    """
     owner = model.get_base_model() if hasattr(model, "get_base_model") else model
     known = signature(owner.forward).parameters
-    positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
     more = {"position_ids": positions, "logits_to_keep": 1}
-    model(
+    return model(
         input_ids=ids,
         attention_mask=attention_mask,
         past_key_values=cache,
