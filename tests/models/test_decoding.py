@@ -10,7 +10,7 @@ from transformers.cache_utils import DynamicLayer
 
 from text2grad.models.decoding import decode
 from text2grad.models.kv_cache import LEAST_ROOM, GrowingLayer, empty_cache
-from text2grad.models.sampling import _Draw, _generate
+from text2grad.models.sampling import _Draw, _generate, sample
 from tiny_models import FAMILIES, tiny
 
 PROMPTS = [(3, 4, 5, 6, 7), (8,), (9, 10, 11), (4, 4), (12, 13, 14, 15), (3, 4, 5, 6, 7)]
@@ -57,6 +57,14 @@ def test_the_batch_shrinks_when_half_of_its_rows_have_ended(monkeypatch: pytest.
     assert found == [(20 + row,) * (row + 2) for row in range(6)]  # rows 0 to 5 end after 2 to 7 tokens
     # 6 rows run in steps 1 and 2; 5 after step 2, 4 after 3, 3 after 4: half of 6. 2 after 5, 1 after 6: half of 3
     assert sizes == [6, 6, 6, 6, 3, 3, 1]
+
+
+def test_a_row_ends_where_its_own_rule_says() -> None:
+    model, uniforms = tiny("llama"), torch.rand(6, 9, generator=torch.Generator().manual_seed(0))
+    limits: dict[str, Any] = {"eos_ids": (), "pad_id": 0}
+    whole = sample(model, PROMPTS, uniforms, **limits)
+    cut = sample(model, PROMPTS, uniforms, **limits, ended=lambda ids: len(ids) == 4)
+    assert cut == [row[:4] for row in whole]
 
 
 def test_a_growing_layer_holds_what_a_dynamic_one_holds() -> None:
@@ -112,12 +120,12 @@ def test_the_buffers_are_rarely_copied() -> None:
 
 def test_gradients_flow_through_a_growing_layer() -> None:
     layer = GrowingLayer()
-    first, second = (torch.ones(1, 1, 2, 4, requires_grad=True) for _ in range(2))
-    layer.update(first, first)
-    keys, _ = layer.update(second, second)
-    keys.sum().backward()
-    assert first.grad is not None
-    assert second.grad is not None
+    parts = [torch.ones(1, 1, 2, 4, requires_grad=True) for _ in range(4)]
+    read = [keys.square().sum() for keys, _ in (layer.update(part, part) for part in parts)]  # the graph keeps each
+    torch.stack(read).sum().backward()
+    for number, part in enumerate(parts):
+        assert part.grad is not None
+        assert float(part.grad[0, 0, 0, 0]) == 2 * (4 - number)  # d/dx of x², read by this update and the later ones
 
 
 def test_models_with_other_caches_have_none() -> None:

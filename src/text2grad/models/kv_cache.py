@@ -53,8 +53,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
 def _begins(tensor: Tensor, buffer: Tensor, length: int) -> bool:
     """Whether a tensor is the beginning of a buffer that has room for a length; not after rows were selected."""
-    same_place = tensor.data_ptr() == buffer.data_ptr() and tensor.stride() == buffer.stride()
-    return same_place and len(tensor) == len(buffer) and length <= buffer.shape[2]
+    return tensor.data_ptr() == buffer.data_ptr() and len(tensor) == len(buffer) and length <= buffer.shape[2]
 
 
 def _with_room(tensor: Tensor, room: int) -> Tensor:
