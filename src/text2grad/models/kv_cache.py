@@ -53,7 +53,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
 def _begins(tensor: Tensor, buffer: Tensor, length: int) -> bool:
     """Whether a tensor is the beginning of a buffer that has room for a length; not after rows were selected."""
-    return tensor.data_ptr() == buffer.data_ptr() and len(tensor) == len(buffer) and length <= buffer.shape[2]
+    return tensor.data_ptr() == buffer.data_ptr() and length <= buffer.shape[2]
 
 
 def _with_room(tensor: Tensor, room: int) -> Tensor:
