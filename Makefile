@@ -81,6 +81,7 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/step.py --json docs/results/step.json
 	$(BIN)/python benchmarks/step.py --peer trl --vocab 8192 --json docs/results/step_trl.json
 	$(BIN)/python benchmarks/lengths.py --json docs/results/lengths.json --figure docs/results/lengths.png
+	$(BIN)/python benchmarks/sampling.py --json docs/results/sampling.json
 	$(BIN)/python benchmarks/sandbox.py --json docs/results/sandbox.json
 	$(BIN)/python benchmarks/reward_decode.py --peer --json docs/results/reward_decode.json
 	$(BIN)/python benchmarks/annotate.py --json docs/results/annotate.json
