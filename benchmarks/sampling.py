@@ -2,9 +2,9 @@
 
     python benchmarks/sampling.py --json docs/results/sampling.json
 
-Both sample from random Llamas at temperature 1, 16 rows on one thread, 64 tokens of prompt, in turn; `generate` with its
-own cache and `do_sample`. "all of one length" never ends a row; in "of many lengths" a token ends one with a probability
-of about 1/64. The figure is processor time, the least of `--repeats`, since other programs may use the machine.
+Both sample from random Llamas at temperature 1, 16 rows on one thread, 64 tokens of prompt, in turn; `generate` has
+its own cache and `do_sample`. "all of one length" never ends a row; in "of many lengths" a token ends one with a
+probability of about 1/64. The figure is processor time, the least of `--repeats`: other programs may use the machine.
 """
 
 import argparse
