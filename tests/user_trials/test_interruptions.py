@@ -223,6 +223,6 @@ def test_two_signals_end_a_run_at_once(world: Path, tmp_path: Path) -> None:
         "utf-8",
     )
     ended = stop(folder, TRAIN, lambda: steps(run) >= 2, signal.SIGINT, signal.SIGINT)
-    assert ended.code == 130, ended
+    assert ended.code in (130, -signal.SIGINT), ended  # the second may meet the interpreter's end: 130 to a shell, too
     assert "Traceback" not in ended.err
     assert steps(run) == 2
