@@ -107,7 +107,7 @@ def make_rows(vocabulary: Any, batch: int) -> tuple[list[str], list[list[int]]]:
 
 
 class Script:
-    """Logits processor that makes a model write given ids, by a bonus on the logits."""
+    """Makes a model write given ids, by a bonus on the logits."""
 
     def __init__(self, scripts: list[list[int]], eos: int) -> None:
         """Store the ids of each row, filled up with the end-of-sequence id."""
@@ -116,25 +116,29 @@ class Script:
         ended = [ids + [eos] * (NEW_TOKENS - len(ids)) for ids in scripts]
         self.ids = torch.tensor(ended)
 
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
+    def add(self, logits: Any, rows: Any, step: int) -> Any:
         """Give the next id of each row a bonus."""
-        column = self.ids[:, input_ids.shape[1] - PROMPT, None]
-        return scores.scatter_add(1, column, scores.new_full(column.shape, 1e4))
+        column = self.ids[rows, step, None]
+        return logits.scatter_add(1, column, logits.new_full(column.shape, 1e4))
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Do so as a logits processor of transformers."""
+        return self.add(scores, range(len(scores)), input_ids.shape[1] - PROMPT)
 
 
 class Timed:
-    """A logits processor and the seconds spent in it."""
+    """A choice of tokens and the seconds spent in it."""
 
-    def __init__(self, processor: Any) -> None:
-        """Wrap a processor."""
-        self.processor, self.seconds = processor, 0.0
+    def __init__(self, choose: Any) -> None:
+        """Wrap a choice."""
+        self.choose, self.seconds = choose, 0.0
 
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Call the processor and add its time."""
+    def __call__(self, logits: Any, rows: Any, step: int) -> Any:
+        """Choose and add the time."""
         start = time.process_time()
-        result = self.processor(input_ids, scores)
+        tokens = self.choose(logits, rows, step)
         self.seconds += time.process_time() - start
-        return result
+        return tokens
 
 
 class Bench:
@@ -153,8 +157,8 @@ class Bench:
         generator = random.Random(1)
         self.prompts = [[generator.randrange(1, ids) for _ in range(PROMPT)] for _ in range(batch)]
 
-    def plain(self, script: list[Any]) -> float:
-        """Return seconds per step of greedy decoding with `generate` of transformers."""
+    def plain(self, script: Any) -> float:
+        """Return seconds per token of greedy decoding with `generate` of transformers."""
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
 
@@ -165,15 +169,17 @@ class Bench:
             prompts,
             attention_mask=torch.ones_like(prompts),
             generation_config=config,
-            logits_processor=LogitsProcessorList(script),
+            logits_processor=LogitsProcessorList([script] if script else []),
         )
-        return (time.process_time() - start) / (output.shape[1] - PROMPT)
+        seconds = time.process_time() - start
+        written = (output[:, PROMPT:] != 0).sum() + (output[:, -1] == 0).sum()
+        return seconds / int(written)
 
-    def ours(self, script: list[Any], *, constrain: bool) -> tuple[float, float]:
-        """Return seconds per step of the reward model's decoding, and the share of the constraint."""
+    def ours(self, script: Any, *, constrain: bool) -> tuple[float, float]:
+        """Return seconds per token of the reward model's decoding, and the share of the constraint."""
         from text2grad.feedback.spans import critique_from_text
-        from text2grad.models.sampling import decode_greedily
-        from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor
+        from text2grad.models.decoding import decode, most_likely
+        from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique
         from text2grad.reward_models.decoding.quotable import QuoteLimits
 
         start = time.process_time()
@@ -182,24 +188,25 @@ class Bench:
             for response in (self.responses if constrain else ())
         ]
         begun = time.process_time() - start
-        timed = Timed(ConstrainedProcessor(critiques))
-        processors = [*script, timed] if constrain else script
-        ids = decode_greedily(
-            self.model, self.prompts, max_new_tokens=NEW_TOKENS, eos_ids=(0,), pad_id=0, processors=processors
-        )
+        timed = Timed(ConstrainedChoice(critiques) if constrain else most_likely)
+
+        def choose(logits: Any, rows: Any, step: int) -> Any:
+            return timed(script.add(logits, rows, step) if script else logits, rows, step)
+
+        ids = decode(self.model, self.prompts, choose, max_new_tokens=NEW_TOKENS, eos_ids=(0,), pad_id=0)
         seconds = time.process_time() - start
         for critique, response in zip(critiques, self.responses, strict=False):
             found = critique_from_text(critique.text, response, occurrences="first")
             assert found.status == "ok", critique.text
             assert not found.unmatched, critique.text
-        return seconds / max(map(len, ids)), (begun + timed.seconds) / seconds
+        return seconds / sum(map(len, ids)), (begun + timed.seconds) / seconds
 
     def measure(self, repeats: int) -> dict[str, Any]:
         """Return tokens per second of all runs, ratios to plain decoding, and the share of the constraint."""
         runs: dict[str, list[float]] = {}
         shares: dict[str, list[float]] = {}
         for number in range(repeats + 1):
-            for kind, script in (("trained", [Script(self.scripts, 0)]), ("untrained", [])):
+            for kind, script in (("trained", Script(self.scripts, 0)), ("untrained", None)):
                 plain = self.plain(script)
                 free, _ = self.ours(script, constrain=False)
                 constrained, share = self.ours(script, constrain=True)
@@ -208,9 +215,8 @@ class Bench:
                         runs.setdefault(f"{kind} {name}", []).append(value)
                     shares.setdefault(kind, []).append(share)
         median = {name: statistics.median(values) for name, values in runs.items()}
-        batch = len(self.prompts)
         return {
-            "tokens_per_second": {name: batch / value for name, value in median.items()},
+            "tokens_per_second": {name: 1 / value for name, value in median.items()},
             "ratio": {
                 f"{kind} {run}": median[f"{kind} plain"] / median[f"{kind} {run}"]
                 for kind in ("trained", "untrained")
@@ -221,7 +227,7 @@ class Bench:
 
     def votes(self, repeats: int) -> dict[str, float]:
         """Return tokens per second of several critiques of a question, with a prefix per row and per question."""
-        from text2grad.models.sampling import decode_greedily
+        from text2grad.models.decoding import decode
 
         generator, ids = random.Random(2), len(self.tokenizer)
         count = len(self.prompts) // VOTES
@@ -232,7 +238,7 @@ class Bench:
         for number in range(repeats + 1):
             for name, given in (("whole", []), ("once", groups)):
                 start = time.process_time()
-                decode_greedily(self.model, rows, max_new_tokens=NEW_TOKENS, eos_ids=(0,), pad_id=0, groups=given)
+                decode(self.model, rows, max_new_tokens=NEW_TOKENS, eos_ids=(0,), pad_id=0, groups=given)
                 if number:
                     runs[name].append(time.process_time() - start)
         speed = {name: len(rows) * NEW_TOKENS / statistics.median(seconds) for name, seconds in runs.items()}

@@ -17,7 +17,7 @@ from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations
-from text2grad.reward_models.decoding.constrained import ConstrainedProcessor
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, FreeChoice
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
@@ -150,9 +150,8 @@ def test_a_token_is_drawn_by_its_share_among_the_allowed_ones() -> None:
     state, room, draws = begun.state, begun.room, 4_000
     for seed in range(draws):
         begun.state, begun.room = state, room
-        processor = ConstrainedProcessor([begun], [random.Random(seed)])
-        chosen = processor(torch.empty(1, 0), torch.tensor(scores[None]))
-        found[int(chosen.argmax())] += 1
+        choose = ConstrainedChoice([begun], [random.Random(seed)])
+        found[int(choose(torch.tensor(scores[None]), torch.tensor([0]), 0))] += 1
     assert set(found) <= set(allowed)
     for token in allowed:
         share = mass[token] / mass[allowed].sum()
@@ -162,10 +161,7 @@ def test_a_token_is_drawn_by_its_share_among_the_allowed_ones() -> None:
 def test_free_draws_follow_the_softmax_of_the_scores_row_by_row() -> None:
     scores = torch.tensor([[0.0, math.log(3.0)], [-torch.inf, 0.0]])  # shares ¼ and ¾; 0 and 1
     drawn = [
-        ConstrainedProcessor((), [random.Random(s), random.Random(s)])(torch.empty(2, 0), scores.clone())
-        .argmax(-1)
-        .tolist()
-        for s in range(2_000)
+        FreeChoice([random.Random(s), random.Random(s)])(scores, torch.arange(2), 0).tolist() for s in range(2_000)
     ]
     assert abs(sum(first for first, _ in drawn) / 2_000 - 0.75) < 0.04  # four standard deviations
     assert all(second == 1 for _, second in drawn)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from text2grad.models import decoding
 from text2grad.models.decoding import decode
 from text2grad.models.kv_cache import LEAST_ROOM, GrowingLayer, empty_cache
-from text2grad.models.sampling import _Draw, _generate, sample
+from text2grad.models.sampling import _Draw, sample
 from tiny_models import FAMILIES, tiny
 
 PROMPTS = [(3, 4, 5, 6, 7), (8,), (9, 10, 11), (4, 4), (12, 13, 14, 15), (3, 4, 5, 6, 7)]
@@ -23,16 +24,18 @@ def drawn(
 ) -> list[tuple[int, ...]]:
     uniforms = torch.rand(len(PROMPTS), tokens, generator=torch.Generator().manual_seed(seed))
     limits: dict[str, Any] = {"max_new_tokens": tokens, "eos_ids": eos, "pad_id": 0}
-    choose = _Draw(uniforms, 1.0).choose
-    return decode(model, PROMPTS, choose, **limits, cache=empty_cache(model), groups=groups)
+    return decode(model, PROMPTS, _Draw(uniforms, 1.0), **limits, groups=groups)
 
 
 @pytest.mark.parametrize("family", CACHED)
 @pytest.mark.parametrize("eos", [(), (2, 9, 17, 33, 41)])
-def test_rows_that_leave_the_batch_change_no_other_row(family: str, eos: tuple[int, ...]) -> None:
+def test_rows_that_leave_the_batch_change_no_other_row(
+    family: str, eos: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny(family, max_position_embeddings=256) if family != "gpt2" else tiny(family, n_positions=256)
-    uniforms = torch.rand(len(PROMPTS), 40, generator=torch.Generator().manual_seed(0))
-    expected = _generate(model, PROMPTS, 40, eos, 0, [_Draw(uniforms, 1.0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding, "empty_cache", lambda _: None)
+        expected = drawn(model, eos)  # by `generate`, with a cache of its own
     found = drawn(model, eos)
     assert found == expected
     assert len({len(row) for row in found}) > 1 if eos else {len(row) for row in found} == {40}
@@ -48,7 +51,7 @@ def test_the_batch_shrinks_when_half_of_its_rows_have_ended(monkeypatch: pytest.
         return forward(**given)
 
     monkeypatch.setattr(model, "forward", watched)
-    limits: dict[str, Any] = {"max_new_tokens": 9, "eos_ids": (), "pad_id": 0, "cache": empty_cache(model)}
+    limits: dict[str, Any] = {"max_new_tokens": 9, "eos_ids": (), "pad_id": 0}
 
     def choose(logits: Tensor, rows: Tensor, step: int) -> Tensor:
         return rows + 20  # each row writes its own number
@@ -59,12 +62,14 @@ def test_the_batch_shrinks_when_half_of_its_rows_have_ended(monkeypatch: pytest.
     assert sizes == [6, 6, 6, 6, 3, 3, 1]
 
 
-def test_a_row_ends_where_its_own_rule_says() -> None:
-    model, uniforms = tiny("llama"), torch.rand(6, 9, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_row_ends_where_its_own_rule_says(family: str) -> None:
+    model, uniforms = tiny(family), torch.rand(6, 9, generator=torch.Generator().manual_seed(0))
     limits: dict[str, Any] = {"eos_ids": (), "pad_id": 0}
     whole = sample(model, PROMPTS, uniforms, **limits)
-    cut = sample(model, PROMPTS, uniforms, **limits, ended=lambda ids: len(ids) == 4)
-    assert cut == [row[:4] for row in whole]
+    cut = sample(model, PROMPTS, uniforms, **limits, ended=lambda ids: len(ids) == 2 + ids[0] % 3)
+    assert cut == [row[: 2 + row[0] % 3] for row in whole]
+    assert len({len(row) for row in cut}) > 1
 
 
 def test_a_growing_layer_holds_what_a_dynamic_one_holds() -> None:

@@ -240,8 +240,8 @@ def test_a_missing_gguf_package_and_an_unknown_name_are_refused_first(
 def test_smollm2_answers_from_a_passage_in_its_own_chat_template() -> None:
     if not SMOLLM2.exists():
         pytest.skip("models/smollm2 is absent: make smollm2")
+    from text2grad.models.decoding import decode
     from text2grad.models.prompts import encode_prompts, stop_ids
-    from text2grad.models.sampling import decode_greedily
     from text2grad.types import Example
 
     model, tokenizer = load_policy(str(SMOLLM2)), load_tokenizer(str(SMOLLM2))
@@ -252,5 +252,5 @@ def test_smollm2_answers_from_a_passage_in_its_own_chat_template() -> None:
     [ids] = encode_prompts(tokenizer, [example])
     assert tokenizer.decode(ids).endswith("<|im_start|>assistant\n")
     stops = stop_ids(model, tokenizer, [])
-    [answer] = decode_greedily(model, [ids], max_new_tokens=24, eos_ids=stops, pad_id=2)
+    [answer] = decode(model, [ids], max_new_tokens=24, eos_ids=stops, pad_id=2)
     assert "22 arches" in tokenizer.decode(answer)

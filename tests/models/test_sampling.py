@@ -204,9 +204,10 @@ NASTY = {
 }
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2"])  # by the loop here, and by `generate`
 @pytest.mark.parametrize("adapter", [False, True], ids=["full", "lora"])
-def test_no_setting_of_the_models_own_generation_config_changes_what_is_drawn(adapter: bool) -> None:
-    model = tiny("llama")
+def test_no_setting_of_the_models_own_generation_config_changes_what_is_drawn(adapter: bool, family: str) -> None:
+    model = tiny(family)
     expected = sampled(model)
     model.generation_config = GenerationConfig(**NASTY)
     before = copy.deepcopy(model.generation_config.to_dict())
@@ -218,7 +219,7 @@ def test_no_setting_of_the_models_own_generation_config_changes_what_is_drawn(ad
 
 
 def test_what_was_set_aside_comes_back_when_generating_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny("llama").train()
+    model = tiny("gemma2").train()  # decodes by `generate`
     own = model.generation_config = GenerationConfig(**NASTY)
 
     def broken(**_: Any) -> None:

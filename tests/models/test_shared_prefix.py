@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from text2grad.models.adapters import with_lora
-from text2grad.models.sampling import decode_greedily
+from text2grad.models.decoding import decode
 from text2grad.models.shared_prefix import prefill
 from tiny_models import CONFIGS, tiny
 
@@ -16,8 +16,8 @@ END, PAD = 2, 0
 WHOLE = {"gemma2"}  # its attention has a window
 
 
-def decode(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[str]) -> list[tuple[int, ...]]:
-    return decode_greedily(model, rows, max_new_tokens=8, eos_ids=[END], pad_id=PAD, groups=groups)
+def written(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[str]) -> list[tuple[int, ...]]:
+    return decode(model, rows, max_new_tokens=8, eos_ids=[END], pad_id=PAD, groups=groups)
 
 
 ROWS = [[1, 7, 8, 9, 10, 11], [1, 7, 8, 9, 12], [1, 20, 21, 22], [1, 20, 21, 22], [5]]
@@ -51,19 +51,19 @@ def test_each_beginning_is_read_once_and_rows_end_in_one_column() -> None:
 @pytest.mark.parametrize("family", CONFIGS)
 def test_every_family_writes_what_it_writes_without(family: str) -> None:
     model = tiny(family)
-    assert decode(model, ROWS[:4], GROUPS[:4]) == decode(model, ROWS[:4], ())
+    assert written(model, ROWS[:4], GROUPS[:4]) == written(model, ROWS[:4], ())
     assert (prefill(model, ROWS[:4], GROUPS[:4], PAD) is None) == (family in WHOLE)
 
 
 def test_an_adapters_weights_take_part() -> None:
-    plain = decode(tiny("llama"), ROWS, ())
+    plain = written(tiny("llama"), ROWS, ())
     model = with_lora(tiny("llama"), r=2, alpha=64, targets="all-linear")
     torch.manual_seed(0)
     for name, weights in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weights, std=0.5)
     assert prefill(model, ROWS, GROUPS, PAD) is not None
-    assert decode(model, ROWS, GROUPS) == decode(model, ROWS, ()) != plain
+    assert written(model, ROWS, GROUPS) == written(model, ROWS, ()) != plain
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_any_rows_in_any_groups_go_on_as_without(made: list[tuple[list[int], lis
     if found is not None:
         told = zip(found.ids.tolist(), found.attention_mask.tolist(), strict=True)
         assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == rows
-    assert decode(model, rows, groups) == decode(model, rows, ())
+    assert written(model, rows, groups) == written(model, rows, ())

@@ -18,8 +18,8 @@ from served_models import adapter, untrained
 from text2grad.config.recipe import make_recipe
 from text2grad.config.reward_model import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
+from text2grad.models.decoding import decode
 from text2grad.models.pretrained import load_policy
-from text2grad.models.sampling import decode_greedily
 from text2grad.reward_models import vllm as vllm_reward_model
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
@@ -61,7 +61,7 @@ class Decoding:
     def _one(self, request: Request, end: int) -> list[int]:
         assert not request.grammar
         how = {"max_new_tokens": request.max_tokens, "eos_ids": [end], "pad_id": end}
-        return list(decode_greedily(self.model, [request.prompt_ids], **how)[0])
+        return list(decode(self.model, [request.prompt_ids], **how)[0])
 
 
 def critic(*texts: str, context: int = 2048, **settings: Any) -> tuple[VLLMRewardModel, list[Request]]:

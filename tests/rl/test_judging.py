@@ -93,15 +93,15 @@ def test_a_step_that_is_sampled_again_forgets_its_parts() -> None:
 def test_a_lack_of_memory_amid_the_parts_repeats_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_run.trainer(tmp_path / "calm", Slow(), **PARTS).train_step()
     run = small_run.trainer(tmp_path / "run", Slow(overlap=2), **PARTS)
-    decode, calls = sampling._decode, list[int]()
+    decode, calls = sampling.decode, list[int]()
 
-    def out_of_memory(model: Any, prompts: Sequence[Any], *args: Any) -> Any:
+    def out_of_memory(model: Any, prompts: Sequence[Any], *args: Any, **given: Any) -> Any:
         calls.append(len(prompts))
         if len(calls) == 3:
             raise MemoryError
-        return decode(model, prompts, *args)
+        return decode(model, prompts, *args, **given)
 
-    monkeypatch.setattr(sampling, "_decode", out_of_memory)
+    monkeypatch.setattr(sampling, "decode", out_of_memory)
     run.train_step()
     assert calls == [2, 2, 2] + [1] * 8
     logs = [next((tmp_path / name / "rollouts").glob("*.jsonl")).read_text() for name in ("calm", "run")]

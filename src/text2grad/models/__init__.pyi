@@ -14,6 +14,7 @@ from .adapters import (
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
 from .cpu_products import fast_products as fast_products
+from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
@@ -81,6 +82,6 @@ from .randomness import (
     sample_inverse_cdf as sample_inverse_cdf,
     step_uniforms as step_uniforms,
 )
-from .sampling import decode_greedily as decode_greedily, make_rollouts as make_rollouts, sample as sample
+from .sampling import make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
 from .vllm_sampling import VLLMSampler as VLLMSampler, check_engine as check_engine, check_vllm as check_vllm

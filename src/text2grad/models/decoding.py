@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from text2grad.models.batch import left_padded
+from text2grad.models.kv_cache import empty_cache
 from text2grad.models.shared_prefix import prefill, read_tokens
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -21,54 +22,118 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 Ended = Callable[[list[int]], bool]
 
 
+def most_likely(logits: Tensor, rows: Tensor, step: int) -> Tensor:
+    """Choose the token with the highest logit."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(logits.numpy().argmax(-1))  # a quarter of torch's time
+    return logits.argmax(-1)
+
+
 @torch.no_grad()
 def decode(
     model: Any,
     prompts: Sequence[Sequence[int]],
-    choose: Choose,
+    choose: Choose = most_likely,
     *,
     max_new_tokens: int,
     eos_ids: Sequence[int],
     pad_id: int,
-    cache: Any,
     groups: Sequence[Hashable] = (),
     ended: Ended | None = None,
 ) -> list[tuple[int, ...]]:
-    """Return the new tokens of each prompt, end-of-sequence included.
+    """Return the new tokens of each prompt, end-of-sequence included; one batch.
 
     Args:
-        model: a Hugging Face causal language model for which `empty_cache` returns a cache.
+        model: a Hugging Face causal language model; its own generation config is set aside for the call.
         prompts: token ids, at least one each.
-        choose: chooses the next token of rows.
+        choose: chooses the next token of rows. It is also asked about rows that have ended, until they leave the batch.
         max_new_tokens: the most tokens of a row.
         eos_ids: ids that end a row.
         pad_id: fills the left of short prompts.
-        cache: an empty one.
-        groups: as in `prefill`.
+        groups: the group of each row. The common beginning of a group's prompts is computed once (`shared_prefix`),
+            which changes results by rounding only.
         ended: told the new tokens of a row after each; True ends the row.
     """
-    shared = prefill(model, prompts, groups, pad_id) if groups else None
-    ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), cache)  # [B, S]
+    was_training = model.training
+    model.eval()
+    try:
+        shared = prefill(model, prompts, groups, pad_id) if groups else None
+        ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), empty_cache(model))  # [B, S]
+        run = _Run(choose, eos_ids, ended, [[] for _ in prompts])
+        if cache is None:
+            _generate(model, ids, mask, run, max_new_tokens, pad_id)
+        else:
+            _decode(model, ids, mask, run, max_new_tokens, cache)
+    finally:
+        model.train(was_training)
+    return [tuple(tokens) for tokens in run.found]
+
+
+class _Run:
+    """The tokens of the rows of one batch, and which rows have not ended."""
+
+    def __init__(self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, found: list[list[int]]) -> None:
+        self.choose, self.eos_ids, self.ended, self.found = choose, eos_ids, ended, found
+        self.running = set(range(len(found)))
+
+    def step(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Choose and keep the next token of each row."""
+        tokens = self.choose(logits, rows, step)
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+            if row in self.running:
+                self.found[row].append(token)
+                if token in self.eos_ids or (self.ended is not None and self.ended(self.found[row])):
+                    self.running.remove(row)
+        return tokens
+
+
+def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, max_new_tokens: int, cache: Any) -> None:
+    """Decode with a cache that holds the first slots of the prompts, or none."""
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     first = cache.get_seq_length()
     ids, positions = ids[:, first:], positions[:, first:]
-    found = [list[int]() for _ in prompts]
-    rows = torch.arange(len(prompts), device=model.device)  # rows of the batch
-    running = set(range(len(prompts)))
+    rows = torch.arange(len(ids), device=model.device)  # rows of the batch
     for step in range(max_new_tokens):
         logits = read_tokens(model, ids, mask, positions, cache).logits[:, -1].float()
-        tokens = choose(logits, rows, step)
-        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-            if row in running:
-                found[row].append(token)
-                if token in eos_ids or (ended is not None and ended(found[row])):
-                    running.remove(row)
-        if not running:
+        tokens = run.step(logits, rows, step)
+        if not run.running:
             break
         ids, positions = tokens[:, None], positions[:, -1:] + 1
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-        if 2 * len(running) <= len(rows):
-            kept = torch.tensor([at for at, row in enumerate(rows.tolist()) if row in running], device=rows.device)
+        if 2 * len(run.running) <= len(rows):
+            kept = torch.tensor([at for at, row in enumerate(rows.tolist()) if row in run.running], device=rows.device)
             rows, ids, positions, mask = (one[kept] for one in (rows, ids, positions, mask))
             cache.batch_select_indices(kept)
-    return [tuple(tokens) for tokens in found]
+
+
+def _generate(model: Any, ids: Tensor, mask: Tensor, run: _Run, max_new_tokens: int, pad_id: int) -> None:
+    """Decode with `generate`: a logits processor forces its argmax to take the chosen tokens.
+
+    The model's own generation config is ignored, which may hold a top_p, a penalty or a minimum length.
+    """
+    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+    rows, start = torch.arange(len(ids), device=ids.device), ids.shape[1]
+
+    def force(input_ids: Tensor, scores: Tensor) -> Tensor:
+        tokens = run.step(scores, rows, input_ids.shape[1] - start)
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def ends(input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+        return torch.tensor([row not in run.running for row in range(len(ids))], device=ids.device)
+
+    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    before = owner.generation_config
+    plain = {"eos_token_id": list(run.eos_ids), "pad_token_id": pad_id, "use_cache": True}
+    owner.generation_config = GenerationConfig(**plain)  # type: ignore[no-untyped-call]
+    try:
+        model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            logits_processor=LogitsProcessorList([force]),
+            stopping_criteria=StoppingCriteriaList([ends]),
+        )
+    finally:
+        owner.generation_config = before

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from text2grad.models.adapters import base_of
 from text2grad.models.batch import TokenBatch, left_padded
+from text2grad.models.kv_cache import empty_cache
 
 
 class Prefilled(NamedTuple):
@@ -57,8 +58,6 @@ def can_share_prompts(model: Any) -> bool:
 
     Not with sliding windows or recurrent layers, nor with gradient checkpointing, which leaves no cache.
     """
-    from text2grad.models.kv_cache import empty_cache
-
     trunk = base_of(model).get_decoder()
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
@@ -113,8 +112,6 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
         groups: the group of each row; rows of one group share a prefix.
         pad_id: the padding id.
     """
-    from text2grad.models.kv_cache import empty_cache
-
     members: dict[Hashable, list[int]] = {}
     for number, group in enumerate(groups):
         members.setdefault(group, []).append(number)

@@ -14,7 +14,6 @@ import torch
 from text2grad.config import EngineConfig, RolloutConfig
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, require
 from text2grad.models.randomness import random_states, restore_random_states
-from text2grad.models.sampling import until_stop
 
 TRL_VERSIONS = ((1, 14), (1, 17))
 """The oldest version of TRL whose `VLLMGeneration` is known here, and the first that is not."""
@@ -117,7 +116,7 @@ class VLLMSampler:
         self._generation.sync_weights()
         with self._noise(step):
             _, ids, logps, _ = self._generation.generate([list(one) for one in prompt_ids], None, self.group_size)
-        responses = [until_stop(list(row), self.eos_ids) for row in ids]
+        responses = [_until_stop(row, self.eos_ids) for row in ids]
         for start in range(0, len(responses), self.rows_at_once):
             part = slice(start, start + self.rows_at_once)
             on_part(responses[part], [_of_ids(*row) for row in zip(responses[part], logps[part], strict=True)])
@@ -218,6 +217,12 @@ def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> Non
             f"the vLLM at engine.base_url = {url!r} ends at {found['max_model_len']} tokens, and the longest prompt "
             f"with rollout.max_new_tokens has {longest}: start it with --max-model-len {longest}"
         )
+
+
+def _until_stop(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the ids up to and including the first end-of-sequence."""
+    ends = [position for position, token in enumerate(ids) if token in eos_ids]
+    return tuple(ids[: ends[0] + 1] if ends else ids)
 
 
 def _of_ids(ids: Sequence[int], logps: Sequence[Sequence[float | None]]) -> tuple[float, ...]:

@@ -17,8 +17,17 @@ from text2grad.costs import TokenCount
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
-from text2grad.models import context_of, decode_greedily, encode_prompts, load_tokenizer, padding_id, stop_ids
-from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor, skeleton_of
+from text2grad.models import (
+    Choose,
+    context_of,
+    decode,
+    encode_prompts,
+    load_tokenizer,
+    most_likely,
+    padding_id,
+    stop_ids,
+)
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, FreeChoice, skeleton_of
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.shared_base import load_writer
@@ -252,19 +261,19 @@ class GenerativeRewardModel(CritiqueDecoder):
         if self.constrain:
             limits: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
             critiques = [ConstrainedCritique(self._skeleton, request.response, **limits) for request in requests]
-            self._generate(requests, room, ConstrainedProcessor(critiques, rngs))
+            self._write(requests, room, ConstrainedChoice(critiques, rngs))
             return [critique.text for critique in critiques]
-        ids = self._generate(requests, room, *([ConstrainedProcessor((), rngs)] if rngs else ()))
+        ids = self._write(requests, room, FreeChoice(rngs) if rngs else most_likely)
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
-    def _generate(self, requests: Sequence[_Request], room: int, *processors: Any) -> list[tuple[int, ...]]:
-        written = decode_greedily(
+    def _write(self, requests: Sequence[_Request], room: int, choose: Choose) -> list[tuple[int, ...]]:
+        written = decode(
             self.model,
             [request.ids for request in requests],
+            choose,
             max_new_tokens=room,
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
-            processors=processors,
             groups=[request.group for request in requests],
         )
         self.tokens.add(sum(len(request.ids) for request in requests), sum(map(len, written)))

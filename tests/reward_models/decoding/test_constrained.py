@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from constrained_writing import begin, end_of, skeleton, written
 from text2grad.errors import ModelError
 from text2grad.feedback.spans import critique_from_text, locate_spans
-from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedProcessor, State, skeleton_of
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, State, skeleton_of
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START
@@ -97,24 +97,26 @@ class Noise:
     def __init__(self, liked: Sequence[int]) -> None:
         self.liked, self.generator = list(liked), torch.Generator().manual_seed(0)
 
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        noisy = scores + 4 * torch.randn(scores.shape, generator=self.generator)
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        noisy = logits + 4 * torch.randn(logits.shape, generator=self.generator)
         noisy[:, self.liked] += 4
         return noisy
 
 
 def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: bool) -> None:
     """Let a model write on random responses, and read everything back."""
-    from text2grad.models import sampling as rollout
     from text2grad.models.pretrained import load_policy
+    from text2grad.reward_models import generative
 
     tokenizer = made("stories260k" if trained else "llama3")
     model = load_policy(str(STORIES)) if trained else tiny_llama(tokenizer, seed=0, width=32, layers=1)
     critic = GenerativeRewardModel(model, tokenizer, max_new_tokens=120)
-    generate, noise = rollout._generate, Noise(critic._skeleton.vocabulary.spelled[b'"'])
-    monkeypatch.setattr(  # noise before the constraint
-        rollout, "_generate", lambda *args: generate(*args[:5], [noise, *args[5]], *args[6:])
-    )
+    decode, noise = generative.decode, Noise(critic._skeleton.vocabulary.spelled[b'"'])
+
+    def noisy(model: Any, prompts: Any, choose: Any, **given: Any) -> Any:  # noise before the constraint
+        return decode(model, prompts, lambda logits, *of_rows: choose(noise(logits), *of_rows), **given)
+
+    monkeypatch.setattr(generative, "decode", noisy)
     responses = texts(random.Random(count), count)
     written = critic.write([Example("Judge: ")] * count, responses)
     quotes = 0
@@ -613,10 +615,10 @@ def test_a_finished_row_leaves_the_others_alone() -> None:
     ids = {data.decode(): found[0] for data, found in rows[0].skeleton.vocabulary.spelled.items()}
     for token in (OPENING + GOOD, POOR, CLOSING):
         assert rows[0].take(ids[token])
-    processor = ConstrainedProcessor(rows)
+    choose = ConstrainedChoice(rows)
     likes_letters, likes_marks = torch.zeros(2, len(tokenizer)), torch.zeros(2, len(tokenizer))
     likes_letters[:, ids["a"]] = likes_marks[:, ids['"']] = 1
-    chosen = [processor(torch.zeros(2, 1), scores).argmax(-1).tolist() for scores in (likes_letters, likes_marks)]
+    chosen = [choose(logits, torch.arange(2), 0).tolist() for logits in (likes_letters, likes_marks)]
     assert chosen == [[end_of(tokenizer), ids[OPENING + GOOD]], [ids['"'], ids['"']]]
     assert (rows[0].text, rows[0].state) == (OPENING + GOOD + POOR + CLOSING, None)
 
@@ -655,12 +657,12 @@ def test_any_number_is_better_than_none() -> None:
 
 def test_scores_that_are_no_numbers_break_no_critique() -> None:
     critique = begin(spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"']), "a", write_feedback=False)
-    processor, size = ConstrainedProcessor([critique]), critique.skeleton.vocabulary.size
+    choose, size = ConstrainedChoice([critique]), critique.skeleton.vocabulary.size
     for _ in range(4):
-        processor(torch.zeros(1, 1), torch.full((1, size), torch.nan))
+        choose(torch.full((1, size), torch.nan), torch.zeros(1, dtype=torch.long), 0)
     assert critique.text.startswith(OPENING + GOOD)
     for _ in range(4):
-        processor(torch.zeros(1, 1), torch.full((1, size), -torch.inf))
+        choose(torch.full((1, size), -torch.inf), torch.zeros(1, dtype=torch.long), 0)
     assert critique.text.startswith(OPENING + GOOD)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from text2grad.errors import ModelError
-from text2grad.models import sample_inverse_cdf
+from text2grad.models import Choose, most_likely, sample_inverse_cdf
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, LISTS, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import MARK, UNCHECKED, QuotedWords, read, tokens_to_close
@@ -200,40 +200,41 @@ class ConstrainedCritique:
         return mask
 
 
-class ConstrainedProcessor:
-    """Logits processor that forces the best (or a sampled) valid token of each row's critique.
+class ConstrainedChoice:
+    """Chooses the best (or a sampled) valid token of each row's critique, for `decode`.
 
     A token is sampled from all tokens, and sampled again from the valid tokens if it is invalid: the distribution is
-    the softmax of the valid tokens. Without critiques every token is valid.
+    the softmax of the valid tokens.
     """
 
     def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
         """Take the empty critique of each row, and its random generator for sampling."""
         self.critiques, self.numbers = critiques, numbers
+        self.first_choice: Choose = FreeChoice(numbers) if numbers else most_likely
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Choose each row's next token by the scores, [B, V], and set its score to ∞."""
-        chosen = draw(scores, self.numbers) if self.numbers else self._best(scores)
-        for row, critique in enumerate(self.critiques):
-            if critique.take(chosen[row]):
+    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Return the next token of each row by its logits, [B, V], and append it to the row's critique."""
+        chosen = self.first_choice(logits, rows, step).tolist()
+        for at, row in enumerate(rows.tolist()):
+            critique = self.critiques[row]
+            if critique.take(chosen[at]):
                 continue
-            own = scores[row].float().cpu().numpy()
-            chosen[row] = critique.take_drawn(own, self.numbers[row]) if self.numbers else critique.take_best(own)
-        return scores.scatter_(1, torch.tensor(chosen, device=scores.device)[:, None], torch.inf)
-
-    def _best(self, scores: Tensor) -> list[int]:
-        on_cpu = scores.device.type == "cpu"
-        best: list[int] = (
-            (scores.numpy() if on_cpu else scores).argmax(-1).tolist()
-        )  # numpy takes a quarter of the time
-        return best
+            own = logits[at].cpu().numpy()
+            chosen[at] = critique.take_drawn(own, self.numbers[row]) if self.numbers else critique.take_best(own)
+        return torch.tensor(chosen, device=logits.device)
 
 
-def draw(scores: Tensor, numbers: Sequence[Random]) -> list[int]:
-    """Return one token per row, sampled from the softmax of its scores, [B, V]."""
-    uniform = torch.tensor([own.random() for own in numbers], device=scores.device)
-    tokens: list[int] = sample_inverse_cdf(scores, uniform).tolist()
-    return tokens
+class FreeChoice:
+    """Samples any token of each row, by the row's own random generator, for `decode`."""
+
+    def __init__(self, numbers: Sequence[Random]) -> None:
+        """Take the random generator of each row."""
+        self.numbers = numbers
+
+    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Return a token per row, sampled from the softmax of its logits, [B, V]."""
+        uniforms = [self.numbers[row].random() for row in rows.tolist()]
+        return sample_inverse_cdf(logits, torch.tensor(uniforms, device=logits.device))
 
 
 def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool) -> Skeleton:
