@@ -64,12 +64,14 @@ def test_the_batch_shrinks_when_half_of_its_rows_have_ended(monkeypatch: pytest.
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_a_row_ends_where_its_own_rule_says(family: str) -> None:
-    model, uniforms = tiny(family), torch.rand(6, 9, generator=torch.Generator().manual_seed(0))
+    model, uniforms, calls = tiny(family), torch.rand(6, 9, generator=torch.Generator().manual_seed(0)), list[int]()
     limits: dict[str, Any] = {"eos_ids": (), "pad_id": 0}
     whole = sample(model, PROMPTS, uniforms, **limits)
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
     cut = sample(model, PROMPTS, uniforms, **limits, ended=lambda ids: len(ids) == 2 + ids[0] % 3)
     assert cut == [row[: 2 + row[0] % 3] for row in whole]
     assert len({len(row) for row in cut}) > 1
+    assert len(calls) <= max(map(len, cut)) + 1  # + 1: the beginning of equal prompts
 
 
 def test_a_growing_layer_holds_what_a_dynamic_one_holds() -> None:

@@ -141,6 +141,13 @@ def test_the_temperature_changes_what_is_drawn() -> None:
     assert sampled(model, temperature=1.0) != sampled(model, temperature=0.6)
 
 
+def test_at_temperature_0_the_most_likely_token_is_taken() -> None:
+    model = tiny("llama")
+    found = sampled(model, temperature=0.0)
+    assert found == sample(model, PROMPTS, 1 - uniforms(), eos_ids=EOS, pad_id=PAD, temperature=0.0)
+    assert found == [by_hand(model, prompt, u, 1e-4) for prompt, u in zip(PROMPTS, uniforms(), strict=True)]
+
+
 @pytest.mark.parametrize("rows_at_once", [1, 2, 5])
 def test_rows_at_once_changes_no_response(rows_at_once: int) -> None:
     model = tiny("llama")

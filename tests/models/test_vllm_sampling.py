@@ -271,6 +271,15 @@ def test_what_vllm_cannot_load_is_explained(vllm: type[PretendedLLM], policy: Pa
         trainer(policy, tmp_path / "run")
 
 
+def test_a_response_ends_with_its_first_end_of_sequence(vllm: type[PretendedLLM], policy: Path, tmp_path: Path) -> None:
+    run, parts = trainer(policy, tmp_path / "run"), list[Any]()
+    end = run.eos_ids[0]
+    written, logps = [5, end, 6, end], [[-0.1], [-0.2], [-0.3], [-0.4]]
+    run.engine._generation.generate = lambda *_: ([], [written], [logps], [])  # type: ignore[union-attr]
+    run.engine.sample([(3,)], step=0, on_part=lambda *part: parts.append(part))  # type: ignore[union-attr]
+    assert parts == [([(5, end)], [(-0.1, -0.2)])]
+
+
 def test_a_token_without_log_prob_is_an_error(vllm: type[PretendedLLM], policy: Path, tmp_path: Path) -> None:
     vllm.sharpness = float("inf")
     run = trainer(policy, tmp_path / "run")

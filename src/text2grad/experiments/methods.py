@@ -73,13 +73,13 @@ def _rival(
 METHODS: Mapping[str, Method] = {
     "text2grad": Method("Text2Grad", leading=True),
     "scalar_ppo": _number("same spans, summed", searched=NUMBER_SEARCHED),
-    "ppo": _number("one number, PPO", *EXPLAINS_RETURNS, searched=NUMBER_SEARCHED, leading=True),
+    "ppo": _number("one number (PPO)", *EXPLAINS_RETURNS, searched=NUMBER_SEARCHED, leading=True),
     "scalar_reward_model": _number("learned scalar reward model", searched=NUMBER_SEARCHED, needs="reward_head"),
     "ppo_scalar_reward_model": _number(
-        "one learned number, PPO", *EXPLAINS_RETURNS, searched=NUMBER_SEARCHED, needs="reward_head", leading=True
+        "one learned number (PPO)", *EXPLAINS_RETURNS, searched=NUMBER_SEARCHED, needs="reward_head", leading=True
     ),
     "grpo": _number(
-        "one number, GRPO",
+        "one number (GRPO)",
         *GROUP,
         "ppo.baseline=group",
         "ppo.whiten=group",
@@ -89,7 +89,7 @@ METHODS: Mapping[str, Method] = {
         leading=True,
     ),
     "dr_grpo": _number(
-        "one number, Dr. GRPO",
+        "one number (Dr. GRPO)",
         *GROUP,
         "ppo.baseline=group",
         "ppo.whiten=none",
@@ -97,14 +97,14 @@ METHODS: Mapping[str, Method] = {
         searched=("lr", "beta", "epochs", "group_size"),
     ),
     "rloo": _number(
-        "one number, RLOO",
+        "one number (RLOO)",
         *GROUP,
         "ppo.baseline=leave_one_out",
         "ppo.whiten=none",
         searched=("lr", "beta", "epochs", "group_size"),
     ),
     "outcome_only": Method(
-        "right or wrong, GRPO",
+        "right or wrong (GRPO)",
         (
             "reward.placement=verdict",
             "ppo.gamma=1.0",
@@ -118,7 +118,7 @@ METHODS: Mapping[str, Method] = {
         "number",
     ),
     "text2grad_group": Method(
-        "Text2Grad, group baseline",
+        "Text2Grad (group baseline)",
         (*GROUP, "ppo.baseline=group"),
         ("lr", "beta", "epochs", "gamma", "group_size", "positive"),
         leading=True,
@@ -135,7 +135,7 @@ METHODS: Mapping[str, Method] = {
         searched=("lr", "rounds", "passes", "group_size", "keep"),
     ),
     "ilf": _rival(
-        "ILF, perfect refiner",
+        "ILF (perfect refiner)",
         "rival.keep=1.0",
         searched=("lr", "rounds", "passes", "keep"),
         signal="words",
@@ -150,39 +150,39 @@ METHODS: Mapping[str, Method] = {
         )
         for rule in ("lines", "sentences", "clauses")
     },
-    "gamma_1": _ablation("Text2Grad, γ = 1", "ppo.gamma=1.0"),
-    "gamma_0": _ablation("Text2Grad, γ = 0", "ppo.gamma=0.0"),
-    "lambda_1": _ablation("Text2Grad, λ = 1", "ppo.lam=1.0"),
-    "frozen": _ablation("Text2Grad, frozen reward model", "refresh.steps=[]"),
+    "gamma_1": _ablation("Text2Grad (γ = 1)", "ppo.gamma=1.0"),
+    "gamma_0": _ablation("Text2Grad (γ = 0)", "ppo.gamma=0.0"),
+    "lambda_1": _ablation("Text2Grad (λ = 1)", "ppo.lam=1.0"),
+    "frozen": _ablation("Text2Grad (frozen reward model)", "refresh.steps=[]"),
     "no_words": _ablation(
-        "Text2Grad, spans without words",
+        "Text2Grad (spans without words)",
         "critic.quoted_in_feedback=false",  # both concern the feedback
         "critic.verbatim=false",
         needs="reward_model_without_words",
     ),
     "dense_labels": _ablation(
-        "Text2Grad, a label per word",
+        "Text2Grad (a label per word)",
         "critic.quoted_in_feedback=false",  # these concern quotes
         "critic.verbatim=false",
         "critic.one_list=false",
         needs="reward_model_dense",
     ),
     "verdicts_only": Method(
-        "Text2Grad, critiques without truths",
+        "Text2Grad (critiques without truths)",
         ("data.truths=false",),
         needs="reward_model_of_verdicts",
         annotations="verdicts.jsonl",
     ),
-    "linear_decay": _ablation("Text2Grad, linear decay", "reward.weighting=linear_decay"),
-    "last_token": _ablation("Text2Grad, reward on the last token", "reward.placement=last_token"),
-    "span_mass_span": _ablation("Text2Grad, 1 per span", "reward.span_mass=span"),
-    "span_mass_response": _ablation("Text2Grad, divided by length", "reward.span_mass=response"),
-    "positive_only": _ablation("Text2Grad, positive spans only", "reward.negative=0.0"),
-    "negative_only": _ablation("Text2Grad, negative spans only", "reward.positive=0.0"),
-    "unlabelled_1": _ablation("Text2Grad, unlabelled tokens +1", "reward.unlabelled=1.0"),
-    "balanced": _ablation("Text2Grad, balanced credit", "reward.balance=true"),
-    "strict": _ablation("Text2Grad, strict boundaries", "reward.mode=strict"),
-    "last_wins": _ablation("Text2Grad, the last span wins", "reward.overlap=last_wins"),
+    "linear_decay": _ablation("Text2Grad (linear decay)", "reward.weighting=linear_decay"),
+    "last_token": _ablation("Text2Grad (reward on the last token)", "reward.placement=last_token"),
+    "span_mass_span": _ablation("Text2Grad (1 per span)", "reward.span_mass=span"),
+    "span_mass_response": _ablation("Text2Grad (divided by length)", "reward.span_mass=response"),
+    "positive_only": _ablation("Text2Grad (positive spans only)", "reward.negative=0.0"),
+    "negative_only": _ablation("Text2Grad (negative spans only)", "reward.positive=0.0"),
+    "unlabelled_1": _ablation("Text2Grad (unlabelled tokens +1)", "reward.unlabelled=1.0"),
+    "balanced": _ablation("Text2Grad (balanced credit)", "reward.balance=true"),
+    "strict": _ablation("Text2Grad (strict boundaries)", "reward.mode=strict"),
+    "last_wins": _ablation("Text2Grad (the last span wins)", "reward.overlap=last_wins"),
 }
 """Name in results, directories and on the command line → the method."""
 

@@ -72,8 +72,8 @@ def test_the_page_stands_apart_from_the_made_worlds() -> None:
     pages = result_pages(study(), draw=False)
     page = pages["grounded.md"].decode()
     assert "| start | 0.400 | 0.200 | 20.0 | 0.900 | 11.00 | 0.30 | 0.000 |" in page
-    assert page.index("| Text2Grad, group") < page.index("| one number, GRPO")  # the lower share is the better one
-    assert "ends ahead of the strongest rival, one number, GRPO" in page
+    assert page.index("| Text2Grad (group") < page.index("| one number (GRPO)")  # the lower share is the better one
+    assert "ends ahead of one number (GRPO), the strongest rival" in page
     assert "by 0.100 unsupported share (bootstrap 0.050 to 0.150" in page
     assert "further seeds" not in page
     assert "grounded" not in pages["comparison.md"].decode()

@@ -30,7 +30,8 @@ def test_pages_of_a_whole_study() -> None:
     comparison, length = text_of(pages, "comparison.md"), text_of(pages, "length.md")
     assert "No run is missing" not in comparison  # two leading methods have no run
     assert (
-        "Text2Grad ends above the strongest rival, one number, GRPO (the best mean on the tuning items)" in comparison
+        "Text2Grad ends above one number (GRPO), the strongest rival (the best mean on the tuning items), by"
+        in comparison
     )
     assert "All 3 rivals are behind with both intervals." in comparison
     assert "optim.lr = 0.002 (the highest of 2 tried)" in comparison
@@ -61,7 +62,7 @@ def test_the_number_of_methods_and_seeds_is_free() -> None:
     pages = result_pages(made)
     comparison = text_of(pages, "comparison.md")
     assert "Text2Grad: 2 of 5 seeds (missing: 2, 3, 4)" in comparison
-    assert "one learned number, PPO: no run" in comparison
+    assert "one learned number (PPO): no run" in comparison
     assert "dpo of mine" in comparison
     assert "one seed only: the bootstrap is over items alone" in comparison
     assert "Not behind Text2Grad with both intervals: dpo of mine." in comparison
@@ -114,11 +115,11 @@ def test_the_spans_that_are_compared_are_the_best_on_the_tuning_items(of_group: 
     assert group.ours == ours
     page = text_of(result_pages([*made, *tuned]), "comparison.md")
     named = METHODS[ours].label
-    assert f"{named} ends below the strongest rival, ILF, perfect refiner (the best mean" in page
-    assert f"{named} ends above the strongest rival that learns from numbers, one number, GRPO (the best mean" in page
-    better = "On the tuning items Text2Grad, group baseline is better than Text2Grad."
+    assert f"{named} ends below ILF (perfect refiner), the strongest rival (the best mean" in page
+    assert f"{named} ends above one number (GRPO), the strongest rival that learns from numbers (the best mean" in page
+    better = "On the tuning items Text2Grad (group baseline) is better than Text2Grad."
     assert (better in page) == (ours == "text2grad_group")
-    assert "ILF, perfect refiner read the critique's text" in page
+    assert "ILF (perfect refiner) read the critique's text" in page
 
 
 def test_unpaired_methods_and_reruns_are_told() -> None:
@@ -146,7 +147,7 @@ def test_the_tuned_settings_are_compared_and_others_are_variants() -> None:
 def test_missing_runs_name_leading_methods_and_seeds() -> None:
     [group] = groups([*study({"text2grad": 0.9}, seeds=5), *study({"gamma_1": 0.8}, seeds=2)])
     few = missing(group)
-    assert "Text2Grad, γ = 1: 2 of 3 seeds (missing: 2)" in few
+    assert "Text2Grad (γ = 1): 2 of 3 seeds (missing: 2)" in few
     leading = [name for name, method in METHODS.items() if method.leading and name != "text2grad"]
     assert len(few) == 1 + len(leading)
 

@@ -133,12 +133,17 @@ def _headline(files: Files) -> str:
         reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of its rollouts"
         name = f"{_IN_README[group.condition.task]}, {_METRIC[group.condition.task]}"
         ours, other = (number(group.final(method)) for method in (group.ours, rival))
-        told = f"{other} ({label(rival).removeprefix('one number, ')})"
+        told = f"{other} ({_short(rival)})"
         rows.append([name, number(start), f"**{ours}**", told, _with_interval_of(ahead), reached])
     seeds = min(len(group.runs[group.ours]) for group in found)
     columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "strongest number"]
     columns += ["ahead by (95 %)", "its final value after"]
     return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
+
+
+def _short(method: str) -> str:
+    """Return the label of a method that learns from one number, without these words."""
+    return re.sub(r"^one number \((.*)\)$", r"\1", label(method))
 
 
 def _grounded_in_short(files: Files) -> str:
@@ -153,8 +158,10 @@ def _grounded_in_short(files: Files) -> str:
         text, shown = "No run of a method that learns from one number is finished.", [group.ours]
     else:
         ahead, shown = _with_interval_of(lead(group, group.ours, rival)), [group.ours, rival]
-        name = label(rival).removeprefix("one number, ")
-        text = f"Its lead over the strongest number, {name}, in the share of an answer's names and numbers: {ahead}."
+        text = (
+            f"Its lead over the strongest number, {_short(rival)}, in the share of an answer's names and numbers: "
+            f"{ahead}."
+        )
     return f"{grounded.figures_table(group, shown)}\n\n{grounded.in_words(group)} {text}"
 
 

@@ -170,10 +170,10 @@ def _compare(page: _Page, group: Group, *, in_short: bool) -> None:
     page.parts.append(f"## {group.condition.name} (studies: {', '.join(group.studies)})")
     rival, how = group.strongest()
     if group.ours in group.runs and rival is not None:
-        page.parts.append(_in_words(page, group, rival, f"the strongest rival, {label(rival)} ({how})"))
+        page.parts.append(_in_words(page, group, rival, f"{label(rival)}, the strongest rival ({how})"))
         strongest, how = group.strongest(number=True)
         if strongest not in (None, rival):
-            told = f"the strongest rival that learns from numbers, {label(str(strongest))} ({how})"
+            told = f"{label(str(strongest))}, the strongest rival that learns from numbers ({how})"
             page.parts.append(_in_words(page, group, str(strongest), told))
         page.parts.append(_all_rivals(group))
     elif rival is None:
@@ -203,8 +203,7 @@ def _in_words(page: _Page, group: Group, rival: str, told: str) -> str:
     else:
         text.append(
             f"It reaches the rival's final value with {number(ratio.value, 2)} of the rollouts after which the rival "
-            "first "
-            f"does ({between(ratio.low, ratio.high, 2)})."
+            f"first does ({between(ratio.low, ratio.high, 2)})."
         )
     return " ".join(text)
 
