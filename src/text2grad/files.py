@@ -54,6 +54,24 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, json_lines(records))
 
 
+def append_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Append records as JSON lines to a file, which need not exist, and flush it to disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(b"".join(b"\n" + to_json(record) for record in records))  # the newline ends a line that was cut off
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def appended_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file of `append_records`, which need not exist; lines cut off by a crash are ignored."""
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            yield json.loads(line)
+        except ValueError:  # not JSON, or not UTF-8: a crash can leave NUL bytes
+            continue
+
+
 def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
     """Return one line of JSON for each record."""
     return b"".join(to_json(record) + b"\n" for record in records)

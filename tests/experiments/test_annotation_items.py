@@ -1,6 +1,7 @@
 """What a recipe wants judged: responses of a file, of the policy, and what their unit tests say."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,41 @@ def test_a_prompt_that_a_later_run_finds_again_gets_another_response(tmp_path: P
     wanted = recipe(tmp_path, *[{"prompt": PROMPTS[0]}] * 2, model={"path": policy}, rollout={"max_new_tokens": 12})
     (first,) = items(tmp_path, wanted, limit=1)
     assert first.response != items(tmp_path, wanted)[1].response
+
+
+def test_responses_to_a_prompt_share_a_batch_and_each_batch_is_kept(
+    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = {"model": {"path": policy}, "rollout": {"max_new_tokens": 6, "rows_at_once": 4}}
+    wanted = recipe(tmp_path, *({"prompt": prompt} for prompt in PROMPTS), **sections)
+    examples = annotated_examples(wanted) * 2
+    calm = items_module.sampled_responses(wanted, examples, tmp_path / "calm.jsonl")
+    assert [one.prompt for one in calm[0]] == PROMPTS * 2
+    assert len(set(calm[1])) == 6
+    append, batches = items_module.append_records, list[list[dict[str, Any]]]()
+
+    def killed(path: Path, records: Iterable[dict[str, Any]]) -> None:
+        batches.append(list(records))
+        append(path, batches[-1])
+        if len(batches) == 2:  # the first is of prompts that are too long
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(items_module, "append_records", killed)
+    with pytest.raises(KeyboardInterrupt):
+        items_module.sampled_responses(wanted, examples, tmp_path / "run.jsonl")
+    assert [one["prompt"] for one in batches[1]] == [PROMPTS[0], PROMPTS[0], PROMPTS[1], PROMPTS[1]]
+    with (tmp_path / "run.jsonl").open("ab") as file:
+        file.write(b'\n{"row": 5, "pro')  # cut off by the kill
+    assert items_module.sampled_responses(wanted, examples, tmp_path / "run.jsonl") == calm
+    assert [one["row"] for one in batches[-1]] == [2, 5]
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_anything_is_sampled(tmp_path: Path, policy: str) -> None:
+    sections = {"model": {"path": policy}, "rollout": {"max_new_tokens": 4, "rows_at_once": 1}}
+    wanted = recipe(tmp_path, {"prompt": PROMPTS[0]}, {"prompt": "please " * 40}, **sections)
+    with pytest.raises(DataError, match="token"):
+        items(tmp_path, wanted)
+    assert not (tmp_path / RESPONSES).exists()
 
 
 def test_responses_of_another_policy_or_to_other_prompts_are_not_mixed_in(tmp_path: Path, policy: str) -> None:

@@ -1,14 +1,12 @@
 """Critics whose critiques are cached in a file, so that no response is judged twice."""
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 from text2grad.feedback import Critic, Match, ask, critique_from_json, critique_to_json
-from text2grad.files import to_json
+from text2grad.files import append_records, appended_records
 from text2grad.types import Critique, Example
 
 
@@ -86,12 +84,7 @@ class CachedDraws:
 
 def _append(path: Path, records: Mapping[str, Any]) -> Mapping[str, Any]:
     """Write records by key at the end of a cache; return them."""
-    lines = [to_json({"key": key, "critique": record}) for key, record in records.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(b"".join(b"\n" + line for line in lines))  # the newline ends a line that a crash cut off
-        file.flush()
-        os.fsync(file.fileno())
+    append_records(path, ({"key": key, "critique": record} for key, record in records.items()))
     return records
 
 
@@ -100,11 +93,4 @@ def _key(example: Example, response: str) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-        except ValueError:  # not JSON, or not UTF-8: a crash can leave NUL bytes
-            continue
-        known[record["key"]] = record["critique"]
-    return known
+    return {record["key"]: record["critique"] for record in appended_records(path)}

@@ -10,18 +10,17 @@ is accepted too: the text of each critique is the feedback, and its spans are ig
 "tests" run in the sandbox, and their outcome is part of the prompt.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from text2grad.config import AnnotateConfig, Recipe
 from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import read_examples
-from text2grad.files import write_records
+from text2grad.files import append_records, appended_records
+from text2grad.progress import Progress
 from text2grad.types import Example
 
 RESPONSES = "responses.jsonl"
@@ -117,7 +116,9 @@ def _text(example: Example, key: str, where: str = "") -> str | None:
 
 
 def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
-    """Return examples and the policy's responses; missing responses are sampled and saved.
+    """Return examples and the policy's responses; missing responses are sampled.
+
+    Responses to one prompt are sampled in one batch, which computes the prompt once, and saved after each batch.
 
     Args:
         recipe: its policy, [rollout] and data.too_long, by which examples may be left out.
@@ -133,18 +134,18 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
     if missing:
         if not recipe.model.path:
             raise ConfigError('the data has no "response", and [model] path names no policy to generate one')
-        numbered = [replace(examples[row], meta={**examples[row].meta, "row": row}) for row in missing]
-        fitting, responses = _sampled(recipe, numbered)
-        saved |= dict.fromkeys(missing)  # None: the prompt is too long
-        saved |= {one.meta["row"]: response for one, response in zip(fitting, responses, strict=True)}
-        records: list[dict[str, Any]] = [
-            {"row": row, "prompt": examples[row].prompt_text, "response": saved[row], "policy": recipe.model.path}
-            for row in sorted(saved)
-            if row < len(examples)
-        ]
-        write_records(path, records)
+        with Progress("sample", len(missing), unit="response") as progress:
+            for found in _sampled(recipe, examples, missing):
+                saved |= found
+                records = ({"row": row, **_record(recipe, examples[row]), "response": found[row]} for row in found)
+                append_records(path, records)
+                progress.advance(len(found))
     pairs = [(example, saved[row]) for row, example in enumerate(examples)]
     return [one for one, response in pairs if response is not None], [one for _, one in pairs if one is not None]
+
+
+def _record(recipe: Recipe, example: Example) -> dict[str, str]:
+    return {"prompt": example.prompt_text, "policy": recipe.model.path}
 
 
 def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int, str | None]:
@@ -154,11 +155,11 @@ def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int,
         DataError: if the responses belong to other prompts or another policy.
     """
     saved: dict[int, str | None] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        record = json.loads(line)
+    for record in appended_records(path):
         row = record["row"]
-        other = row < len(examples) and record["prompt"] != examples[row].prompt_text
-        if other or record["policy"] != recipe.model.path:
+        if record["policy"] != recipe.model.path or (
+            row < len(examples) and record["prompt"] != examples[row].prompt_text
+        ):
             raise DataError(
                 f"{path} contains responses to other prompts, or of another policy than "
                 f"{recipe.model.path or '(none)'}; choose another [annotate] out, or remove the file to sample again"
@@ -167,13 +168,20 @@ def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int,
     return saved
 
 
-def _sampled(recipe: Recipe, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
-    """Return the examples whose prompts are short enough, and the policy's responses to them."""
-    from text2grad.experiments.evaluate_policy import sample_by_recipe
+def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -> Iterator[dict[int, str | None]]:
+    """Yield the policy's responses to the examples of rows, a batch at a time; None if a prompt is too long."""
+    from text2grad.experiments.evaluate_policy import PolicySampler
 
-    step = SAMPLING_STEP + int(examples[0].meta["row"])
-    path, dtype, seed = recipe.model.path, recipe.model.dtype, recipe.run.seed
-    rollouts = sample_by_recipe(
-        recipe, path, examples, dtype=dtype, seed=seed, step=step, too_long=recipe.data.too_long
-    )
-    return [one.example for one in rollouts], [one.response for one in rollouts]
+    sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
+    numbered = [replace(examples[row], meta={**examples[row].meta, "row": row}) for row in rows]
+    fitting = sampler.fitting(numbered, recipe.data.too_long)
+    yield dict.fromkeys(set(rows) - {one.meta["row"] for one in fitting})
+    firsts: dict[str, int] = {}
+    for one in fitting:
+        firsts.setdefault(one.prompt_text, one.meta["row"])
+    fitting.sort(key=lambda one: (firsts[one.prompt_text], one.meta["row"]))
+    size = recipe.rollout.rows_at_once
+    for start in range(0, len(fitting), size):
+        part = fitting[start : start + size]
+        rollouts = sampler(part, seed=recipe.run.seed, step=SAMPLING_STEP + part[0].meta["row"])
+        yield {one.example.meta["row"]: one.response for one in rollouts}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from text2grad.config import Recipe
-from text2grad.experiments.evaluate_policy import sample_by_recipe
+from text2grad.experiments.evaluate_policy import PolicySampler
 from text2grad.experiments.metric import load_metric, measure
 from text2grad.feedback import Critic, ask
 from text2grad.models import best_device, load_tokenizer
@@ -42,7 +42,7 @@ def sample_answers(recipe: Recipe, policy: Path, examples: Sequence[Example], *,
         examples: the prompts.
         seed: of the sampling.
     """
-    return [Answer(rollout) for rollout in sample_by_recipe(recipe, str(policy), examples, seed=seed)]
+    return [Answer(rollout) for rollout in PolicySampler(recipe, str(policy))(examples, seed=seed)]
 
 
 def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], critic: Critic) -> list[Answer]:

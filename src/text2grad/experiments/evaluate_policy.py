@@ -71,22 +71,32 @@ def sample_rollouts(
     return make_rollouts(tokenizer, fitting, prompts, responses, sampling.eos_ids)
 
 
-def sample_by_recipe(
-    recipe: Recipe, path: str, examples: Sequence[Example], *, dtype: str = "auto", **more: Any
-) -> list[Rollout]:
-    """Load a policy and sample one response per example, with the settings of [rollout].
+class PolicySampler:
+    """A policy with the settings of [rollout]: samples one response per example."""
 
-    Args:
-        recipe: its sections [rollout] and [model] are used.
-        path: directory or hub name of the policy.
-        examples: task instances.
-        dtype: of the weights.
-        more: seed and further arguments of `sample_rollouts`.
-    """
-    settings, code = recipe.rollout, recipe.model.trust_remote_code
-    policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
-    tokenizer = load_tokenizer(path, trust_remote_code=code)
-    eos = stop_ids(policy, tokenizer, settings.eos_token_ids)
-    pad, rows = padding_id(policy, tokenizer, eos), settings.rows_at_once
-    sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
-    return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=settings.prompt_format, **more)
+    def __init__(self, recipe: Recipe, path: str, *, dtype: str = "auto") -> None:
+        """Load the policy.
+
+        Args:
+            recipe: its sections [rollout] and [model] are used.
+            path: directory or hub name of the policy.
+            dtype: of the weights.
+        """
+        settings, code = recipe.rollout, recipe.model.trust_remote_code
+        self.policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
+        self.tokenizer = load_tokenizer(path, trust_remote_code=code)
+        eos = stop_ids(self.policy, self.tokenizer, settings.eos_token_ids)
+        pad, rows = padding_id(self.policy, self.tokenizer, eos), settings.rows_at_once
+        self.sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
+        self.prompt_format = settings.prompt_format
+
+    def __call__(self, examples: Sequence[Example], **more: Any) -> list[Rollout]:
+        """Sample responses; `more` are the seed and further arguments of `sample_rollouts`."""
+        how: dict[str, Any] = {"prompt_format": self.prompt_format, **more}
+        return sample_rollouts(self.policy, self.tokenizer, examples, self.sampling, **how)
+
+    def fitting(self, examples: Sequence[Example], too_long: str) -> list[Example]:
+        """Return the examples whose prompts leave room for a response; `too_long` as in `fitting_prompts`."""
+        limits: dict[str, Any] = {"max_new_tokens": self.sampling.max_new_tokens, "too_long": too_long}
+        how: dict[str, Any] = {"prompt_format": self.prompt_format, **limits}
+        return list(fitting_prompts(self.policy, self.tokenizer, examples, **how)[0])

@@ -36,8 +36,8 @@ def own_critic(recipe: Recipe) -> Critic:
 def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | None = None) -> list[Annotation]:
     """Sample responses, have them judged, and write annotations.jsonl.
 
-    What was sampled and judged before in the directory is read from it: a pass over the prompts is saved whole, a
-    critique at once.
+    What was sampled and judged before in the directory is read from it: responses are saved after each batch, critiques
+    at once.
 
     Args:
         recipe: [data], [model] and [rollout] say what is sampled; `own_critic` names the critic.
@@ -63,8 +63,7 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     if given:
         examples, responses = prompts, given
     else:
-        for times in range(1, samples + 1):
-            examples, responses = sampled_responses(recipe, [*prompts] * times, out / RESPONSES)
+        examples, responses = sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
     cached = CachedCritic(critic, out / CRITIQUES, match=recipe.critic.match)
     size, found = recipe.rollout.batch_size, list[Annotation]()
     with Progress("annotate", len(examples), unit="response") as progress:
