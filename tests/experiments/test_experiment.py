@@ -20,6 +20,7 @@ from text2grad.experiments.records import read_records
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import read_runs
 from text2grad.experiments.results.selection import groups, missing_of_plan
+from text2grad.files import write_records
 
 RECIPE = """
 [data]
@@ -413,3 +414,17 @@ def test_a_tiny_experiment_with_real_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert [point["step"] for point in records[0]["curve"]] == [0, 2, 4]
     assert main(["experiment", str(root / "recipes" / "results-short.toml")]) == 0
     assert len(read_records(tmp_path / "runs" / "results-short" / "records")) == len(records)
+
+
+def test_one_slow_run_does_not_change_the_expected_time(tmp_path: Path, capsys: Any) -> None:
+    finish(experiment(tmp_path))
+    for file in (tmp_path / "records").iterdir():
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        slow = {one["method"]: one for one in records}.values()  # one of each method
+        for one in records:
+            one["seconds"] = 1000.0 if one in slow else 8.0
+        write_records(file, records)
+    capsys.readouterr()
+    path = write_plan(tmp_path, STUDY.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+    assert main(["experiment", str(path), "--list"]) == 0
+    assert "expected: 1 min 20 s in one process" in capsys.readouterr().out  # 60 s of models, 2 × 1.25 × 8 s

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from text2grad.config import Recipe, load_recipe
@@ -464,7 +464,10 @@ class Experiment:
         return place / f"length-{one.length}-faults-{one.faults:g}" / name
 
     def _seconds(self, study: Study, method: str) -> float:
-        """Return the expected seconds of a run: the mean of recorded runs of the study, of the method if it has any."""
+        """Return the expected seconds of a run: the median of recorded runs of the study, of the method if it has any.
+
+        On a busy machine a few runs take many times as long as the others, so their mean would be too high.
+        """
         same = [
             record
             for record in self.known.values()
@@ -472,7 +475,7 @@ class Experiment:
         ]
         spent = [record["seconds"] for record in same if record["method"] == method] or [r["seconds"] for r in same]
         if spent:
-            return EVALUATIONS * fmean(spent)
+            return EVALUATIONS * median(spent)
         steps = load_recipe(self._recipe(study), study.settings).run.steps
         return RUN_SECONDS[study.critic] * steps / 60
 
