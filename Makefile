@@ -79,7 +79,9 @@ general-ability: setup       ## SmolLM2 on public benchmarks, before and after r
 benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/align.py --json docs/results/align.json
 	$(BIN)/python benchmarks/step.py --json docs/results/step.json
-	$(BIN)/python benchmarks/step.py --peer trl --vocab 8192 --json docs/results/step_trl.json
+	$(BIN)/python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2 \
+		--micro-batch-tokens 4096 1024 --products fast mkl \
+		--json docs/results/step_trl.json
 	$(BIN)/python benchmarks/lengths.py --json docs/results/lengths.json --figure docs/results/lengths.png
 	$(BIN)/python benchmarks/sampling.py --json docs/results/sampling.json
 	$(BIN)/python benchmarks/sandbox.py --json docs/results/sandbox.json

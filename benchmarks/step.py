@@ -7,7 +7,7 @@
 Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the published
 reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in a process of its own, so
 that its peak memory is not mixed with others. `--peer trl` measures TRL's `GRPOTrainer` on the same
-work, without a value function; its seconds hold generation, scoring and update. `processor_s` is the processor time of
+work, without a value function and with MKL; its seconds hold generation, scoring and update. `processor_s` is the processor time of
 a step of all threads, which other programs on the machine disturb less. "textbook" makes the same passes with logits of
 the whole sequence, log_softmax and gather.
 
@@ -72,7 +72,7 @@ def matrix_rate() -> float:
 class Step:
     """One step of the training loop, phase by phase."""
 
-    def __init__(self, policy: Any, vocab: int, kl: Any) -> None:
+    def __init__(self, policy: Any, vocab: int, kl: Any, micro_batch_tokens: int = 4096) -> None:
         """Make models, optimizers and prompts."""
         from accelerate import Accelerator
 
@@ -91,7 +91,7 @@ class Step:
             **OptimConfig(lr=1e-5).model_dump(),
         )
         optimizers.begin(0)
-        self.optimizers, self.config = optimizers, PPOConfig(epochs=EPOCHS, micro_batch_tokens=4096)
+        self.optimizers, self.config = optimizers, PPOConfig(epochs=EPOCHS, micro_batch_tokens=micro_batch_tokens)
         names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef")
         self.gradient = MinibatchGradient(
             self.model,
@@ -140,11 +140,11 @@ class Step:
         ppo_epochs(self.gradient, self.optimizers, data, seed=seed, **self.config.model_dump(include=names))
 
 
-def ours(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
+def ours(policy: Any, vocab: int, kl: str, repeats: int, micro_batch_tokens: int) -> dict[str, Any]:
     """Measure this project's step."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    step = Step(policy, vocab, kl)
+    step = Step(policy, vocab, kl, micro_batch_tokens)
     phases: dict[str, list[float]] = {"rollout": [], "critic": [], "logprobs": [], "update": []}
     processor: list[float] = []
     for number in range(repeats + 1):
@@ -272,7 +272,7 @@ def one(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads[0])
     with fast_products():
         policy = build(args.vocab[0], ["q_proj", "v_proj"] if args.targets == "qv" else args.targets, args.sizes[0])
-        fast = args.who == "text2grad" and use_fast_products(policy)
+        fast = (args.who, args.products[0]) == ("text2grad", "fast") and use_fast_products(policy)
         found = measure(policy, args)
     print(json.dumps({**found, "fast_products": fast}))
 
@@ -284,7 +284,11 @@ def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     setting = {"who": args.who, "vocab": args.vocab[0], "size": args.sizes[0], "threads": args.threads[0]}
     if args.who == "trl":
         return {**setting, **trl(policy, args.vocab[0], args.repeats), "loaded_gb": loaded_gb}
-    found = (ours if args.who == "text2grad" else textbook)(policy, args.vocab[0], args.kl, args.repeats)
+    if args.who == "text2grad":
+        setting["micro_batch_tokens"] = args.micro_batch_tokens[0]
+        found = ours(policy, args.vocab[0], args.kl, args.repeats, args.micro_batch_tokens[0])
+    else:
+        found = textbook(policy, args.vocab[0], args.kl, args.repeats)
     without_rollout = found["seconds"]["logprobs"] + found["seconds"]["update"]
     share = found["flop"] / without_rollout / rate if found["flop"] else None
     return {
@@ -309,17 +313,22 @@ def main() -> None:
     parser.add_argument("--peer", choices=["textbook", "trl"], default="textbook")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["256x4"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
+    parser.add_argument("--micro-batch-tokens", nargs="+", type=int, default=[4096], help="ours: tokens of one pass")
+    parser.add_argument("--products", nargs="+", choices=["fast", "mkl"], default=["fast"], help="ours: fp32 products")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.who:
         one(args)
         return
+    ways = [
+        ["text2grad", "--micro-batch-tokens", str(tokens), "--products", products]
+        for tokens, products in product(args.micro_batch_tokens, args.products)
+    ]
     results = []
-    for vocab, size, threads, who in product(args.vocab, args.sizes, args.threads, ("text2grad", args.peer)):
-        command = [sys.executable, __file__, "--who", who, "--vocab", str(vocab), "--kl", args.kl]
-        command += ["--targets", args.targets, "--repeats", str(args.repeats)]
-        command += ["--sizes", size, "--threads", str(threads)]
+    for vocab, size, threads, way in product(args.vocab, args.sizes, args.threads, [*ways, [args.peer]]):
+        command = [sys.executable, __file__, "--vocab", str(vocab), "--kl", args.kl, "--targets", args.targets]
+        command += ["--repeats", str(args.repeats), "--sizes", size, "--threads", str(threads), "--who", *way]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
         results.append(json.loads(output.splitlines()[-1]))
