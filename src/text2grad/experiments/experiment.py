@@ -475,7 +475,7 @@ class Experiment:
         ]
         spent = [record["seconds"] for record in same if record["method"] == method] or [r["seconds"] for r in same]
         if spent:
-            return EVALUATIONS * median(spent)
+            return EVALUATIONS * float(median(spent))
         steps = load_recipe(self._recipe(study), study.settings).run.steps
         return RUN_SECONDS[study.critic] * steps / 60
 
