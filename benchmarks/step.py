@@ -4,12 +4,12 @@
     python benchmarks/step.py --vocab 8192 --json step.json
     python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2
 
-Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the published
-reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in a process of its own, so
-that its peak memory is not mixed with others. `--peer trl` measures TRL's `GRPOTrainer` on the same work, without a value
-function and with MKL; its seconds hold generation, scoring and update. `processor_s` is the processor time of a step of
-all threads, which other programs on the machine disturb less. "textbook" makes the same passes with logits of the whole
-sequence, log_softmax and gather.
+Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the
+published reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in a process of
+its own, so that its peak memory is not mixed with others. `--peer trl` measures TRL's `GRPOTrainer` on the same work,
+without a value function and with MKL; its seconds hold generation, scoring and update. `processor_s` is the processor
+time of a step of all threads, which other programs on the machine disturb less. "textbook" makes the same passes with
+logits of the whole sequence, log_softmax and gather.
 
     matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate
 
