@@ -16,7 +16,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -27,7 +27,7 @@ from text2grad.models.pretrained import load_tokenizer
 from text2grad.reward_models.writing import LABEL_FORMS, critique_from_labels, critique_prompt, critique_target
 from text2grad.types import Critique, CritiqueForm, Example
 
-FORMS: tuple[CritiqueForm, ...] = get_args(CritiqueForm)
+FORMS: tuple[CritiqueForm, ...] = ("spans", *LABEL_FORMS)
 
 
 def target(one: Annotation, form: CritiqueForm, *, write_feedback: bool) -> str:

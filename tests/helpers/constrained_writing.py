@@ -7,8 +7,9 @@ from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import Skeleton
 
 
-def skeleton(tokenizer: Any, *, write_feedback: bool = True) -> Skeleton:
-    return skeleton_of(tokenizer, size=len(tokenizer), eos_ids=[end_of(tokenizer)], write_feedback=write_feedback)
+def skeleton(tokenizer: Any, *, write_feedback: bool = True, write_outcome: bool = False) -> Skeleton:
+    written = {"write_feedback": write_feedback, "write_outcome": write_outcome}
+    return skeleton_of(tokenizer, size=len(tokenizer), eos_ids=[end_of(tokenizer)], **written)
 
 
 def end_of(tokenizer: Any) -> int:
@@ -16,12 +17,17 @@ def end_of(tokenizer: Any) -> int:
 
 
 def begin(
-    tokenizer: Any, response: str, *, room: int = 10**6, write_feedback: bool = True, **limits: Any
+    tokenizer: Any,
+    response: str,
+    *,
+    room: int = 10**6,
+    write_feedback: bool = True,
+    write_outcome: bool = False,
+    **limits: Any,
 ) -> ConstrainedCritique:
-    how = QuoteLimits(**limits)
-    eos = [end_of(tokenizer)]
+    how: dict[str, Any] = {"eos_ids": [end_of(tokenizer)], "room": room, "limits": QuoteLimits(**limits)}
     return ConstrainedCritique(
-        skeleton(tokenizer, write_feedback=write_feedback), response, eos_ids=eos, room=room, limits=how
+        skeleton(tokenizer, write_feedback=write_feedback, write_outcome=write_outcome), response, **how
     )
 
 

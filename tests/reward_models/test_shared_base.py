@@ -15,7 +15,7 @@ from text2grad.config.recipe import Recipe
 from text2grad.errors import ModelError
 from text2grad.experiments.recipe_run import run_recipe
 from text2grad.feedback.critic import annotate
-from text2grad.models import sampling, shared_prefix
+from text2grad.models import decoding, shared_prefix
 from text2grad.models.adapters import CRITIC_ADAPTER, adapter_parameters, with_lora
 from text2grad.models.batch import collate
 from text2grad.models.fine_tuning import FineTuning
@@ -126,7 +126,7 @@ def test_a_shared_critic_of_several_responses_to_one_prompt_writes_what_it_write
         found.append(shared_prefix.prefill(*args))
         return found[-1]
 
-    monkeypatch.setattr(sampling, "prefill", prefill)
+    monkeypatch.setattr(decoding, "prefill", prefill)
     asked = [Example(" ".join(WORDS))] * len(RESPONSES)
     alone = GenerativeRewardModel.load(phases / "critic")
     critic = GenerativeRewardModel.load(phases / "critic", model=add_role(policy_on(phases), phases / "critic"))

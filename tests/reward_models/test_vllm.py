@@ -182,7 +182,7 @@ def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: st
         (
             {"form": "scores", "constrain": True},
             ConfigError,
-            "constrained decoding works with form 'spans' only, ",
+            "constrained decoding works with the forms 'spans' and 'spans_and_outcome', ",
         ),
         ({"form": "prose"}, ConfigError, "form has no value 'prose'"),
         ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 is too short for a critique: an empty critique has "),

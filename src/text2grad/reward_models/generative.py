@@ -31,7 +31,7 @@ from text2grad.reward_models.decoding.constrained import ConstrainedChoice, Cons
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.shared_base import load_writer
-from text2grad.reward_models.writing import LABEL_FORMS, critique_from_labels, critique_questions
+from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, critique_from_labels, critique_questions
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
 SETTINGS_FILE = "reward_model.json"
@@ -65,12 +65,12 @@ def constrains(constrain: bool | None, form: CritiqueForm) -> bool:
         ConfigError: if there is no such form, or `constrain` is True for a form with word labels.
     """
     check_known("form", form, get_args(CritiqueForm))
-    if constrain and form != "spans":
+    if constrain and form not in QUOTING:
         raise ConfigError(
-            f"constrained decoding works with form 'spans' only, and this model writes the form {form!r}. Leave "
-            "constrain out (in a recipe: critic.constrain)."
+            f"constrained decoding works with the forms {' and '.join(map(repr, QUOTING))}, and this model writes the "
+            f"form {form!r}. Leave constrain out (in a recipe: critic.constrain)."
         )
-    return form == "spans" if constrain is None else constrain
+    return form in QUOTING if constrain is None else constrain
 
 
 def saved_settings(directory: str | Path) -> dict[str, Any]:
@@ -112,10 +112,11 @@ class CritiqueDecoder(ABC):
             eos_ids: ids that end a critique.
             max_new_tokens: length limit of a critique.
             write_feedback: False if the model was trained on spans without feedback.
-            form: "spans" quotes the response; "dense" and "scores" label each word (`writing`).
+            form: "spans" quotes the response; "spans_and_outcome" adds a number for the whole response; "dense" and
+                "scores" label each word (`writing`).
             match: how quotes are located in the response; with constrained decoding always "exact".
-            constrain: allow only complete JSON with verbatim quotes (docs/constrained.md); None does so for the form
-                "spans". Without it, a truncated list of quotes is read up to its last quote.
+            constrain: allow only complete JSON with verbatim quotes (docs/constrained.md); None does so for the forms
+                that quote. Without it, a truncated list of quotes is read up to its last quote.
             limits: further limits of the quotes in constrained decoding.
             prompt_format: as in training: "chat" uses the chat template, "plain" does not.
             votes: critiques sampled per response and combined by `vote`; 1 decodes greedily.
@@ -181,14 +182,18 @@ class CritiqueDecoder(ABC):
         occurrence, a policy would get more reward for each repetition of a good phrase.
         """
         pairs = zip(texts, responses, strict=True)
-        if self.form != "spans":
+        if self.form not in QUOTING:
             return [critique_from_labels(*pair, LABEL_FORMS[self.form]) for pair in pairs]
         match: Match = "exact" if self.constrain else self.match
         return [critique_from_text(*pair, match=match, occurrences="first") for pair in pairs]
 
     @property
     def _skeleton(self) -> Skeleton:
-        return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, write_feedback=self.write_feedback)
+        written: dict[str, bool] = {
+            "write_feedback": self.write_feedback,
+            "write_outcome": self.form == "spans_and_outcome",
+        }
+        return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, **written)
 
     @property
     def _min_tokens(self) -> int:

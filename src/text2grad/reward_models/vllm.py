@@ -138,7 +138,8 @@ class VLLMRewardModel(CritiqueDecoder):
     def _grammar(self, response: str, room: int) -> str:
         if not self.constrain:
             return ""
-        return critique_grammar(response, write_feedback=self.write_feedback, limits=self.limits, max_tokens=room)
+        written = {"write_feedback": self.write_feedback, "write_outcome": self.form == "spans_and_outcome"}
+        return critique_grammar(response, **written, limits=self.limits, max_tokens=room)
 
     @classmethod
     def load(

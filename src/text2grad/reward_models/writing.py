@@ -3,11 +3,14 @@
 A target z = [c; A(y)] follows [x; y] (section 3.4). The prompt begins with the task's prompt, so that its KV cache is
 shared between the responses to it. Each form is JSON with the feedback first, since the spans must follow from it:
 
-    spans     {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...]}
-    dense     {"textual_feedback": "...", "word_labels": "0 0 + + 0 -"}
-    scores    {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
+    spans               {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...]}
+    spans_and_outcome   {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...], "outcome": -4}
+    dense               {"textual_feedback": "...", "word_labels": "0 0 + + 0 -"}
+    scores              {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
 
-"spans" is the paper's form; `feedback.critique_from_text` reads it. "dense" is the ablation of Appendix I.1, "scores"
+"spans" is the paper's form; "spans_and_outcome" adds the critic's number for the whole response, without which a fault
+that has no words of its own (an answer that says nothing) would never reach the reward. `feedback.critique_from_text`
+reads both. "dense" is the ablation of Appendix I.1, "scores"
 the published SLF5K format: a label for each word. A word is a run of letters and digits with its accents, or one other
 visible character (a punctuation mark, an emoji, a character of a script without spaces). Labels count words, not
 tokens, because reward model and policy may have different tokenizers (Appendix L).
@@ -32,6 +35,10 @@ from text2grad.feedback import Annotation, CutObject, Reading, inside_word, is_f
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
+OUTCOME = '], "outcome": '
+"""In place of CLOSING in the form "spans_and_outcome"; the number, or null, and a brace follow."""
+QUOTING: tuple[CritiqueForm, ...] = ("spans", "spans_and_outcome")
+"""The forms that quote the response."""
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
 SIGNS = {"+": 1, "-": -1, "0": 0}
@@ -50,7 +57,9 @@ def critique_request(example: Example, response: str, form: CritiqueForm = "span
     request = (
         "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     )
-    if form != "spans":
+    if form == "spans_and_outcome":
+        request += ", and under outcome a number for the response as a whole, or null"
+    elif form != "spans":
         request = f"{LABEL_FORMS[form].key} {LABEL_FORMS[form].request}"
     return (
         "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
@@ -82,7 +91,7 @@ def critique_target(
         critique: the annotation.
         response: the text of its spans; each span is quoted once.
         write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
-        form: "spans" quotes; "dense" and "scores" label each word.
+        form: "spans" quotes; "spans_and_outcome" adds the outcome; "dense" and "scores" label each word.
 
     Example:
         >>> from text2grad.types import Span
@@ -90,7 +99,7 @@ def critique_target(
         '{"textual_feedback": "\\"Lyon\\" is wrong.", "good_spans": [], "poor_spans": ["Lyon"]}'
     """
     feedback = critique.feedback if write_feedback else ""
-    if form != "spans":
+    if form not in QUOTING:
         words = [response[start:end] for start, end in words_of(response)]
         labels = LABEL_FORMS[form].write(words, labels_of(response, critique.spans))
         return json.dumps({"textual_feedback": feedback, LABEL_FORMS[form].key: labels}, ensure_ascii=False)
@@ -99,8 +108,20 @@ def critique_target(
         label: [response[span.start : span.end] for span in spans if span.label == label]
         for label in ("positive", "negative")
     }
-    record = {"textual_feedback": feedback, "good_spans": quotes["positive"], "poor_spans": quotes["negative"]}
+    record: dict[str, Any] = {
+        "textual_feedback": feedback,
+        "good_spans": quotes["positive"],
+        "poor_spans": quotes["negative"],
+    }
+    if form == "spans_and_outcome":
+        record["outcome"] = None if critique.outcome is None else _short(critique.outcome)
     return json.dumps(record, ensure_ascii=False)
+
+
+def _short(outcome: float) -> float:
+    """Return an outcome with at most two decimals, a whole number without."""
+    rounded = round(outcome, 2)
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
 class LabelForm(NamedTuple):

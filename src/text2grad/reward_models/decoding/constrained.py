@@ -237,16 +237,19 @@ class FreeChoice:
         return sample_inverse_cdf(logits, torch.tensor(uniforms, device=logits.device))
 
 
-def skeleton_of(tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool) -> Skeleton:
+def skeleton_of(
+    tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool, write_outcome: bool = False
+) -> Skeleton:
     """Return the skeleton of a tokenizer for a model with `size` ids, which is cached; `eos_ids` are not text.
 
     Raises:
         ModelError: if the tokenizer cannot encode a critique's JSON.
     """
     made = _SKELETONS.setdefault(tokenizer, {})
-    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback)
+    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback, write_outcome)
     if key not in made:
-        skeleton = Skeleton(Vocabulary(tokenizer, size=size, banned=eos_ids), write_feedback=write_feedback)
+        vocabulary = Vocabulary(tokenizer, size=size, banned=eos_ids)
+        skeleton = Skeleton(vocabulary, write_feedback=write_feedback, write_outcome=write_outcome)
         if skeleton.cost[START] == float("inf"):
             raise ModelError(
                 "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "

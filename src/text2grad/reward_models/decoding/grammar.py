@@ -10,7 +10,8 @@ from itertools import pairwise
 from text2grad.errors import ConfigError
 from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR
+from text2grad.reward_models.decoding.skeleton import DECIMALS, DIGITS
+from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, OUTCOME, POOR
 
 # One character in JSON encoding: white space as defined by Python, and any other character.
 _SPACE = r"(?:[ \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|\\[tnfr]|\\u00(?:0b|1[c-f]))"
@@ -22,13 +23,19 @@ _EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, an upper bound of the to
 
 
 def critique_grammar(
-    response: str, *, write_feedback: bool = True, limits: QuoteLimits | None = None, max_tokens: int | None = None
+    response: str,
+    *,
+    write_feedback: bool = True,
+    write_outcome: bool = False,
+    limits: QuoteLimits | None = None,
+    max_tokens: int | None = None,
 ) -> str:
     r"""Return the Lark grammar of the critiques of a response.
 
     Args:
         response: the response that the critique quotes.
         write_feedback: False keeps the feedback empty.
+        write_outcome: True ends the critique with an outcome.
         limits: on the quotes; the grammar ignores `one_list`, `quoted_in_feedback` and `verbatim`.
         max_tokens: length limit of the critique; the feedback then ends early enough for the JSON around it.
 
@@ -38,11 +45,17 @@ def critique_grammar(
     """
     limits = limits or QuoteLimits()
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
+    empty = _EMPTY
+    if write_outcome:
+        empty += len(OUTCOME) + DIGITS + DECIMALS
+        closing = f'{json.dumps(OUTCOME)} NUMBER "}}"'
     text = ["text"] if write_feedback else []
     listed = [] if not response.strip() else ["list"]
     lines = [" ".join(["start:", opening, *text, good, *listed, poor, *listed, closing])]
+    if write_outcome:
+        lines.append(rf"NUMBER: /null|-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DECIMALS}}})?/")
     if write_feedback:
-        lines.append("text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - _EMPTY)}]: TEXT")
+        lines.append("text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - empty)}]: TEXT")
         lines.append(r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/')
     if listed:
         repeat = "*" if limits.max_quotes is None else f"{{0,{limits.max_quotes - 1}}}"

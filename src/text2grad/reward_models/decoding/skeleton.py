@@ -1,10 +1,12 @@
 r"""A byte automaton for a critique's JSON, without the content of its quotes.
 
     {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...]}
+    {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...], "outcome": NUMBER}
 
-TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. The automaton is the same
-for every response, so the transition of each token from each state is computed once per tokenizer. So is the cost of a
-state: the least number of tokens from there to the end of the critique.
+TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. NUMBER is null, or a number
+with at most `DIGITS` digits before the point and `DECIMALS` after it. The automaton is the same for every response, so
+the transition of each token from each state is computed once per tokenizer. So is the cost of a state: the least number
+of tokens from there to the end of the critique.
 
 A state is a small integer. In the states `Skeleton.open` (inside a quote), `Quotable` decides about the next bytes.
 """
@@ -12,17 +14,19 @@ A state is a small integer. In the states `Skeleton.open` (inside a quote), `Quo
 import math
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
-from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR
+from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, OUTCOME, POOR
 from text2grad.types import Label
 
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
 LISTS: tuple[Label, Label] = ("positive", "negative")
+DIGITS, DECIMALS = 6, 2  # of an outcome
 
 
 class Move(NamedTuple):
@@ -45,8 +49,8 @@ class Skeleton:
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True) -> None:
-        """Build the automaton; `write_feedback=False` keeps TEXT empty."""
+    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True, write_outcome: bool = False) -> None:
+        """Build the automaton; `write_feedback=False` keeps TEXT empty, `write_outcome=True` ends with an outcome."""
         self.vocabulary = vocabulary
         self._rows = [[DEAD] * 256 for _ in range(4)]
         self._rows[IN_QUOTE] = [IN_QUOTE] * 256
@@ -59,7 +63,12 @@ class Skeleton:
         good = self._chain(self.text, GOOD)
         poor = self._new()
         self._list("positive", good, POOR, poor)
-        self._list("negative", poor, CLOSING, END)
+        if write_outcome:
+            number = self._new()
+            self._list("negative", poor, OUTCOME, number)
+            self._number(number, END)
+        else:
+            self._list("negative", poor, CLOSING, END)
         self.table: NDArray[np.int16] = np.array(self._rows, np.int16)
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
@@ -186,6 +195,22 @@ class Skeleton:
         self.open[label], self.inside[label] = opened, inside
         comma = self._rows[after][ord(",")]
         self.opens |= dict.fromkeys((comma, self._rows[comma][ord(" ")], opened), label)
+
+    def _number(self, start: int, goal: int) -> None:
+        """Let a state read null or a JSON number, and the brace after it."""
+        self._chain(start, "null}", goal)
+        sign, zero, point = self._new(), self._new(), self._new()
+        self._link(start, ord("-"), ord("-"), sign)
+        digits, decimals = ([self._new() for _ in range(most)] for most in (DIGITS, DECIMALS))
+        for state in (start, sign):
+            self._link(state, ord("0"), ord("0"), zero)
+            self._link(state, ord("1"), ord("9"), digits[0])
+        for before, after in (*pairwise(digits), (point, decimals[0]), *pairwise(decimals)):
+            self._link(before, ord("0"), ord("9"), after)
+        for state in (zero, *digits):
+            self._link(state, ord("."), ord("."), point)
+        for state in (zero, *digits, *decimals):
+            self._link(state, ord("}"), ord("}"), goal)
 
 
 def _utf8() -> Iterator[tuple[int, int, int, int, int]]:

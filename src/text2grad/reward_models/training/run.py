@@ -10,6 +10,7 @@ results.json            counts and the measurements of the best checkpoint
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import keep_checkpoint_cost
 from text2grad.errors import CheckpointError, ConfigError, ModelError
-from text2grad.feedback import push_folder, write_annotations
+from text2grad.feedback import Annotation, push_folder, write_annotations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
     NO_LOSS,
@@ -38,6 +39,7 @@ from text2grad.models import (
     measured_at,
     train_measured,
 )
+from text2grad.progress import note
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import limits_of
 from text2grad.reward_models.scalar import format_of
@@ -141,6 +143,7 @@ class RewardRun:
         }
         self.is_main = bool(self.state.is_main_process)
         if self.is_main:
+            _note_lost_outcomes(recipe, split.train)
             processes = self.state.num_processes
             open_run(self.directory, recipe, resume=resume, processes=processes, sections=SECTIONS)
             description = {**self.counts, "sha256": split.digest()}
@@ -289,6 +292,17 @@ class RewardRun:
             merged=whole,
             dtype=settings.dtype,
             trust_remote_code=settings.trust_remote_code,
+        )
+
+
+def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:
+    """Tell that annotations have outcomes which the form of the targets leaves out."""
+    outcomes = sum(one.critique.outcome is not None for one in annotations)
+    if outcomes and recipe.reward_model.form != "spans_and_outcome":
+        note(
+            f"{outcomes} of {len(annotations)} annotations have an outcome for the whole response, which the form "
+            f'{recipe.reward_model.form!r} leaves out; reward_model.form = "spans_and_outcome" teaches them',
+            warning=True,
         )
 
 

@@ -1,0 +1,165 @@
+"""Critiques that end with an outcome: written, constrained, read back, trained, and counted in the reward."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from constrained_writing import begin, skeleton, written
+from text2grad.cli.__main__ import main
+from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.feedback.spans import critique_from_text
+from text2grad.reward_models.decoding.grammar import critique_grammar
+from text2grad.reward_models.decoding.skeleton import START
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.writing import critique_request, critique_target
+from text2grad.types import Critique, Example, Span
+from tokenizers_made_here import FAMILIES, made
+
+RESPONSE = "In Lyon, on Friday."
+SPANS = (Span(3, 7, "positive"), Span(9, 18, "negative"))
+WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
+EMPTY = '{"textual_feedback": "", "good_spans": [], "poor_spans": [], "outcome": '
+
+
+@pytest.mark.parametrize(
+    ("outcome", "shown"),
+    [(-4.0, "-4"), (None, "null"), (0.0, "0"), (0.5, "0.5"), (2 / 3, "0.67"), (-0.001, "0"), (123456, "123456")],
+)
+def test_a_target_ends_with_the_outcome(outcome: float | None, shown: str) -> None:
+    target = critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form="spans_and_outcome")
+    assert target == (
+        f'{{"textual_feedback": "Why?", "good_spans": ["Lyon"], "poor_spans": ["on Friday"], "outcome": {shown}}}'
+    )
+    assert "outcome" not in critique_target(Critique("Why?", SPANS, outcome), RESPONSE)
+
+
+@given(st.none() | st.integers(-999_999, 999_999) | st.decimals(-999, 999, places=2).map(float))
+def test_what_is_written_is_read_and_may_be_written_under_the_constraint(outcome: float | None) -> None:
+    target = critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form="spans_and_outcome")
+    found = critique_from_text(target, RESPONSE)
+    assert (found.outcome, found.spans, found.status) == (outcome, SPANS, "ok")
+    critique = begin(made("llama3"), RESPONSE, write_outcome=True)
+    assert written(critique, target)
+    assert critique.text == target
+
+
+@pytest.mark.parametrize(
+    "number", ["-", "01", "-00", "1.", ".5", "1.234", "1234567", "+1", "1e5", "nul", "-null", "--1"]
+)
+def test_what_is_no_outcome_is_refused(number: str) -> None:
+    critique = begin(made("llama3"), RESPONSE, write_outcome=True)
+    assert written(critique, EMPTY)
+    assert not written(critique, f"{number}}}")
+
+
+def test_without_an_outcome_the_critique_may_not_end() -> None:
+    critique = begin(made("llama3"), RESPONSE, write_outcome=True)
+    assert not written(critique, '{"textual_feedback": "", "good_spans": [], "poor_spans": []}')
+    plain = begin(made("llama3"), RESPONSE)
+    assert not written(plain, EMPTY)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_random_logits_write_whole_json_with_an_outcome(name: str) -> None:
+    tokenizer, generator, rng = made(name), np.random.default_rng(0), random.Random(0)
+    least, outcomes = int(skeleton(tokenizer, write_outcome=True).cost[START]), set()
+    for _ in range(40):
+        critique = begin(tokenizer, RESPONSE, room=least + rng.randrange(60), write_outcome=True)
+        while critique.state is not None and critique.room:
+            critique.take_best(generator.normal(size=critique.skeleton.vocabulary.size).astype(np.float32))
+        said = json.loads(critique.text)
+        assert list(said) == ["textual_feedback", "good_spans", "poor_spans", "outcome"]
+        assert all(quote in RESPONSE for quote in (*said["good_spans"], *said["poor_spans"]))
+        outcomes.add(said["outcome"])
+    assert len(outcomes) > 3
+    assert all(one is None or isinstance(one, int | float) for one in outcomes)
+
+
+@pytest.mark.parametrize("number", ["-4", "null", "0", "12.25", "01", "1.", "x", ""])
+def test_the_grammar_of_servers_knows_the_same_outcomes(number: str) -> None:
+    llguidance = pytest.importorskip("llguidance")
+    from llguidance.hf import from_tokenizer
+
+    tokenizer = from_tokenizer(made("gpt2"))
+    grammar = critique_grammar(RESPONSE, write_outcome=True, max_tokens=200)
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    text = f'{{"textual_feedback": "No.", "good_spans": ["Lyon"], "poor_spans": [], "outcome": {number}}}'
+    ids = tokenizer.tokenize_bytes(text.encode())
+    accepted = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+    assert accepted == (number in {"-4", "null", "0", "12.25"})
+
+
+def test_a_model_with_a_chat_template_is_asked_for_it() -> None:
+    asked = [critique_request(Example("Where?"), RESPONSE, form) for form in ("spans", "spans_and_outcome")]
+    assert "under outcome a number for the response as a whole, or null." in asked[1]
+    assert "outcome" not in asked[0]
+
+
+def annotations() -> list[Annotation]:
+    """Ten answers that name a city, and ten that say nothing, which only the outcome blames."""
+    cities = ["Lyon", "Nice", "Oslo", "Rome", "Bonn", "Kiel", "Graz", "Linz", "Genf", "Bern"]
+    named = [
+        Annotation(f"Where {n}?", f"In {city}.", Critique("", (Span(3, 7, "positive"),), 1.0))
+        for n, city in enumerate(cities)
+    ]
+    return [*named, *(Annotation(f"Where {n}?", "Well.", Critique("", (), -4.0)) for n in range(10))]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run of `text2grad reward` in the form with outcomes."""
+    from served_models import untrained
+
+    home = tmp_path_factory.mktemp("outcomes")
+    untrained(home / "base")
+    write_annotations(home / "annotations.jsonl", annotations())
+    settings = {
+        "form": "spans_and_outcome",
+        "steps": 150,
+        "eval_every": 150,
+        "batch_size": 10,
+        "held_out": 0.1,
+        "lr": 0.01,
+    }
+    sets = [part for name, value in settings.items() for part in ("--set", f"reward_model.{name}={value}")]
+    sets += ["--set", f"model.path={home / 'base'}", "--set", "run.tracker=none"]
+    recipe = home / "recipe.toml"
+    recipe.write_text("")
+    arguments = ["--annotations", str(home / "annotations.jsonl"), "--out", str(home / "run")]
+    assert main(["reward", str(recipe), *sets, *arguments]) == 0
+    return home / "run"
+
+
+def asked(known: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
+    return [Example(one.prompt) for one in known], [one.response for one in known]
+
+
+def test_a_trained_model_blames_an_answer_that_says_nothing(trained: Path) -> None:
+    critic = GenerativeRewardModel.load(trained / "model")
+    assert (critic.form, critic.constrain) == ("spans_and_outcome", True)
+    known = annotations()
+    found = critic(*asked(known))
+    right = [one.outcome == a.critique.outcome for one, a in zip(found, known, strict=True)]
+    assert sum(right) >= 18
+    assert all(one.status == "ok" for one in found)
+    again = GenerativeRewardModel(critic.model, critic.tokenizer, form="spans_and_outcome", max_new_tokens=200, votes=3)
+    assert all(one.outcome is not None for one in again(*asked(known[:2])))  # the mean of three
+
+
+def test_outcomes_that_a_form_does_not_teach_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from served_models import untrained
+
+    untrained(tmp_path / "base")
+    write_annotations(tmp_path / "annotations.jsonl", annotations())
+    (tmp_path / "recipe.toml").write_text("")
+    arguments: list[Any] = ["--annotations", str(tmp_path / "annotations.jsonl"), "--out", str(tmp_path / "run")]
+    sets = ["--set", f"model.path={tmp_path / 'base'}", "--set", "reward_model.steps=1", "--set", "run.tracker=none"]
+    assert main(["reward", str(tmp_path / "recipe.toml"), *sets, *arguments]) == 0
+    assert 'reward_model.form = "spans_and_outcome" teaches them' in capsys.readouterr().err
