@@ -289,7 +289,7 @@ def test_an_answer_is_on_disk_before_it_is_used(tmp_path: Path, monkeypatch: pyt
         synced.append(path.read_bytes())
         raise OSError("no space left")
 
-    monkeypatch.setattr("text2grad.critics.cached.os.fsync", full)
+    monkeypatch.setattr("text2grad.files.os.fsync", full)
     remembers = remembering(path, CountingCritic())
     with pytest.raises(OSError, match="no space left"):
         remembers(examples("p"), ["one"])
