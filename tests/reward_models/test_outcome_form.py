@@ -98,8 +98,10 @@ def test_the_grammar_of_servers_knows_the_same_outcomes(number: str) -> None:
 
 def test_a_model_with_a_chat_template_is_asked_for_it() -> None:
     asked = [critique_request(Example("Where?"), RESPONSE, form) for form in ("spans", "spans_and_outcome")]
-    assert "under outcome a number for the response as a whole, or null." in asked[1]
     assert "outcome" not in asked[0]
+    added = ", and under outcome a number for the response as a whole, or null."
+    assert asked[1] == asked[0].replace("quoted exactly from the response.", f"quoted exactly from the response{added}")
+    assert asked[1] != asked[0]
 
 
 def annotations() -> list[Annotation]:
