@@ -90,6 +90,7 @@ def test_the_grammar_of_servers_knows_the_same_outcomes(number: str) -> None:
     grammar = critique_grammar(RESPONSE, write_outcome=True, max_tokens=200)
     matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
     assert not matcher.is_error(), matcher.get_error()
+    assert f"text[max_tokens={200 - len(EMPTY) - len('-123456.12}')}]" in grammar  # room for the longest number
     text = f'{{"textual_feedback": "No.", "good_spans": ["Lyon"], "poor_spans": [], "outcome": {number}}}'
     ids = tokenizer.tokenize_bytes(text.encode())
     accepted = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()

@@ -72,6 +72,13 @@ def critic(*texts: str, context: int = 2048, **settings: Any) -> tuple[VLLMRewar
 # What is asked.
 
 
+@pytest.mark.parametrize("form", ["spans", "spans_and_outcome"])
+def test_the_grammar_ends_with_an_outcome_where_the_model_writes_it(form: str) -> None:
+    model, asked = critic(form=form)
+    model(ASKED, RESPONSES)
+    assert all(("NUMBER" in request.grammar) == (form == "spans_and_outcome") for request in asked)
+
+
 @pytest.mark.parametrize("write_feedback", [True, False])
 def test_each_response_is_asked_about_with_its_own_grammar(write_feedback: bool) -> None:
     limits = QuoteLimits(max_quotes=2)

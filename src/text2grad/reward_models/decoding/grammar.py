@@ -47,7 +47,7 @@ def critique_grammar(
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
     empty = _EMPTY
     if write_outcome:
-        empty += len(OUTCOME) + DIGITS + DECIMALS
+        empty += len(OUTCOME) + DIGITS + DECIMALS + 1
         closing = f'{json.dumps(OUTCOME)} NUMBER "}}"'
     text = ["text"] if write_feedback else []
     listed = [] if not response.strip() else ["list"]
