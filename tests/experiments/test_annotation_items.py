@@ -132,6 +132,8 @@ def test_responses_to_a_prompt_share_a_batch_and_each_batch_is_kept(
     calm = items_module.sampled_responses(wanted, examples, tmp_path / "calm.jsonl")
     assert [one.prompt for one in calm[0]] == PROMPTS * 2
     assert len(set(calm[1])) == 6
+    other = recipe(tmp_path, *({"prompt": prompt} for prompt in PROMPTS), **sections, run={"seed": 1})
+    assert items_module.sampled_responses(other, examples, tmp_path / "other.jsonl")[1] != calm[1]
     append, batches = items_module.append_records, list[list[dict[str, Any]]]()
 
     def killed(path: Path, records: Iterable[dict[str, Any]]) -> None:
