@@ -59,7 +59,7 @@ def decode(
     try:
         shared = prefill(model, prompts, groups, pad_id) if groups else None
         ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), empty_cache(model))  # [B, S]
-        run = _Run(choose, eos_ids, ended, [[] for _ in prompts])
+        run = _Run(choose, eos_ids, ended, len(prompts))
         if cache is None:
             _generate(model, ids, mask, run, max_new_tokens, pad_id)
         else:
@@ -72,9 +72,10 @@ def decode(
 class _Run:
     """The tokens of the rows of one batch, and which rows have not ended."""
 
-    def __init__(self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, found: list[list[int]]) -> None:
-        self.choose, self.eos_ids, self.ended, self.found = choose, eos_ids, ended, found
-        self.running = set(range(len(found)))
+    def __init__(self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, rows: int) -> None:
+        self.choose, self.eos_ids, self.ended = choose, eos_ids, ended
+        self.found = [list[int]() for _ in range(rows)]
+        self.running = set(range(rows))
 
     def step(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
         """Choose and keep the next token of each row."""

@@ -59,7 +59,7 @@ def sample(
             max_new_tokens=uniforms.shape[1],
             eos_ids=eos_ids,
             pad_id=pad_id,
-            groups=prompts if len(set(prompts)) < len(prompts) else (),
+            groups=prompts,
             ended=ended,
         )
         responses += part

@@ -189,11 +189,12 @@ class CritiqueDecoder(ABC):
 
     @property
     def _skeleton(self) -> Skeleton:
-        written: dict[str, bool] = {
-            "write_feedback": self.write_feedback,
-            "write_outcome": self.form == "spans_and_outcome",
-        }
-        return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, **written)
+        return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, **self._written)
+
+    @property
+    def _written(self) -> dict[str, bool]:
+        """The parts of a critique that the model writes beside the quotes."""
+        return {"write_feedback": self.write_feedback, "write_outcome": self.form == "spans_and_outcome"}
 
     @property
     def _min_tokens(self) -> int:

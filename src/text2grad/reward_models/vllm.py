@@ -138,8 +138,7 @@ class VLLMRewardModel(CritiqueDecoder):
     def _grammar(self, response: str, room: int) -> str:
         if not self.constrain:
             return ""
-        written = {"write_feedback": self.write_feedback, "write_outcome": self.form == "spans_and_outcome"}
-        return critique_grammar(response, **written, limits=self.limits, max_tokens=room)
+        return critique_grammar(response, **self._written, limits=self.limits, max_tokens=room)
 
     @classmethod
     def load(

@@ -10,10 +10,10 @@ shared between the responses to it. Each form is JSON with the feedback first, s
 
 "spans" is the paper's form; "spans_and_outcome" adds the critic's number for the whole response, without which a fault
 that has no words of its own (an answer that says nothing) would never reach the reward. `feedback.critique_from_text`
-reads both. "dense" is the ablation of Appendix I.1, "scores"
-the published SLF5K format: a label for each word. A word is a run of letters and digits with its accents, or one other
-visible character (a punctuation mark, an emoji, a character of a script without spaces). Labels count words, not
-tokens, because reward model and policy may have different tokenizers (Appendix L).
+reads both. "dense" is the ablation of Appendix I.1, "scores" the published SLF5K format: a label for each word. A word
+is a run of letters and digits with its accents, or one other visible character (a punctuation mark, an emoji, a
+character of a script without spaces). Labels count words, not tokens, because reward model and policy may have
+different tokenizers (Appendix L).
 
 A word is + (1) where a positive span overlaps it, − (−1) where a negative span does, 0 where none or both do. When
 read, each run of equal labels is one span, from the start of its first word to the end of its last. So these forms
