@@ -18,7 +18,7 @@ from text2grad.files import to_json, write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 DATA, PAGE, PICTURE = (RESULTS / f"answers.{kind}" for kind in ("json", "html", "png"))
-COUNT, SHOWN = 10, 3
+COUNT, SHOWN = 10, 2  # questions of the page, and the question of the picture, from 1
 KEPT = ("response", "truncated", "critique", "ids", "offsets", "delta")
 TITLE = "What a language model learned from words"
 INTRO = """\
@@ -60,7 +60,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def take_picture() -> None:
-    """Write a picture of the first questions; nothing without Chromium and Playwright."""
+    """Write a picture of one question, `SHOWN`; nothing without Chromium and Playwright."""
     chromium = shutil.which("chromium")
     if chromium is None:
         return
@@ -70,10 +70,7 @@ def take_picture() -> None:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         opened = browser.new_page(viewport={"width": 1000, "height": 900}, color_scheme="light")
         opened.goto(PAGE.resolve().as_uri())
-        end = opened.locator("article").nth(SHOWN - 1).bounding_box()
-        assert end is not None
-        height = end["y"] + end["height"] + 12
-        opened.screenshot(path=PICTURE, full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": height})
+        opened.locator("article").nth(SHOWN - 1).screenshot(path=PICTURE)
         browser.close()
 
 

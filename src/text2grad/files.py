@@ -124,10 +124,20 @@ def published(final: Path) -> Iterator[Path]:
 
 
 def _publish(temporary: Path, final: Path) -> None:
+    """Put a directory in the place of another; the old one is removed only after the new one is in its place."""
     flush(temporary)
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.rename(final)
+    old = final.with_name(f".{final.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    try:
+        if final.exists():
+            final.rename(old)
+        temporary.rename(final)
+    except BaseException:  # also Ctrl-C
+        if old.exists() and not final.exists():
+            old.rename(final)
+        raise
     _flush_directory(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def flush(directory: Path) -> None:

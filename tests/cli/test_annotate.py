@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import signal
 import subprocess
@@ -241,8 +242,36 @@ def test_a_critic_on_a_server_judges_parts_of_a_step_in_several_threads(server: 
     assert found == critic([one.example for one in rollouts], texts)  # from the store
     assert (critic.tokens.prompt, critic.tokens.generated) == (read, written)
     assert read > 0
-    budget = {"max_cost": 1.0, "input_price": 1.0}
-    assert LLMCritic("m", base_url=server.url, api_key_env="", **budget).overlap == 0  # counted per call
+    # The calls of a critic with a budget follow each other: each spends from what those before it left.
+    for budget in ({"max_cost": 1.0, "input_price": 1.0}, {"max_requests": 9}):
+        assert LLMCritic("m", base_url=server.url, api_key_env="", **budget).overlap == 0
+
+
+def test_the_budget_of_a_critic_is_that_of_all_its_calls(server: Running, tmp_path: Path) -> None:
+    def judged(critic: LLMCritic, *numbers: int) -> None:
+        for number in numbers:
+            assert critic([Example(f"[[ok]] {tmp_path} {number}")], ["So glad today."])[0].spans == SPANS
+
+    where = {"base_url": server.url, "api_key_env": ""}
+    before = server.requests()
+    limited = LLMCritic("m", store=tmp_path / "requests.sqlite", max_requests=2, **where)
+    judged(limited, 1, 2)
+    with pytest.raises(CriticError, match=r"no more requests are sent to m at .*: the budget of 2 requests is used up"):
+        judged(limited, 3)
+    judged(limited, 1)  # from the store
+    assert server.requests() - before == 2
+
+    # 20 tokens of answer at $50,000 per million are $1, also at most; the third answer would be the third dollar
+    dollars = {"max_cost": 2.5, "output_price": 50_000.0, "max_tokens": 20}
+    dear = LLMCritic("m", store=tmp_path / "dollars.sqlite", **dollars, **where)
+    judged(dear, 4, 5)
+    with pytest.raises(CriticError, match=r"the budget of 2\.5 US dollars leaves no room for a request"):
+        judged(dear, 6)
+    again = LLMCritic("m", store=tmp_path / "dollars.sqlite", **(dollars | {"max_cost": 3.5}), **where)
+    judged(again, 6)  # the two dollars of the critic before it count
+    with pytest.raises(CriticError, match=r"the budget of 3\.5 US dollars leaves no room for a request"):
+        judged(again, 7)
+    assert server.requests() - before == 2 + 2 + 1
 
 
 def test_a_critic_whose_key_is_turned_away_is_an_error(server: Running, tmp_path: Path) -> None:
@@ -267,3 +296,75 @@ def test_a_critic_without_a_key_or_with_settings_that_do_not_exist_is_refused() 
         match=r'^LLMCritic has no setting "tempreature"\. Did you mean "temperature"\? Known settings: model, ',
     ):
         LLMCritic("m", tempreature=0.5)
+
+
+# A critic in Python.
+
+JUDGES = """
+def good(examples, responses):
+    return ['{"feedback": "Good.", "good_spans": ["glad"]}'] * len(responses)
+
+def poor(examples, responses):
+    return ['{"feedback": "Poor.", "poor_spans": ["glad"]}'] * len(responses)
+
+def unclear(examples, responses):
+    return ['{"feedback": "Good.", "good_spans": ["glad"]}', *["no critique"] * (len(responses) - 1)]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Write a module of critics, two responses, and a recipe; return the command, whose critic is to be named."""
+    module = f"judges_{abs(hash(tmp_path))}"
+    (tmp_path / f"{module}.py").write_text(JUDGES)
+    monkeypatch.syspath_prepend(tmp_path)
+    records = [{"prompt": f"How are you, {name}?", "response": "So glad today."} for name in ("Ana", "Bo")]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "my.toml").write_text(f'[data]\ntrain = "{tmp_path}/data.jsonl"\n[annotate]\nout = "{tmp_path}/out"\n')
+    return ["annotate", str(tmp_path / "my.toml"), "--own-critic", "--force", "--set", f"critic.use={module}:"]
+
+
+def by(own: list[str], name: str) -> int:
+    return main([*own[:-1], own[-1] + name])
+
+
+def test_critiques_of_two_critics_are_not_mixed_in_a_directory(
+    own: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert by(own, "good") == 0
+    before = (tmp_path / "out" / "annotations.jsonl").read_bytes()
+    module = own[-1].partition("=")[2].strip(":")
+    assert by(own, "poor") == 2
+    assert (
+        f"{tmp_path}/out holds critiques of another critic (critic: {module}:good → {module}:poor); choose another "
+        f"--out, or remove {tmp_path}/out/critiques.jsonl and {tmp_path}/out/critic.json to have its responses judged"
+    ) in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "out" / "annotations.jsonl").read_bytes() == before
+    for name in ("critiques.jsonl", "critic.json"):
+        (tmp_path / "out" / name).unlink()
+    assert by(own, "poor") == 0
+    labels = [one.critique.spans[0].label for one in read_annotations(tmp_path / "out" / "annotations.jsonl")]
+    assert labels == ["negative", "negative"]
+
+
+def test_critiques_of_a_critic_whose_source_has_changed_are_not_taken_for_its_own(
+    own: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert by(own, "good") == 0
+    assert by(own, "good") == 0
+    source = next(tmp_path.glob("judges_*.py"))
+    source.write_text(JUDGES + "# changed\n")
+    capsys.readouterr()
+    assert by(own, "good") == 2
+    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (JUDGES, JUDGES + "# changed\n")]
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"another critic (source: {hashes[0]} → {hashes[1]}); choose another --out, or remove" in said
+    source.write_text(JUDGES)
+    assert by(own, "good") == 0
+
+
+def test_a_failed_critique_of_an_own_critic_is_told_by_the_exit_status(
+    own: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert by(own, "unclear") == 3
+    assert "failed critiques 1" in " ".join(capsys.readouterr().out.split())

@@ -261,6 +261,29 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     assert '"files": ' in refused(capsys, *args, "--out", "out")  # another model since
 
 
+def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> None:
+    words = word_tokenizer([TEXT, *(f"Where {n} ?" for n in range(6)), "right wrong"], SYMBOLS)
+    made = GenerativeRewardModel(tiny_llama(words, seed=0, width=16), words, max_new_tokens=24)
+    made.save(here / "critic" / "model")
+    (here / "critic" / "held_out.jsonl").write_bytes((here / "truth.jsonl").read_bytes())
+    (here / "my.toml").write_text('[reward_model]\nout = "critic"\n[critic]\nvotes = 2\nvote_threshold = 0.25\n')
+
+    def decoded(out: str, *options: str) -> tuple[dict[str, Any], list[int]]:
+        assert main(["evaluate-reward", "my.toml", "--no-words", "--out", out, "--draws", "20", *options]) == 0
+        samples = here / out / "samples.jsonl"
+        lines = [line for line in samples.read_text().splitlines() if line] if samples.exists() else []
+        whose = json.loads((here / out / "critic.json").read_bytes())
+        return whose, [len(json.loads(line)["critique"]) for line in lines]
+
+    whose, drawn = decoded("two")
+    assert (whose["votes"], whose["agreement"], whose["constrain"], drawn) == (2, 0.25, True, [2] * 6)
+    whose, drawn = decoded("three", "--set", "critic.votes=3")
+    assert (whose["votes"], whose["agreement"], drawn) == (3, 0.25, [3] * 6)
+    whose, drawn = decoded("one", "--votes", "1")  # an option of the command wins over the recipe
+    assert (whose["votes"], drawn) == (1, [])
+    assert decoded("free", "--set", "critic.constrain=false")[0]["constrain"] is False
+
+
 @pytest.mark.skipif(not QA.exists(), reason="../shared/data is not here")
 def test_people_compared_with_themselves_agree_wholly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

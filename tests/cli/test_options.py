@@ -10,6 +10,7 @@ import pytest
 
 from places import ROOT
 from text2grad.cli.__main__ import main, parser
+from text2grad.cli.options import shorthands
 
 SOURCE = ROOT / "src" / "text2grad"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z_-]*[a-z]")
@@ -118,6 +119,20 @@ def test_numbers_out_of_range_and_numbers_that_are_none_are_wrong_usage(
     said = capsys.readouterr().err
     assert re.search(r"expected a (whole|finite) number.*, got '", said)
     assert words.split()[-2] in said
+
+
+@pytest.mark.parametrize("option", ["--max-cost", "--max-requests"])
+def test_an_empty_limit_is_refused_and_not_taken_for_no_limit(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = option.strip("-").replace("-", "_")
+    (tmp_path / "r.toml").write_text("")
+    judge = ["judge", "a.jsonl", "b.jsonl", "--recipe", str(tmp_path / "r.toml"), "--out", str(tmp_path / "out")]
+    for command in (["annotate", str(tmp_path / "r.toml")], judge):
+        assert main([*command, option, ""]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"the option for annotate.{name} is an empty text; give it a value, or leave it out" in said
+    assert shorthands({}, {"annotate.max_cost": "0", "annotate.max_requests": None}) == ["annotate.max_cost=0"]
 
 
 @pytest.mark.parametrize(

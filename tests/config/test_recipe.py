@@ -223,6 +223,63 @@ def test_only_a_generative_or_scalar_critic_of_this_process_is_refreshed(kind: s
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
+@pytest.mark.parametrize("kind", ["scalar", "process"])
+@pytest.mark.parametrize("votes", [{"votes": 3}, {"vote_threshold": 0.5}], ids=["votes", "vote_threshold"])
+def test_votes_of_a_critic_that_writes_no_critique_are_refused(kind: str, votes: dict[str, float]) -> None:
+    critic = {"model": "rm", "kind": kind, **votes}
+    assert refusal({"critic": critic}).endswith(
+        f"votes and vote_threshold have no effect with kind = '{kind}': it writes no critique"
+    )
+    assert make_recipe({"critic": {**critic, "kind": "generative"}})
+    assert make_recipe({"critic": {**critic, "use": "my:critic"}})  # which takes the place of the model
+
+
+def test_a_vote_threshold_for_a_server_is_refused() -> None:
+    critic = {"model": "rm", "kind": "server"}
+    assert refusal({"critic": {**critic, "vote_threshold": 0.5}}).endswith(
+        'vote_threshold has no effect with kind = "server", which writes one critique'
+    )
+    assert make_recipe({"critic": critic}).critic.kind == "server"
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("whole_words", True),
+        ("max_quote_words", 3),
+        ("max_quotes", 3),
+        ("one_list", True),
+        ("quoted_in_feedback", True),
+        ("verbatim", True),
+    ],
+)
+def test_limits_of_quotes_without_constrained_decoding_are_refused(limit: str, value: object) -> None:
+    assert refusal({"critic": {"constrain": False, limit: value}}).endswith(
+        f"{limit} limits constrained decoding, and constrain is false; leave one of them out"
+    )
+    assert make_recipe({"critic": {"constrain": True, limit: value}})
+    assert make_recipe({"critic": {limit: value}})  # as saved with the model
+
+
+def test_a_target_of_the_kl_needs_a_coefficient_that_it_can_change() -> None:
+    assert refusal({"ppo": {"beta": 0.0, "target_kl": 0.1}}) == (
+        "my.toml: ppo.target_kl = 0.1 multiplies ppo.beta, and ppo.beta = 0 stays 0; set ppo.beta above 0, or leave "
+        "target_kl out"
+    )
+    assert make_recipe({"ppo": {"beta": 0.0}}).ppo.target_kl is None
+    assert make_recipe({"ppo": {"beta": 0.1, "target_kl": 0.1}}).ppo.beta == 0.1
+
+
+def test_evaluations_of_a_file_need_held_out_prompts() -> None:
+    data = {"train": "a.jsonl", "eval_every": 5}
+    assert refusal({"data": data}).endswith(
+        "eval_every = 5 has no responses to measure; hold out prompts with held_out = 0.1, or name a held_out_file"
+    )
+    for more in ({"held_out": 0.1}, {"held_out_file": "b.jsonl"}):
+        assert make_recipe({"data": {**data, **more}}).data.eval_every == 5
+    assert make_recipe({"data": {"task": "stories", "eval_every": 5}}).data.train is None  # has prompts of its own
+
+
 def test_prompts_come_from_one_source() -> None:
     assert refusal({"data": {"task": "stories", "train": "prompts.jsonl"}}) == (
         "my.toml: data.task and data.train are both set; choose one source of prompts"

@@ -274,5 +274,11 @@ def test_options_of_a_judge_need_one(policy: Path, tmp_path: Path, capsys: pytes
     command = ["evaluate", str(policy), "--suite", "summarization", "--data", "x.jsonl", "--out", str(tmp_path / "out")]
     assert main([*command, "--max-cost", "3"]) == 2
     assert "--max-cost and --set belong to a judge; name it with --judge FILE" in capsys.readouterr().err
+    assert main([*command, "--max-cost", ""]) == 2
+    assert "--max-cost and --set belong to a judge; name it with --judge FILE" in capsys.readouterr().err
+    (tmp_path / "judge.toml").write_text("")
+    assert main([*command, "--judge", str(tmp_path / "judge.toml"), "--max-cost", ""]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the option for annotate.max_cost is an empty text; give it a value, or leave it out" in said
     assert main([*command, "--against", "summarization=y.jsonl"]) == 2
     assert "--against summarization=" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def test_every_setting_has_a_comment_and_the_commands_stand_at_the_top(name: str
         paths = ("out = ", "annotations = ")
         assert [line for line in settings if "  # " not in line and not line.startswith(paths)] == []
         assert (recipe.ppo.gamma, recipe.ppo.lam, recipe.ppo.kl, recipe.ppo.epochs) == (1.0, 0.95, "full", 4)
-        assert (recipe.reward.mode, recipe.reward.overlap, recipe.rollout.temperature) == ("strict", "last_wins", 0.6)
+        assert (recipe.reward.mode, recipe.reward.overlap, recipe.rollout.temperature) == ("contract", "last_wins", 0.6)
         assert recipe.reward_model.lora_dropout == recipe.sft.lora_dropout == 0.05
 
 

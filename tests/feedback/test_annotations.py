@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -245,6 +246,32 @@ def test_prompt_and_response_are_told_apart(tmp_path: Path) -> None:
     remembers(examples("a"), ["bc"])
     remembers(examples("a\ud800"), ["half a letter"])
     assert critic.asked == [[("ab", "c")], [("a", "bc")], [("a\ud800", "half a letter")]]
+
+
+def test_examples_that_differ_in_tests_reference_or_meta_alone_are_judged_each(tmp_path: Path) -> None:
+    critic = CountingCritic()
+    remembers = remembering(tmp_path / "a.jsonl", critic)
+    asked = [
+        Example("p"),
+        Example("p", tests="assert f(1)"),
+        Example("p", tests="assert f(2)"),
+        Example("p", reference="a"),
+        Example("p", reference="b"),
+        Example("p", meta={"passage": "a"}),
+        Example("p", meta={"passage": "b"}),
+    ]
+    for one in asked:
+        remembers([one], ["r"])
+    assert len(critic.asked) == 7
+    assert len({json.loads(line)["key"] for line in (tmp_path / "a.jsonl").read_text().splitlines() if line}) == 7
+    assert len(remembering(tmp_path / "a.jsonl")(asked, ["r"] * 7)) == 7  # none is asked again
+
+
+def test_critiques_of_prompts_alone_are_read_from_caches_of_before(tmp_path: Path) -> None:
+    said = Critique("Good.")
+    record = {"key": sha256(b"Where?\0Lyon").hexdigest(), "critique": critique_to_json(said)}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    assert remembering(tmp_path / "a.jsonl")(examples("Where?"), ["Lyon"]) == [said]
 
 
 def test_nothing_is_asked_or_written_where_there_is_nothing_to_ask(tmp_path: Path) -> None:

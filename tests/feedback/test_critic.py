@@ -268,6 +268,14 @@ def test_silence_is_counted_from_the_first_step_until_a_reward() -> None:
     assert not said_nothing([])
 
 
+def test_outcomes_that_cancel_are_no_silence() -> None:
+    zero = {"delta/labelled_share": 0.0, "reward/per_response": 0.0}
+    assert not said_nothing([{**zero, "reward/nonzero_share": 1.0}])  # +1 and −1
+    assert said_nothing([{**zero, "reward/nonzero_share": 0.0}])
+    assert said_nothing([zero])  # of a run of version 0.1
+    assert not said_nothing([{**zero, "reward/per_response": 0.5}])
+
+
 def test_a_batch_larger_than_the_window_is_judged_whole() -> None:
     failures = FailureRate(limit=0.5, batch_size=300)
     failures.count(["unparsable"] * 200 + ["ok"] * 100)

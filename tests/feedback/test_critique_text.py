@@ -220,6 +220,29 @@ def test_objects_nest_sixteen_deep_and_reading_starts_again_below():
     assert (below.positive, below.feedback) == (("a",), ('{"x": ' * 16).strip())
 
 
+DRAFT, VERDICT = 'Maybe {"good_spans": ["a"]}?', '{"good_spans": ["b"]}'
+
+
+@pytest.mark.parametrize("between", ["\n\n", " \n", "", "```json\n", "\r\n", "Fine. "])
+def test_text_before_a_closing_think_tag_alone_is_a_draft(between: str) -> None:
+    # Templates that put <think> into the prompt leave an answer that begins inside the reasoning.
+    assert parse_critique(f"{DRAFT}</think>{between}{VERDICT}").positive == ("b",)
+
+
+def test_a_draft_without_a_verdict_is_no_critique() -> None:
+    parsed = parse_critique(f"{DRAFT}\n</think>")
+    assert (parsed.status, parsed.positive) == ("unparsable", ())
+
+
+def test_a_think_tag_inside_a_quote_is_no_draft() -> None:
+    quotes = ("say </think> here", "</think>", "</think>{x}")
+    text = json.dumps({"good_spans": ["no"], "poor_spans": quotes})
+    parsed = parse_critique(text)
+    assert (parsed.positive, parsed.negative) == (("no",), quotes)
+    # the tag that ends the reasoning is the first that an answer may follow
+    assert parse_critique(f'A "</think>" is odd. {DRAFT}\n</think>\n{text}').negative == parsed.negative
+
+
 def test_what_is_no_text_is_refused():
     with pytest.raises(CriticError) as caught:
         parse_critique(b'{"good_spans": []}')

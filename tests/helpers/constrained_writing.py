@@ -7,8 +7,8 @@ from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import Skeleton
 
 
-def skeleton(tokenizer: Any, *, write_feedback: bool = True, write_outcome: bool = False) -> Skeleton:
-    written = {"write_feedback": write_feedback, "write_outcome": write_outcome}
+def skeleton(tokenizer: Any, *, write_feedback: bool = True, form: Any = "spans") -> Skeleton:
+    written = {"write_feedback": write_feedback, "form": form}
     return skeleton_of(tokenizer, size=len(tokenizer), eos_ids=[end_of(tokenizer)], **written)
 
 
@@ -22,13 +22,11 @@ def begin(
     *,
     room: int = 10**6,
     write_feedback: bool = True,
-    write_outcome: bool = False,
+    form: Any = "spans",
     **limits: Any,
 ) -> ConstrainedCritique:
     how: dict[str, Any] = {"eos_ids": [end_of(tokenizer)], "room": room, "limits": QuoteLimits(**limits)}
-    return ConstrainedCritique(
-        skeleton(tokenizer, write_feedback=write_feedback, write_outcome=write_outcome), response, **how
-    )
+    return ConstrainedCritique(skeleton(tokenizer, write_feedback=write_feedback, form=form), response, **how)
 
 
 def written(critique: ConstrainedCritique, text: str) -> bool:

@@ -1,14 +1,17 @@
 """Fine-tuning: where the loss stands, that it falls, and that the model then does what it was shown."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models import fine_tuning
-from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row
+from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row, training_arguments
+from text2grad.models.pretrained import best_device
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
 
@@ -151,3 +154,43 @@ def test_a_copy_of_a_fine_tuned_model_is_a_model_of_its_own(trained: tuple[Any, 
         ids = torch.tensor([[3, 4]])
         assert float(copied(ids).logits.abs().max()) == 0.0
         assert float(model(ids).logits.abs().max()) > 0.0
+
+
+HOW = FineTuning(steps=1, batch_size=8, learning_rate=0.1)
+
+
+class Arguments:
+    """Stands for the arguments of a trainer on a machine with four GPUs, without a launcher."""
+
+    n_gpu = 4
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+
+class ArgumentsOnCPU(Arguments):
+    n_gpu = 0
+
+
+@pytest.mark.parametrize(("config", "used"), [(Arguments, 1), (ArgumentsOnCPU, 0)])
+def test_a_training_takes_one_gpu_of_several_so_that_a_batch_has_the_size_of_the_settings(
+    config: type, used: int
+) -> None:
+    made = training_arguments(config, replace(HOW, accumulate=2), "out", run_name="a")
+    assert made._n_gpu == used
+    assert (made.given["per_device_train_batch_size"], made.given["run_name"]) == (4, "a")
+
+
+@pytest.mark.parametrize(("found", "on_cpu"), [(None, True), ("mps", True), ("cuda", False)])
+def test_a_training_runs_where_the_other_models_are(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, on_cpu: bool
+) -> None:
+    device = None if found is None else torch.device(found)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: device)
+    given = training_arguments(Arguments, HOW, "out").given
+    assert (given["use_cpu"], given["dataloader_pin_memory"]) == (on_cpu, not on_cpu)
+
+
+def test_trainers_of_transformers_obey() -> None:
+    arguments = training_arguments(transformers.TrainingArguments, HOW, "out")
+    assert (arguments.n_gpu, arguments.device) == (min(torch.cuda.device_count(), 1), best_device())

@@ -247,6 +247,25 @@ def test_a_small_difference_is_noticed_too() -> None:
         check_model(tiny("llama", model_class=SlightlyWarmer))
 
 
+@torch.no_grad()
+def test_in_half_precision_large_logits_have_large_rounding_errors() -> None:
+    # Logits between 64 and 128 are multiples of 0.5 in bfloat16, so off by up to 0.25; the limit is 100 / 2⁸ = 0.39.
+    ids = torch.arange(1, 9)[None]
+    models = {}
+    for model_class in (LlamaForCausalLM, SlightlyWarmer):
+        models[model_class] = model = tiny("llama", model_class=model_class)
+        model.lm_head.weight *= 100 / model(input_ids=ids).logits.abs().max()
+        model.to(torch.bfloat16)
+    model = models[LlamaForCausalLM]
+    own = model(input_ids=ids).logits[0, :-1].float().log_softmax(-1).gather(1, ids[0, 1:, None])
+    states = last_hidden(model, ids)[0, :-1].float()
+    exact = (states @ model.lm_head.weight.float().T).log_softmax(-1).gather(1, ids[0, 1:, None])
+    assert 0.1 < float((own - exact).abs().max()) < 0.39
+    check_model(model)
+    with pytest.raises(ModelError, match="SlightlyWarmer: log-probs from its hidden states differ from its own by"):
+        check_model(models[SlightlyWarmer])
+
+
 def test_a_model_without_an_output_layer_is_refused() -> None:
     with pytest.raises(ModelError) as error:
         head_of(tiny("llama").model)

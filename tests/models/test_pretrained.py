@@ -12,7 +12,15 @@ from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.adapters import check_lora_targets, with_lora
 from text2grad.models.policy import base_of
-from text2grad.models.pretrained import empty_model, load_policy, load_tokenizer, policy_config, vocabulary_of
+from text2grad.models.pretrained import (
+    best_device,
+    empty_model,
+    load_policy,
+    load_tokenizer,
+    on_cpu,
+    policy_config,
+    vocabulary_of,
+)
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
@@ -29,6 +37,19 @@ def refusal(call: Any, *args: Any) -> str:
     with pytest.raises(ModelError) as caught:
         call(*args)
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "device"),
+    [(None, "cpu"), ("mps", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda:1"), ("xpu", "xpu")],
+)
+def test_models_go_to_the_accelerator_unless_it_is_one_of_apple(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, device: str
+) -> None:
+    accelerator = None if found is None else torch.device(found)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: accelerator)
+    assert best_device() == torch.device(device)
+    assert on_cpu() == (device == "cpu")
 
 
 def test_a_config_is_read_without_weights(saved: Path) -> None:

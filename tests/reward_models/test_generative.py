@@ -10,12 +10,14 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
+from text2grad.config.recipe import make_recipe
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
+from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training import trainer as reward_trainer
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
@@ -243,6 +245,21 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not loaded.model.training
     assert loaded.write(EXAMPLES, RESPONSES) == given.write(EXAMPLES, RESPONSES)
+
+
+def test_a_recipe_replaces_the_saved_settings_that_it_names(taught: GenerativeRewardModel, tmp_path: Path) -> None:
+    limits = QuoteLimits(max_quotes=7, whole_words=True)
+    like(taught, limits=limits, votes=3).save(tmp_path)
+
+    def loaded(**critic: Any) -> Any:
+        return critic_from_recipe(make_recipe({"critic": {"model": str(tmp_path), **critic}}))
+
+    found = loaded()
+    assert (found.limits, found.votes, found.match, found.constrain) == (limits, 3, "exact", True)
+    found = loaded(max_quotes=2, verbatim=True)
+    assert (found.limits, found.votes) == (QuoteLimits(max_quotes=2, whole_words=True, verbatim=True), 3)
+    found = loaded(match="normalized", constrain=False)
+    assert (found.limits, found.match, found.constrain) == (limits, "normalized", False)
 
 
 def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(

@@ -1,4 +1,4 @@
-"""Critiques that end with an outcome: written, constrained, read back, trained, and counted in the reward."""
+"""Critiques that end with an outcome, in lists or with labelled quotes: written, constrained, read back, trained."""
 
 import json
 import random
@@ -24,7 +24,11 @@ from tokenizers_made_here import FAMILIES, made
 RESPONSE = "In Lyon, on Friday."
 SPANS = (Span(3, 7, "positive"), Span(9, 18, "negative"))
 WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
-EMPTY = '{"textual_feedback": "", "good_spans": [], "poor_spans": [], "outcome": '
+EMPTIES = {
+    "spans_and_outcome": '{"textual_feedback": "", "good_spans": [], "poor_spans": [], "outcome": ',
+    "labelled_spans": '{"textual_feedback": "", "spans": [], "outcome": ',
+}
+FORMS: list[Any] = list(EMPTIES)
 
 
 @pytest.mark.parametrize(
@@ -32,69 +36,120 @@ EMPTY = '{"textual_feedback": "", "good_spans": [], "poor_spans": [], "outcome":
     [(-4.0, "-4"), (None, "null"), (0.0, "0"), (0.5, "0.5"), (2 / 3, "0.67"), (-0.001, "0"), (123456, "123456")],
 )
 def test_a_target_ends_with_the_outcome(outcome: float | None, shown: str) -> None:
-    target = critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form="spans_and_outcome")
-    assert target == (
+    lists, labelled = (critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form=form) for form in FORMS)
+    assert lists == (
         f'{{"textual_feedback": "Why?", "good_spans": ["Lyon"], "poor_spans": ["on Friday"], "outcome": {shown}}}'
+    )
+    assert labelled == (
+        f'{{"textual_feedback": "Why?", "spans": [["Lyon", "good"], ["on Friday", "poor"]], "outcome": {shown}}}'
     )
     assert "outcome" not in critique_target(Critique("Why?", SPANS, outcome), RESPONSE)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @given(st.none() | st.integers(-999_999, 999_999) | st.decimals(-999, 999, places=2).map(float))
-def test_what_is_written_is_read_and_may_be_written_under_the_constraint(outcome: float | None) -> None:
-    target = critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form="spans_and_outcome")
+def test_what_is_written_is_read_and_may_be_written_under_the_constraint(form: Any, outcome: float | None) -> None:
+    target = critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form=form)
     found = critique_from_text(target, RESPONSE)
     assert (found.outcome, found.spans, found.status) == (outcome, SPANS, "ok")
-    critique = begin(made("llama3"), RESPONSE, write_outcome=True)
+    critique = begin(made("llama3"), RESPONSE, form=form)
     assert written(critique, target)
     assert critique.text == target
+
+
+BEGUN = '{"textual_feedback": "\\"Lyon\\", \\"on\\"", "spans": ['
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        '["Lyon", "bad"]',  # no label
+        '["Lyon"]',  # without a label
+        '"Lyon"',  # no pair
+        '["Nice", "good"]',  # not in the response
+        '["Lyon", "good"], ["Lyon", "poor"]',  # occurs once only
+        '["Lyon", "good"], ]',
+        '["Lyon", "good",',
+        "[]",
+    ],
+)
+def test_what_is_no_labelled_quote_is_refused(entries: str) -> None:
+    assert not written(begin(made("llama3"), RESPONSE, form="labelled_spans"), f"{BEGUN}{entries}")
+
+
+@pytest.mark.parametrize("entry", ['["Friday', '["Lyon", "good"], ["on", "poor"], ["'])
+def test_labelled_quotes_keep_to_the_limits(entry: str) -> None:
+    def fits(entries: str) -> bool:
+        critique = begin(made("llama3"), RESPONSE, form="labelled_spans", quoted_in_feedback=True, max_quotes=2)
+        return written(critique, f"{BEGUN}{entries}")
+
+    assert fits('["Lyon", "good"], ["on", "poor"]')
+    for one_list in (False, True):  # "day" occurs twice
+        critique = begin(made("llama3"), "A day, a day.", form="labelled_spans", one_list=one_list)
+        twice = '{"textual_feedback": "", "spans": [["day", "good"], ["day", "poor"]'
+        assert written(critique, twice) == (not one_list)
+    assert not fits(entry)  # the feedback does not quote it; the third of two quotes
 
 
 @pytest.mark.parametrize(
     "number", ["-", "01", "-00", "1.", ".5", "1.234", "1234567", "+1", "1e5", "nul", "-null", "--1"]
 )
-def test_what_is_no_outcome_is_refused(number: str) -> None:
-    critique = begin(made("llama3"), RESPONSE, write_outcome=True)
-    assert written(critique, EMPTY)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_no_outcome_is_refused(form: Any, number: str) -> None:
+    critique = begin(made("llama3"), RESPONSE, form=form)
+    assert written(critique, EMPTIES[form])
     assert not written(critique, f"{number}}}")
 
 
 def test_without_an_outcome_the_critique_may_not_end() -> None:
-    critique = begin(made("llama3"), RESPONSE, write_outcome=True)
+    critique = begin(made("llama3"), RESPONSE, form="spans_and_outcome")
     assert not written(critique, '{"textual_feedback": "", "good_spans": [], "poor_spans": []}')
     plain = begin(made("llama3"), RESPONSE)
-    assert not written(plain, EMPTY)
+    assert not written(plain, EMPTIES["spans_and_outcome"])
+    labelled = begin(made("llama3"), RESPONSE, form="labelled_spans")
+    assert not written(labelled, '{"textual_feedback": "", "spans": []}')
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", WRITERS)
-def test_random_logits_write_whole_json_with_an_outcome(name: str) -> None:
+def test_random_logits_write_whole_json_with_an_outcome(name: str, form: Any) -> None:
     tokenizer, generator, rng = made(name), np.random.default_rng(0), random.Random(0)
-    least, outcomes = int(skeleton(tokenizer, write_outcome=True).cost[START]), set()
+    least, outcomes = int(skeleton(tokenizer, form=form).cost[START]), set()
     for _ in range(40):
-        critique = begin(tokenizer, RESPONSE, room=least + rng.randrange(60), write_outcome=True)
+        critique = begin(tokenizer, RESPONSE, room=least + rng.randrange(60), form=form)
         while critique.state is not None and critique.room:
             critique.take_best(generator.normal(size=critique.skeleton.vocabulary.size).astype(np.float32))
         said = json.loads(critique.text)
-        assert list(said) == ["textual_feedback", "good_spans", "poor_spans", "outcome"]
-        assert all(quote in RESPONSE for quote in (*said["good_spans"], *said["poor_spans"]))
+        assert list(said) == list(json.loads(EMPTIES[form] + "null}"))
+        lists = [said.get(f"{word}_spans", []) for word in ("good", "poor")]
+        quotes = [quote for listed in lists for quote in listed] + [quote for quote, _ in said.get("spans", [])]
+        assert all(quote in RESPONSE for quote in quotes)
         outcomes.add(said["outcome"])
     assert len(outcomes) > 3
     assert all(one is None or isinstance(one, int | float) for one in outcomes)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("number", ["-4", "null", "0", "12.25", "01", "1.", "x", ""])
-def test_the_grammar_of_servers_knows_the_same_outcomes(number: str) -> None:
+def test_the_grammar_of_servers_knows_the_same_outcomes(number: str, form: Any) -> None:
     llguidance = pytest.importorskip("llguidance")
     from llguidance.hf import from_tokenizer
 
     tokenizer = from_tokenizer(made("gpt2"))
-    grammar = critique_grammar(RESPONSE, write_outcome=True, max_tokens=200)
-    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
-    assert not matcher.is_error(), matcher.get_error()
-    assert f"text[max_tokens={200 - len(EMPTY) - len('-123456.12}')}]" in grammar  # room for the longest number
-    text = f'{{"textual_feedback": "No.", "good_spans": ["Lyon"], "poor_spans": [], "outcome": {number}}}'
-    ids = tokenizer.tokenize_bytes(text.encode())
-    accepted = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
-    assert accepted == (number in {"-4", "null", "0", "12.25"})
+    grammar = critique_grammar(RESPONSE, form=form, max_tokens=200)
+    room = 200 - len(EMPTIES["spans_and_outcome"]) - len("-123456.12}")  # for the longest number
+    assert f"text[max_tokens={room}]" in grammar
+
+    def accepts(text: str) -> bool:
+        matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
+        assert not matcher.is_error(), matcher.get_error()
+        ids = tokenizer.tokenize_bytes(text.encode())
+        return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+    target = critique_target(Critique("No.", SPANS), RESPONSE, form=form)
+    assert accepts(target.replace("null", number)) == (number in {"-4", "null", "0", "12.25"})
+    assert not accepts(target.replace("Lyon", "Nice"))
+    assert not accepts(target.replace('"good"', '"bad"').replace("good_spans", "bad_spans"))
 
 
 def test_a_model_with_a_chat_template_is_asked_for_it() -> None:
@@ -103,6 +158,8 @@ def test_a_model_with_a_chat_template_is_asked_for_it() -> None:
     added = ", and under outcome a number for the response as a whole, or null."
     assert asked[1] == asked[0].replace("quoted exactly from the response.", f"quoted exactly from the response{added}")
     assert asked[1] != asked[0]
+    labelled = critique_request(Example("Where?"), RESPONSE, "labelled_spans")
+    assert f"pairs: words quoted exactly from the response, in its order, and good or poor{added}" in labelled
 
 
 def annotations() -> list[Annotation]:
@@ -115,16 +172,16 @@ def annotations() -> list[Annotation]:
     return [*named, *(Annotation(f"Where {n}?", "Well.", Critique("", (), -4.0)) for n in range(10))]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run of `text2grad reward` in the form with outcomes."""
+@pytest.fixture(scope="module", params=FORMS)
+def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The directory of a finished run of `text2grad reward` in a form with outcomes."""
     from served_models import untrained
 
     home = tmp_path_factory.mktemp("outcomes")
     untrained(home / "base")
     write_annotations(home / "annotations.jsonl", annotations())
     settings = {
-        "form": "spans_and_outcome",
+        "form": request.param,
         "steps": 150,
         "eval_every": 150,
         "batch_size": 10,
@@ -146,13 +203,14 @@ def asked(known: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
 
 def test_a_trained_model_blames_an_answer_that_says_nothing(trained: Path) -> None:
     critic = GenerativeRewardModel.load(trained / "model")
-    assert (critic.form, critic.constrain) == ("spans_and_outcome", True)
+    assert critic.form in FORMS
+    assert critic.constrain
     known = annotations()
     found = critic(*asked(known))
     right = [one.outcome == a.critique.outcome for one, a in zip(found, known, strict=True)]
     assert sum(right) >= 18
     assert all(one.status == "ok" for one in found)
-    again = GenerativeRewardModel(critic.model, critic.tokenizer, form="spans_and_outcome", max_new_tokens=200, votes=3)
+    again = GenerativeRewardModel(critic.model, critic.tokenizer, form=critic.form, max_new_tokens=200, votes=3)
     assert all(one.outcome is not None for one in again(*asked(known[:2])))  # the mean of three
 
 

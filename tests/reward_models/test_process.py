@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 from transformers import AutoModelForTokenClassification
 
 import small_run
@@ -18,7 +20,7 @@ from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.steps import split_steps
-from text2grad.models import measured_training
+from text2grad.models import last_saved, measured_training
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
 from text2grad.reward_models.process import (
@@ -87,6 +89,14 @@ def taught(tokenizer: Any, start: Path) -> tuple[ProcessRewardModel, ProcessRepo
 )
 def test_a_response_in_steps(text: str, rule: Any, steps: list[str]) -> None:
     assert [text[start:end] for start, end in split_steps(text, rule)] == steps
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.text('a \t\n\r\u2028.,!…")', max_size=12))
+def test_steps_are_those_of_the_pattern_that_looks_for_an_end_after_each_space(text: str) -> None:
+    for rule, ends in (("sentences", ".!?…"), ("clauses", ".!?…,;:")):
+        plain = rf"\S[^\n]*?(?:[{ends}][\"')\]]*(?=\s|\Z)|(?=\s*(?:\n|\Z)))"  # quadratic in a run of spaces
+        assert split_steps(text, rule) == [found.span() for found in re.finditer(plain, text)]  # type: ignore[arg-type]
 
 
 def test_the_label_of_a_step_is_what_the_spans_in_it_agree_on() -> None:
@@ -281,6 +291,34 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
             one, other = (tmp_path / f"{run}-{kind}" / name for run in ("calm", "stopped"))
             assert one.read_bytes() == other.read_bytes(), (kind, name)
         assert run(f"never-{kind}", "--resume") == 2
+
+
+def test_a_resume_whose_model_cannot_be_loaded_keeps_the_checkpoints(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [{"prompt": f"a {row}", "chosen": " red", "rejected": " cat"} for row in range(20)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    shutil.copytree(start, tmp_path / "start")
+    command = ["reward-baseline", "scalar", str(tmp_path / "pairs.jsonl"), "--model", str(tmp_path / "start")]
+    command += ["--steps", "4", "--batch-size", "4", "--save-every", "2", "--out", str(tmp_path / "out")]
+    written = measured_training._append
+
+    def append(directory: Path, step: int, metrics: dict[str, float]) -> None:
+        if step == 1 and "loss" in metrics:
+            signal.raise_signal(signal.SIGTERM)
+        written(directory, step, metrics)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(measured_training, "_append", append)
+        assert main(command) == 143
+    checkpoint = last_saved(tmp_path / "out.training")
+    assert checkpoint is not None
+    (tmp_path / "start" / "config.json").rename(tmp_path / "config.json")
+    assert main([*command, "--resume"]) == 2
+    assert last_saved(tmp_path / "out.training") == checkpoint
+    (tmp_path / "config.json").rename(tmp_path / "start" / "config.json")
+    assert main([*command, "--resume"]) == 0
+    assert not (tmp_path / "out.training").exists()
 
 
 def test_a_training_that_could_not_begin_leaves_nothing(start: Path, tmp_path: Path) -> None:

@@ -436,6 +436,48 @@ def test_a_window_without_a_readable_critique_changes_nothing(tmp_path: Path, ph
     assert saved(tmp_path) == []
 
 
+def test_failed_annotations_are_not_replayed(tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = [Annotation(f"p{row}", " blue", Critique("", status=("ok", "unparsable")[row % 2])) for row in range(8)]
+    write_annotations(tmp_path / "old.jsonl", old)
+    path = str(tmp_path / "old.jsonl")
+    mixed, _ = mixture(phases, tmp_path, monkeypatch, fresh=8, replay=0.5, replay_from=path)
+    # 8 of 16 would be old ones, and 4 can be read
+    assert sorted(one.prompt for one in mixed[8:]) == ["p0", "p2", "p4", "p6"]
+
+
+@pytest.mark.parametrize("context", [64, 4_096])
+def test_annotations_are_learned_up_to_the_context_of_the_critic(
+    tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch, context: int
+) -> None:
+    critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
+    critic.model.config.max_position_embeddings = context
+    monkeypatch.setattr(refresh, "train_reward_model", lambda model, tokenizer, mixed, how, **_: found.append(how))
+    one = refresher(tmp_path, critic, Annotator(), steps=(1,))
+    one.observe(EXAMPLES[:1], [" red"])
+    one.refresh_if_due(1, 0.0)
+    assert [how.max_tokens for how in found] == [context]
+
+
+@pytest.mark.parametrize("kind", ["generative", "scalar"])
+def test_where_no_annotation_is_short_enough_the_critic_stays_and_the_run_goes_on(
+    tmp_path: Path, phases: Path, scalar: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    critic: Any = (
+        GenerativeRewardModel.load(phases / "reward_model") if kind == "generative" else ScalarRewardModel.load(scalar)
+    )
+    before = weights_of(critic)
+    one = refresher(tmp_path, critic, Annotator(), steps=(1,), window=2)
+    one.observe(EXAMPLES[:2], [" red" * 80] * 2)  # the context is 64
+    with caplog.at_level("WARNING", logger="text2grad"):
+        assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 0.0}
+    (warning,) = caplog.messages
+    assert warning.startswith("step 1: the critic stays as it is: ")
+    assert "longer than" in warning
+    assert same(before, weights_of(critic))
+    assert saved(tmp_path) == []
+    assert one.state() == {"current": "", "last_kl": 0.0}
+
+
 def test_the_window_holds_the_last_responses(tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed, _ = mixture(phases, tmp_path, monkeypatch, fresh=5, window=3)
     assert [one.prompt for one in mixed] == [example.prompt_text for example in EXAMPLES[2:5]]

@@ -15,7 +15,13 @@ from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import FineTuning
-from text2grad.reward_models.scalar import SETTINGS_FILE, ScalarRewardModel, scored_ids, train_scalar_reward_model
+from text2grad.reward_models.scalar import (
+    SETTINGS_FILE,
+    ScalarRewardModel,
+    ensure_padding,
+    scored_ids,
+    train_scalar_reward_model,
+)
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
@@ -186,6 +192,19 @@ def test_padding_does_not_change_a_score(taught: ScalarRewardModel, side: str) -
     assert outcomes(together, NEW) == pytest.approx(alone, abs=1e-5)
     together.rows_at_once = 7
     assert outcomes(together, NEW) == pytest.approx(alone, abs=1e-5)
+
+
+def test_the_model_knows_the_token_that_its_tokenizer_pads_with(tokenizer: Any, start: Path) -> None:
+    # transformers finds the last token of a row by config.pad_token_id, and reads the reward there
+    model = AutoModelForSequenceClassification.from_pretrained(str(start), num_labels=1)
+    assert model.config.pad_token_id is None
+    ensure_padding(model, tokenizer)
+    assert model.config.pad_token_id == tokenizer.pad_token_id is not None
+    model.config.pad_token_id = None
+    without = copy.deepcopy(tokenizer)
+    without.pad_token = None
+    ensure_padding(model, without)
+    assert model.config.pad_token_id == without.pad_token_id == tokenizer.eos_token_id != tokenizer.pad_token_id
 
 
 # The model itself.

@@ -189,7 +189,7 @@ def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: st
         (
             {"form": "scores", "constrain": True},
             ConfigError,
-            "constrained decoding works with the forms 'spans' and 'spans_and_outcome', ",
+            "constrained decoding works with the forms 'spans', 'spans_and_outcome', 'labelled_spans', ",
         ),
         ({"form": "prose"}, ConfigError, "form has no value 'prose'"),
         ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 is too short for a critique: an empty critique has "),
@@ -255,8 +255,10 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
     assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99).model_dump(), False)
     assert (found.max_new_tokens, found.write_feedback, found.limits, found.constrain) == (77, False, limits, True)
-    found, told = loaded(path, critic={"constrain": False, "max_quotes": 2}, model={"trust_remote_code": True})
-    assert (found.limits, found.constrain, told[2]) == (QuoteLimits(max_quotes=2), False, True)
+    found, told = loaded(path, critic={"whole_words": True}, model={"trust_remote_code": True})
+    assert (found.limits, found.constrain, told[2]) == (QuoteLimits(max_quotes=7, whole_words=True), True, True)
+    found, _ = loaded(path, critic={"constrain": False, "match": "normalized"})
+    assert (found.limits, found.constrain, found.match) == (limits, False, "normalized")
 
 
 def test_a_model_without_saved_settings_is_loaded_with_those_of_a_generative_one(loaded: Any, tmp_path: Path) -> None:

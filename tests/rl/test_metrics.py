@@ -60,6 +60,7 @@ def test_the_metrics_of_a_step_by_hand() -> None:
     assert found == pytest.approx(
         {
             "reward/per_response": 1.0,  # (1.5 − 0.5 + 2) / 3
+            "reward/nonzero_share": 1.0,
             "delta/positive_share": 1 / 6,
             "delta/negative_share": 2 / 6,
             "delta/labelled_share": 3 / 6,
@@ -77,6 +78,15 @@ def test_the_metrics_of_a_step_by_hand() -> None:
         }
     )
     assert all(type(value) is float for value in found.values())
+
+
+def test_rewards_that_cancel_are_rewards() -> None:
+    # Σ r per response: 1, −1, 0 and 0.5 − 0.5; their mean is 0, and three of four have a reward
+    rewards = ([0.0, 0.0, 1.0], [0.0, 0.0, -1.0], [0.0, 0.0, 0.0], [0.5, -0.5, 0.0])
+    none = torch.zeros(4, 3)
+    given = [record(reward=reward) for reward in rewards]
+    found = step_metrics(given, scores(none, none), none, none.bool())
+    assert (found["reward/per_response"], found["reward/nonzero_share"]) == (0.0, 0.75)
 
 
 def test_a_step_of_empty_responses_has_finite_metrics() -> None:

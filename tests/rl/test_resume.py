@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ from small_run import assert_same_run, untimed
 from text2grad.config.run_directory import READ_WHOLE_BYTES, digest_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, DataError, Interrupted
 from text2grad.files import lock_directory
-from text2grad.rl.checkpoint import latest_checkpoint
+from text2grad.rl import trainer as trainer_module
+from text2grad.rl.checkpoint import latest_checkpoint, save_checkpoint
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Critique, Example
 
@@ -166,6 +168,44 @@ def test_a_full_disk_while_saving_is_explained_and_the_last_checkpoint_stays(tmp
     assert_same_run(tmp_path / "calm", tmp_path / "run")
 
 
+def written(directory: Path) -> dict[Path, tuple[int, int]]:
+    """Return the files of all checkpoints, each with what changes if it is written again."""
+    files = [path for path in (directory / "checkpoints").rglob("*") if path.is_file()]
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def test_a_critic_that_raises_after_a_resume_leaves_the_checkpoint_as_it_is(tmp_path: Path) -> None:
+    def failing(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        random.random()  # a checkpoint that is written again would hold another state of it
+        raise TimeoutError
+
+    run = small_run.trainer(tmp_path / "run")
+    run.train_step()
+    run.save()
+    before = written(tmp_path / "run")
+    with pytest.raises(CriticError, match="Every finished step is saved"):
+        small_run.trainer(tmp_path / "run", failing, resume=True).train()
+    assert len(before) > 3
+    assert written(tmp_path / "run") == before
+
+
+def test_a_step_is_saved_again_only_where_the_sizes_of_its_pieces_changed(tmp_path: Path) -> None:
+    run = small_run.trainer(tmp_path / "run")
+    run.train_step()
+    run.save()
+    before = written(tmp_path / "run")
+    run.save()
+    assert written(tmp_path / "run") == before
+    run.sizes.rows_at_once, run.sizes.changed = 3, True
+    run.save()
+    after = written(tmp_path / "run")
+    assert after.keys() == before.keys()
+    assert all(after[path] != before[path] for path in before)
+    assert small_run.trainer(tmp_path / "run", resume=True).sizes.rows_at_once == 3
+    run.save()
+    assert written(tmp_path / "run") == after
+
+
 def test_a_half_written_checkpoint_is_not_a_checkpoint(tmp_path: Path) -> None:
     small_run.trainer(tmp_path / "run").train()
     half = tmp_path / "run" / "checkpoints" / ".step-000009.tmp"
@@ -208,6 +248,20 @@ def test_a_run_is_resumed_after_a_change_in_the_sections_of_earlier_commands(tmp
     assert small_run.trainer(tmp_path / "run", resume=True, **others).step == 4
 
 
+def test_a_run_is_resumed_on_another_server_of_its_critic_and_with_another_limit_of_failures(
+    tmp_path: Path,
+) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    for section, key, value in (
+        ("server", "base_url", "http://elsewhere:8000/v1"),
+        ("server", "timeout_s", 5.0),
+        ("critic", "max_failure_rate", 0.5),
+    ):
+        assert small_run.trainer(tmp_path / "run", resume=True, **{section: {key: value}}).step == 4
+    with pytest.raises(CheckpointError, match=r"these settings changed: server\.max_tokens: 512 → 5\. Resume"):
+        small_run.trainer(tmp_path / "run", resume=True, server={"max_tokens": 5})  # which decides critiques
+
+
 def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     constant = {"optim": {"lr": 3e-3, "value_lr": 1e-2, "schedule": "constant"}}
     small_run.trainer(tmp_path / "run", run={"steps": 2}, **constant).train()
@@ -229,6 +283,19 @@ def test_logs_written_after_the_checkpoint_are_cut_off_on_resume(tmp_path: Path)
     records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert (again.step, [r["step"] for r in records]) == (1, [0] * 8)
     assert [m["step"] for m in untimed(tmp_path / "run" / "metrics.jsonl")] == [0]
+
+
+def test_a_run_without_a_checkpoint_is_resumed_though_its_last_line_of_metrics_was_cut(tmp_path: Path) -> None:
+    first = small_run.trainer(tmp_path / "run", run={"save_every": 100})
+    for _ in range(3):
+        first.train_step()
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "reward/per_resp')  # as a kill leaves it; four whole lines would be a finished run
+    again = small_run.trainer(tmp_path / "run", resume=True)
+    assert again.step == 0
+    again.train()
+    small_run.trainer(tmp_path / "calm").train()
+    assert_same_run(tmp_path / "calm", tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["trainable.safetensors", "optimizer.safetensors", "state.json"])
@@ -411,6 +478,25 @@ def test_a_signal_ends_the_run_after_the_step_under_way_which_is_saved(tmp_path:
     small_run.trainer(tmp_path / "run", resume=True).train()
     small_run.trainer(tmp_path / "calm").train()
     assert_same_run(tmp_path / "run", tmp_path / "calm")
+
+
+def test_a_signal_in_a_step_that_is_saved_anyway_writes_no_second_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupting(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        signal.raise_signal(signal.SIGTERM)
+        return small_run.ColourCritic()(examples, responses)
+
+    saved: list[int] = []
+
+    def counted(*args: Any, state: dict[str, Any], **more: Any) -> None:
+        saved.append(state["step"])
+        save_checkpoint(*args, state=state, **more)
+
+    monkeypatch.setattr(trainer_module, "save_checkpoint", counted)
+    with pytest.raises(Interrupted, match="stopped after step 1 of 4, which is saved"):
+        small_run.trainer(tmp_path / "run", interrupting, run={"save_every": 1}).train()
+    assert saved == [1]
 
 
 def test_a_second_ctrl_c_ends_the_run_at_once_and_its_finished_steps_are_not_lost(tmp_path: Path) -> None:

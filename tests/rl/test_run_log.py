@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from text2grad.errors import DataError
-from text2grad.files import to_json, write_atomically
+from text2grad.files import published, to_json, write_atomically
 from text2grad.rl import run_log as runlog
 from text2grad.rl.run_log import RunLog
 from text2grad.types import Critique, Example, Rollout, Span
@@ -100,6 +100,15 @@ def test_a_line_torn_by_a_kill_is_cut_off(log: RunLog) -> None:
         file.write(b'{"step": 1, "rew')
     log.rewind(position)
     assert files(log) == before
+
+
+def test_steps_are_counted_by_whole_lines(log: RunLog) -> None:
+    assert log.steps_written() == 0
+    log.write_metrics({"step": 0})
+    log.write_metrics({"step": 1})
+    with (log.directory / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "rew')
+    assert log.steps_written() == 2
 
 
 def test_a_log_that_lost_its_end_is_not_filled_up(log: RunLog) -> None:
@@ -220,6 +229,44 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatc
     monkeypatch.setattr(runlog.os, "fsync", lambda number: seen.append((os.fstat(number).st_size, path.exists())))
     write_atomically(path, b"four")
     assert seen == [(4, False)]
+
+
+def publish(final: Path, text: str) -> None:
+    with published(final) as temporary:
+        temporary.mkdir()
+        (temporary / "weights").write_text(text)
+
+
+def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
+    final = tmp_path / "model"
+    publish(final, "old")
+    (final / "more").write_text("of the old one")
+    publish(final, "new")
+    assert {path.name: path.read_text() for path in final.iterdir()} == {"weights": "new"}
+    assert list(tmp_path.iterdir()) == [final]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(39, "Directory not empty")], ids=["ctrl-c", "disk"])
+def test_a_directory_that_cannot_be_replaced_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    final, rename = tmp_path / "model", Path.rename
+    publish(final, "old")
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name == ".model.tmp":  # the new one, on its way to its name
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(type(error)):
+        publish(final, "new")
+    assert {path.name: path.read_text() for path in final.iterdir()} == {"weights": "old"}
+    assert not (tmp_path / ".model.old").exists()
+    monkeypatch.undo()
+    publish(final, "new")
+    assert (final / "weights").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [final]
 
 
 # Critiques.

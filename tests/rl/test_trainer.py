@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 
 import small_run
 from text2grad import Critique, Example, Span
 from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
+from text2grad.models.adapters import with_lora
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
 
@@ -205,6 +207,40 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None
         "ever end. Set rollout.eos_token_ids."
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_critic_may_refuse_examples_before_work_starts(tmp_path: Path) -> None:
+    class Particular(small_run.ColourCritic):
+        def check_examples(self, examples: Sequence[Example]) -> None:
+            asked.extend(examples)
+            if any(example.reference == "none" for example in examples):
+                raise DataError("an example without tests")
+
+    tokenizer, model = small_run.tokenizer_and_model()
+    recipe, asked = small_run.recipe(tmp_path / "run"), list[Example]()
+    train, held_out, odd = [Example("red cat")], [Example("one dog")], [Example("two", "none")]
+    for some, others in ((odd, held_out), (train, odd)):
+        with pytest.raises(DataError, match=r"^an example without tests$"):
+            Text2GradTrainer(model, Particular(), tokenizer, some, recipe, held_out=others)
+    assert not (tmp_path / "run").exists()
+    asked.clear()
+    Text2GradTrainer(model, Particular(), tokenizer, train, recipe, held_out=held_out)
+    assert asked == [*train, *held_out]
+
+
+# peft asks transformers for a property that has a newer name
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_policy_without_a_weight_to_train_is_refused(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    with_lora(model, r=2, alpha=4, targets="all-linear", value_adapter=False).save_pretrained(tmp_path / "adapter")
+    frozen = PeftModel.from_pretrained(small_run.tokenizer_and_model()[1], str(tmp_path / "adapter"))
+    recipe = small_run.recipe(tmp_path / "run")
+    with pytest.raises(ModelError) as caught:
+        Text2GradTrainer(frozen, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, recipe)
+    assert str(caught.value) == (
+        f"no weight of the policy ({type(frozen).__name__}) can be trained: requires_grad is False for all of them. "
+        "Load a peft adapter with PeftModel.from_pretrained(..., is_trainable=True)"
+    )
 
 
 def test_a_tokenizer_without_padding_token_is_fine(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ INPUT holds one JSON object per line:
   {"prompt": "Where do you live?", "response": "I live in Lyon.",
    "critique": {"feedback": "Lyon is not where she lives.", "poor_spans": ["Lyon"]}}
 
-"critique" may also be the text of a critic, or an object with offsets: "spans": [[10, 14, "negative"]].
+"critique" may also be the text of a critic, or an object with offsets: "spans":
+[{"start": 10, "end": 14, "label": "negative"}].
 The rollouts/*.jsonl of a run and the rewards.jsonl of this command have this form."""
 
 EPILOG = """\

@@ -131,17 +131,20 @@ def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
     lock_directory(out)
     with metered(out, "annotate"):
         found = annotate_by_critic(recipe, out, samples=args.samples or 1, limit=args.limit)
-    labels = [span.label for one in found for span in one.critique.spans]
+    labels, failed = (
+        [span.label for one in found for span in one.critique.spans],
+        sum(one.critique.failed for one in found),
+    )
     figures = [
         ("responses", f"{len(found):,}"),
-        ("failed critiques", f"{sum(one.critique.failed for one in found):,}"),
+        ("failed critiques", f"{failed:,}"),
         ("positive spans", f"{labels.count('positive'):,}"),
         ("negative spans", f"{labels.count('negative'):,}"),
     ]
     print_figures(console, figures)
     reward = ("text2grad", "reward", str(args.recipe), "--annotations", f"{out}/annotations.jsonl")
     print_end(console, f"{out}/annotations.jsonl", then=reward)
-    return 0
+    return SOME_REMAIN if failed else 0
 
 
 def _refuse_other_annotations(out: Path, recipe: "Recipe", items: Sequence["Item"]) -> None:

@@ -150,7 +150,8 @@ def _devices() -> Iterator[str]:
             device = torch.cuda.get_device_properties(number)
             yield f"cuda:{number}        {device.name}, {device.total_memory / 2**30:.0f} GiB"
     else:
-        yield f"accelerator   {torch.accelerator.current_accelerator()}"
+        found = torch.accelerator.current_accelerator()
+        yield f"accelerator   {found}" + (" (not used: it has no 64-bit numbers)" if str(found) == "mps" else "")
 
 
 def _isolation() -> Iterator[str]:

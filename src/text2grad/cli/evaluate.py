@@ -5,7 +5,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_force, add_set, at_least, finite, print_end, refuse_full_directory
+from text2grad.cli.options import (
+    add_command,
+    add_force,
+    add_set,
+    at_least,
+    finite,
+    print_end,
+    refuse_full_directory,
+    shorthands,
+)
 from text2grad.errors import ConfigError, require
 
 DESCRIPTION = """\
@@ -183,11 +192,11 @@ def _judge(args: argparse.Namespace) -> Any:
     from text2grad.experiments import endpoint_values
 
     if args.judge is None:
-        if args.max_cost or args.overrides:
+        if args.max_cost is not None or args.overrides:
             raise ConfigError("--max-cost and --set belong to a judge; name it with --judge FILE")
         return None
     require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a judge on a server")
-    limit = [f"annotate.max_cost={args.max_cost}"] if args.max_cost else []
+    limit = shorthands({}, {"annotate.max_cost": args.max_cost})
     return Judge(*endpoint_values(load_recipe(args.judge, [*args.overrides, *limit]).annotate))
 
 

@@ -112,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from text2grad.experiments.critic_quality import evaluate, read_truth
 
+    args.recipe = None
     _complete(args)
     for name in ("limit", "batch_size", "draws", "max_new_tokens", "votes"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
@@ -147,7 +148,8 @@ def _complete(args: argparse.Namespace) -> None:
         from text2grad.config import load_recipe
         from text2grad.reward_models.training import held_out_file, reward_directory, trained_model
 
-        directory = reward_directory(load_recipe(args.annotations, args.overrides))
+        args.recipe = load_recipe(args.annotations, args.overrides)
+        directory = reward_directory(args.recipe)
         args.annotations, args.out = held_out_file(directory), args.out or directory / "evaluation"
         if args.critic is None and args.predictions is None:
             args.model = args.model or str(trained_model(directory))
@@ -238,15 +240,19 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
 def _model(args: argparse.Namespace) -> Any:
     """Return the generative reward model of a directory."""
     from text2grad.errors import ModelError
-    from text2grad.reward_models import GenerativeRewardModel
+    from text2grad.reward_models import GenerativeRewardModel, decoding_of
 
     if not Path(args.model).is_dir():
         raise ModelError(f"--model {args.model}: no such directory. Name the directory of a saved reward model")
-    settings = {"constrain": False} if args.no_constrain else {}
+    recipe = args.recipe
+    settings = {} if recipe is None else decoding_of(recipe, args.model)
+    if args.no_constrain:
+        settings["constrain"] = False
     for name in ("max_new_tokens", "votes", "vote_threshold"):
         if (value := getattr(args, name)) is not None:
             settings[name] = value
-    return GenerativeRewardModel.load(args.model, **settings)
+    code = recipe is not None and recipe.model.trust_remote_code
+    return GenerativeRewardModel.load(args.model, trust_remote_code=code, **settings)
 
 
 def _units(args: argparse.Namespace, own: Any) -> "Units":

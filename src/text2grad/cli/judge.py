@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
-from text2grad.cli.options import add_command, add_force, add_set, at_least, print_end, refuse_full_directory
+from text2grad.cli.options import (
+    add_command,
+    add_force,
+    add_set,
+    at_least,
+    print_end,
+    refuse_full_directory,
+    shorthands,
+)
 from text2grad.costs import Meter, metered
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
@@ -146,7 +154,7 @@ def _judges(args: argparse.Namespace) -> list[_Judge]:
         raise ConfigError("no judge is named; give --recipe FILE, --judge MODEL or --human SHEET")
     if args.recipe is None and (named := [one for one in args.judge if not one.endswith(".toml")]):
         raise ConfigError(f"--judge {named[0]} is a model on the server of --recipe FILE, which is missing")
-    limits = [f"annotate.{k}={v}" for k, v in (("max_cost", args.max_cost), ("max_requests", args.max_requests)) if v]
+    limits = shorthands({}, {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests})
     found: dict[str, _Judge] = {}
     for one in args.judge or ([str(args.recipe)] if args.recipe is not None else []):
         path, more = (Path(one), []) if one.endswith(".toml") else (args.recipe, [f"annotate.model={json.dumps(one)}"])

@@ -159,10 +159,11 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
         >>> shorthands({"run.out": "runs/a", "model.path": None}, {"annotate.max_cost": "5"})
         ['run.out="runs/a"', 'annotate.max_cost=5']
     """
-    if empty := [name for name, value in values.items() if value == ""]:
+    numbers = numbers or {}
+    if empty := [name for name, value in {**values, **numbers}.items() if value == ""]:
         raise ConfigError(f"the option for {empty[0]} is an empty text; give it a value, or leave it out")
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
-    return [f"{name}={text}" for name, text in {**texts, **(numbers or {})}.items() if text]
+    return [f"{name}={text}" for name, text in {**texts, **numbers}.items() if text]
 
 
 def print_end(console: Console, written: str, *, then: Sequence[str] = (), note: str = "") -> None:

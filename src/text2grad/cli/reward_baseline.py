@@ -89,8 +89,9 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         model, report, lines = (_scalar if args.kind == "scalar" else _process)(args, settings, evaluation, *data)
-    except (DataError, ModelError):  # there is nothing to continue
-        shutil.rmtree(args.directory)
+    except (DataError, ModelError):
+        if last_saved(args.directory) is None:  # there is nothing to continue
+            shutil.rmtree(args.directory)
         raise
     saved = last_saved(args.directory)
     with published(args.out) as temporary:

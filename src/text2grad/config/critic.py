@@ -52,6 +52,21 @@ class CriticConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _has_effect(self) -> "CriticConfig":
+        learned, votes = self.model and not self.use, self.votes is not None or self.vote_threshold is not None
+        if learned and votes and self.kind in ("scalar", "process"):
+            raise ValueError(
+                f"votes and vote_threshold have no effect with kind = {self.kind!r}: it writes no critique"
+            )
+        if learned and self.kind == "server" and self.vote_threshold is not None:
+            raise ValueError('vote_threshold has no effect with kind = "server", which writes one critique')
+        limits = ("whole_words", "max_quote_words", "max_quotes", "one_list", "quoted_in_feedback", "verbatim")
+        limited = [name for name in limits if getattr(self, name) != type(self).model_fields[name].default]
+        if self.constrain is False and limited:
+            raise ValueError(f"{limited[0]} limits constrained decoding, and constrain is false; leave one of them out")
+        return self
+
 
 class RewardConfig(Section):
     """From spans to the reward on each token (section 3.3, Appendix I)."""

@@ -69,6 +69,11 @@ class Recipe(Section):
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
                 '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
             )
+        if self.ppo.target_kl is not None and not self.ppo.beta:
+            raise ValueError(
+                f"ppo.target_kl = {self.ppo.target_kl} multiplies ppo.beta, and ppo.beta = 0 stays 0; set ppo.beta "
+                "above 0, or leave target_kl out"
+            )
         if self.data.task and self.data.train and self.data.task not in TASKS_ON_FILES:
             raise ValueError("data.task and data.train are both set; choose one source of prompts")
         return self

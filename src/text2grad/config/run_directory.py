@@ -28,7 +28,8 @@ FREE = {
     *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "compact_memory")),
     *(("run", key) for key in ("tracker", "project", "name", "table_every", "track_update")),
     ("data", "eval_every"),
-    ("critic", "overlap"),
+    *(("critic", key) for key in ("overlap", "max_failure_rate")),
+    *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s", "retries")),
     *(("engine", key) for key in ("gpu_memory_utilization", "sleep", "base_url", "timeout_s", "group_port")),
 }
 STEPS = ("run", "steps")

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from text2grad.feedback import Critic, Match, ask, critique_from_json, critique_to_json
+from text2grad.feedback import Critic, Match, ask, critique_from_json, critique_to_json, digest_of_examples
 from text2grad.files import append_records, appended_records
 from text2grad.types import Critique, Example
 
@@ -14,7 +14,7 @@ class CachedCritic:
     """Calls another critic for new pairs of prompt and response only; each critique is on disk before it is returned.
 
     Attributes:
-        known: the cached critiques as JSON data, by the hash of prompt and response.
+        known: the cached critiques as JSON data, by the hash of example and response.
     """
 
     def __init__(self, critic: Critic, path: Path, *, match: Match = "exact") -> None:
@@ -89,7 +89,10 @@ def _append(path: Path, records: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _key(example: Example, response: str) -> str:
-    return sha256(f"{example.prompt_text}\0{response}".encode("utf-8", "surrogatepass")).hexdigest()
+    text = f"{example.prompt_text}\0{response}"
+    if example.reference is not None or example.tests is not None or example.meta:  # a critic may judge by them
+        text += f"\0{digest_of_examples([example])}"
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:

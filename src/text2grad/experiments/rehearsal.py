@@ -32,7 +32,7 @@ from text2grad.experiments.reports.html import rollouts_page
 from text2grad.experiments.run_examples import recipe_task, run_examples
 from text2grad.feedback import Critic, ask, critique_from_json, critique_to_json
 from text2grad.files import lock_directory, to_json, write_atomically, write_files
-from text2grad.models import batch_indices, fitting_prompts, load_tokenizer, padding_id, stop_ids
+from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer, padding_id, stop_ids
 from text2grad.progress import Progress
 from text2grad.reward_models import LOCAL, ServerRewardModel, critic_from_recipe, shares_base
 from text2grad.rl import correlation, gae, prepare_policy, response_records, rewards_of
@@ -103,7 +103,7 @@ def rehearse(recipe: Recipe, directory: Path, *, responses: int = 64, ask_again:
     task = recipe_task(recipe)
     examples = run_examples(recipe).train
     tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    device = best_device()
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
     torch.manual_seed(recipe.run.seed)

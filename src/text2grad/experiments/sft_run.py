@@ -41,6 +41,7 @@ from text2grad.models import (
     load_trainable,
     load_trained,
     measured_at,
+    on_cpu,
     policy_config,
     train_measured,
 )
@@ -94,7 +95,7 @@ class SFTRun:
             raise ConfigError("sft.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out")
         self.recipe, self.directory = recipe, Path(recipe.sft.out)
         check_directory(self.directory, resume=resume)
-        self.state = PartialState(cpu=not torch.accelerator.is_available())
+        self.state = PartialState(cpu=on_cpu())
         check_world_size(self.state.num_processes)
         check_batch_size("sft", recipe.sft.batch_size, recipe.sft.accumulate)
         self.is_main = bool(self.state.is_main_process)

@@ -2,6 +2,7 @@ from .critic import (
     Critic as Critic,
     annotate as annotate,
     ask as ask,
+    check_examples as check_examples,
     load_callable as load_callable,
     load_critic as load_critic,
 )

@@ -33,6 +33,17 @@ class Critic(Protocol):
         ...
 
 
+def check_examples(critic: Critic, examples: Sequence[Example]) -> None:
+    """Let a critic with a method `check_examples` refuse examples that it cannot judge, before any work.
+
+    Raises:
+        DataError: if it does.
+    """
+    check = getattr(critic, "check_examples", None)
+    if check is not None:
+        check(examples)
+
+
 def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match) -> list[Critique]:
     """Return the critic's critiques, checked against their responses.
 

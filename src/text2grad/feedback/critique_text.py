@@ -291,7 +291,9 @@ def _marked_cut(value: Any, depth: int = 0) -> Any:
 _with_stray_quotes = partial(read_objects, lenient_ends=True)
 _END_MARK = "\ue0ff\ue0fe"  # private-use characters, which critiques do not contain
 _ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
-_THINKING = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# Chat templates of some reasoning models put <think> into the prompt; an answer then begins inside the reasoning. An
+# answer that begins with an object is no reasoning: its quotes may hold the tag.
+_THINKING = re.compile(r"""\A(?:\s*<think>.*?(?:</think>|\Z)|\s*[^{`\s].*?</think>(?!["']))""", re.DOTALL)
 _FENCE_BEFORE = re.compile(r"```\w*+\s*+\Z")
 _KEY_WORD = re.compile(r"[^\W_]++")
 

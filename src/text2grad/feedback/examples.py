@@ -75,7 +75,7 @@ def chat_turns(messages: Any, where: str) -> list[Turn]:
     Raises:
         DataError: if the value is no chat, or there is no assistant message to learn, or it is empty.
     """
-    if not _is_chat(messages):
+    if not is_chat(messages):
         raise DataError(
             f'{where}: "messages" is a list of {{"role", "content"}} messages with texts, got {str(messages)[:80]!r}'
         )
@@ -107,7 +107,7 @@ def read_example(line: str, where: str) -> Example:
     if not isinstance(record, dict) or "prompt" not in record:
         raise DataError(f'{where}: an example is an object with a "prompt", got {line[:80]!r}')
     prompt = record["prompt"]
-    if not isinstance(prompt, str) and not _is_chat(prompt):
+    if not isinstance(prompt, str) and not is_chat(prompt):
         raise DataError(
             f'{where}: "prompt" is a text or a list of {{"role", "content"}} messages, got {str(prompt)[:80]!r}'
         )
@@ -127,7 +127,8 @@ def read_example(line: str, where: str) -> Example:
     return example
 
 
-def _is_chat(prompt: object) -> bool:
+def is_chat(prompt: object) -> bool:
+    """Return whether a value of JSON is a list of chat messages: objects with the texts "role" and "content"."""
     return (
         isinstance(prompt, list)
         and bool(prompt)

@@ -10,8 +10,8 @@ StepRule = Literal["lines", "sentences", "clauses"]
 
 _PATTERNS: Mapping[StepRule, re.Pattern[str]] = {
     "lines": re.compile(r"\S(?:[^\n]*\S)?"),
-    "sentences": re.compile(r"\S[^\n]*?(?:[.!?…][\"')\]]*(?=\s|\Z)|(?=\s*(?:\n|\Z)))"),
-    "clauses": re.compile(r"\S[^\n]*?(?:[.!?…,;:][\"')\]]*(?=\s|\Z)|(?=\s*(?:\n|\Z)))"),
+    "sentences": re.compile(r"\S[^\n]*?(?:[.!?…][\"')\]]*(?=\s|\Z)|(?<=\S)(?=\s*(?:\n|\Z)))"),
+    "clauses": re.compile(r"\S[^\n]*?(?:[.!?…,;:][\"')\]]*(?=\s|\Z)|(?<=\S)(?=\s*(?:\n|\Z)))"),
 }
 
 

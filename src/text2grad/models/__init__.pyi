@@ -66,6 +66,7 @@ from .pretrained import (
     load_model as load_model,
     load_policy as load_policy,
     load_tokenizer as load_tokenizer,
+    on_cpu as on_cpu,
     policy_config as policy_config,
     refuse_second_adapter as refuse_second_adapter,
 )

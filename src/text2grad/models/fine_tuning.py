@@ -17,6 +17,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
+from text2grad.models.pretrained import on_cpu
 from text2grad.models.prompts import encode_prompts
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
@@ -213,8 +214,6 @@ def training_arguments(config: type, settings: FineTuning, directory: str, **mor
     The learning rate rises over the first 5 % of the steps and falls to zero along a cosine. Rows of similar length
     share a batch, so that few tokens are padding.
     """
-    import torch
-
     checkpointing = "activation_checkpointing"  # the newer name; TRL's default is True under either
     arguments = {
         "output_dir": directory,
@@ -232,11 +231,15 @@ def training_arguments(config: type, settings: FineTuning, directory: str, **mor
         "report_to": "none",
         "logging_strategy": "no",
         "disable_tqdm": True,
-        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "dataloader_pin_memory": not on_cpu(),
+        "use_cpu": on_cpu(),
         "seed": settings.seed,
         "data_seed": settings.seed,
     }
-    return config(**{**arguments, **more})
+    made = config(**{**arguments, **more})
+    # Without a launcher, transformers would split each batch over all GPUs and multiply its size by their number.
+    made._n_gpu = min(made.n_gpu, 1)
+    return made
 
 
 def optimizers(model: Any, settings: FineTuning) -> tuple[Any, None]:

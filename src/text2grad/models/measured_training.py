@@ -288,15 +288,12 @@ def measured_arguments(settings: FineTuning, evaluation: Evaluation, *, from_sta
     Raises:
         ConfigError: if processes and micro-batches do not divide the batch.
     """
-    import torch
-
     parts = check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
     measured = evaluation.measure is not None
     return {
         "per_device_train_batch_size": settings.batch_size // parts,
         "train_sampling_strategy": "random",
         "warmup_steps": 0.05,
-        "use_cpu": not torch.accelerator.is_available(),
         "ddp_find_unused_parameters": False,
         "eval_on_start": from_start and measured,
         "logging_strategy": "steps",

@@ -93,10 +93,19 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
 
 
 def best_device() -> Any:
-    """Return torch's device of the accelerator if there is one, else of the CPU."""
+    """Return torch's device of the accelerator if there is one, else of the CPU.
+
+    Apple's GPUs (mps) have no 64-bit numbers, in which sums over a batch are computed: there it is the CPU.
+    """
     import torch
 
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if found is None or found.type == "mps" else found
+
+
+def on_cpu() -> bool:
+    """Return whether `best_device` is the CPU."""
+    return str(best_device().type) == "cpu"
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:

@@ -1,7 +1,12 @@
 from .agreement import RECORD_KEYS as RECORD_KEYS, Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
 from .generative import GenerativeRewardModel as GenerativeRewardModel, saved_settings as saved_settings
-from .load import LOCAL as LOCAL, critic_from_recipe as critic_from_recipe, shares_base as shares_base
+from .load import (
+    LOCAL as LOCAL,
+    critic_from_recipe as critic_from_recipe,
+    decoding_of as decoding_of,
+    shares_base as shares_base,
+)
 from .process import train_process_reward_model as train_process_reward_model
 from .refresh import Refresher as Refresher, judge as judge
 from .scalar import train_scalar_reward_model as train_scalar_reward_model

@@ -67,7 +67,7 @@ def constrains(constrain: bool | None, form: CritiqueForm) -> bool:
     check_known("form", form, get_args(CritiqueForm))
     if constrain and form not in QUOTING:
         raise ConfigError(
-            f"constrained decoding works with the forms {' and '.join(map(repr, QUOTING))}, and this model writes the "
+            f"constrained decoding works with the forms {', '.join(map(repr, QUOTING))}, and this model writes the "
             f"form {form!r}. Leave constrain out (in a recipe: critic.constrain)."
         )
     return form in QUOTING if constrain is None else constrain
@@ -112,8 +112,8 @@ class CritiqueDecoder(ABC):
             eos_ids: ids that end a critique.
             max_new_tokens: length limit of a critique.
             write_feedback: False if the model was trained on spans without feedback.
-            form: "spans" quotes the response; "spans_and_outcome" adds a number for the whole response; "dense" and
-                "scores" label each word (`writing`).
+            form: "spans" quotes the response; "spans_and_outcome" and "labelled_spans" add a number for the whole
+                response; "dense" and "scores" label each word (`writing`).
             match: how quotes are located in the response; with constrained decoding always "exact".
             constrain: allow only complete JSON with verbatim quotes (docs/constrained.md); None does so for the forms
                 that quote. Without it, a truncated list of quotes is read up to its last quote.
@@ -192,9 +192,9 @@ class CritiqueDecoder(ABC):
         return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, **self._written)
 
     @property
-    def _written(self) -> dict[str, bool]:
-        """The parts of a critique that the model writes beside the quotes."""
-        return {"write_feedback": self.write_feedback, "write_outcome": self.form == "spans_and_outcome"}
+    def _written(self) -> dict[str, Any]:
+        """The form of a critique, and whether it has words."""
+        return {"write_feedback": self.write_feedback, "form": self.form}
 
     @property
     def _min_tokens(self) -> int:

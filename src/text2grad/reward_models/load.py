@@ -6,16 +6,17 @@ vLLM ([vllm]) or on a server ([server])
 neither           the critic of the built-in task
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe
+from text2grad.config.critic import CriticConfig
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.generative import GenerativeRewardModel, saved_settings
 from text2grad.reward_models.process import ProcessRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.served import ServerRewardModel
@@ -24,6 +25,8 @@ from text2grad.reward_models.vllm import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
 """Reward models with a `model` in this process, which has to be on the policy's device."""
+_LIMITS = tuple(field.name for field in fields(QuoteLimits))
+_DECODING = ("constrain", "match", "votes", "vote_threshold", *_LIMITS)
 
 
 def critic_from_recipe(
@@ -55,7 +58,7 @@ def critic_from_recipe(
         return ScalarRewardModel.load(path, trust_remote_code=code)
     if settings.kind == "process":
         return ProcessRewardModel.load(path, trust_remote_code=code)
-    decoding = {**_decoding(recipe), **overrides}
+    decoding = {**decoding_of(recipe, path), **overrides}
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
@@ -80,16 +83,20 @@ def shares_base(recipe: Recipe) -> bool:
 
 def limits_of(recipe: Recipe) -> QuoteLimits:
     """Return the limits of quotes that [critic] sets."""
-    return QuoteLimits(**{field.name: getattr(recipe.critic, field.name) for field in fields(QuoteLimits)})
+    return QuoteLimits(**{name: getattr(recipe.critic, name) for name in _LIMITS})
 
 
-def _decoding(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings of decoding that [critic] names; they replace those that were saved with the model."""
-    limits = limits_of(recipe)
-    found: dict[str, Any] = {} if limits == QuoteLimits() else {"limits": limits}
-    for name in ("constrain", "votes", "vote_threshold"):
-        if (value := getattr(recipe.critic, name)) is not None:
-            found[name] = value
+def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
+    """Return the settings of decoding that [critic] names; they replace those that were saved with a model.
+
+    A limit that the recipe leaves at its default stays as saved.
+    """
+    settings = recipe.critic
+    defaults = {name: CriticConfig.model_fields[name].default for name in _DECODING}
+    found = {name: value for name in _DECODING if (value := getattr(settings, name)) != defaults[name]}
+    limits = {name: found.pop(name) for name in _LIMITS if name in found}
+    if limits:
+        found["limits"] = replace(saved_settings(directory)["limits"], **limits)
     return found
 
 

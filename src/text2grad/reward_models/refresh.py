@@ -18,16 +18,19 @@ from typing import Any
 from text2grad.align import AlignSettings, response_deltas, span_reward
 from text2grad.config import Recipe, RefreshConfig
 from text2grad.critics import CachedCritic
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
-from text2grad.models import FineTuning, random_states, restore_random_states
+from text2grad.models import FineTuning, context_of, random_states, restore_random_states
+from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_further
 from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.types import Critique, Example, Rollout
+
+NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
 
 class Refresher:
@@ -69,7 +72,8 @@ class Refresher:
         self.annotator: Critic | None = None
         if annotator is not None:
             self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=match)
-        self.old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
+        old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
+        self.old = [one for one in old if not one.critique.failed]
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
         self.current, self.last_kl = "", 0.0
 
@@ -111,7 +115,7 @@ class Refresher:
             kl_per_token: of the last step, in nats.
 
         Returns:
-            `critic/refreshed`: 1.0 if refreshed now, 0.0 if not due or no critique of the annotator could be parsed.
+            `critic/refreshed`: 1.0 if refreshed now, 0.0 if not due or no critique of the annotator can be learned.
             Empty if no refresh is set.
         """
         if not self.settings.active:
@@ -119,16 +123,17 @@ class Refresher:
         moved = self.settings.drift is not None and abs(kl_per_token - self.last_kl) >= self.settings.drift
         if step not in self.settings.steps and not moved:
             return {"critic/refreshed": 0.0}
+        self.last_kl = kl_per_token
         name = f"step-{step:06d}"
         if not (self.directory / name).exists():
             before = random_states()
-            if not self._train(step):
-                return {"critic/refreshed": 0.0}
+            trained = self._train(step)
             restore_random_states(before)
+            if not trained:
+                return {"critic/refreshed": 0.0}
             with published(self.directory / name) as temporary:
                 self.critic.save(temporary)
         self._load(name)
-        self.last_kl = kl_per_token
         return {"critic/refreshed": 1.0}
 
     def state(self) -> dict[str, Any]:
@@ -148,7 +153,7 @@ class Refresher:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _train(self, step: int) -> bool:
-        """Train the critic; return False if no critique of the annotator could be parsed."""
+        """Train the critic; return False if no critique of the annotator can be learned."""
         examples, responses = zip(*self.window, strict=True)
         assert self.annotator is not None  # checked in the constructor
         new = [one for one in annotate(self.annotator, examples, responses) if not one.critique.failed]
@@ -162,25 +167,30 @@ class Refresher:
             steps=settings.train_steps,
             batch_size=settings.batch_size,
             learning_rate=settings.lr,
+            max_tokens=int(min(context_of(critic.model), NO_LIMIT)),
             optimizer=settings.optimizer,
             seed=(self.seed + step) % 2**32,
             prompt_format=critic.prompt_format,
         )
         device = critic.model.device  # a trainer of transformers moves the model to its own
-        if isinstance(critic, ScalarRewardModel):
-            rewards = [span_reward(critic.tokenizer, one) for one in annotations]
-            train_scalar_further(critic, annotations, rewards, training)
-        else:
-            with learning(critic.model) as model:
-                train_reward_model(
-                    model,
-                    critic.tokenizer,
-                    annotations,
-                    training,
-                    write_feedback=critic.write_feedback,
-                    form=critic.form,
-                    constrain=critic.constrain,
-                )
+        try:
+            if isinstance(critic, ScalarRewardModel):
+                rewards = [span_reward(critic.tokenizer, one) for one in annotations]
+                train_scalar_further(critic, annotations, rewards, training)
+            else:
+                with learning(critic.model) as model:
+                    train_reward_model(
+                        model,
+                        critic.tokenizer,
+                        annotations,
+                        training,
+                        write_feedback=critic.write_feedback,
+                        form=critic.form,
+                        constrain=critic.constrain,
+                    )
+        except DataError as error:  # none is short enough; the same step would fail again after a --resume
+            note(f"step {step}: the critic stays as it is: {error}", warning=True)
+            return False
         critic.model.to(device)
         return True
 

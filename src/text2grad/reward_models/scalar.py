@@ -288,13 +288,14 @@ def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, *
 def ensure_padding(model: Any, tokenizer: Any) -> None:
     """Let a tokenizer pad with its end of sequence if its padding token is missing or has no row in the embedding.
 
-    Attention masks hide padding, so that its token changes no logit.
+    The model's config names the same token: transformers finds the last token of a row, whose logits count, by it.
 
     Raises:
         ModelError: if the tokenizer has neither token.
     """
     rows = model.get_input_embeddings().weight.shape[0]
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id < rows:
+        model.config.pad_token_id = tokenizer.pad_token_id
         return
     if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= rows:
         raise ModelError(

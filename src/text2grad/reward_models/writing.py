@@ -5,12 +5,16 @@ shared between the responses to it. Each form is JSON with the feedback first, s
 
     spans               {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...]}
     spans_and_outcome   {"textual_feedback": "...", "good_spans": ["...", ...], "poor_spans": [...], "outcome": -4}
+    labelled_spans      {"textual_feedback": "...", "spans": [["...", "good"], ["...", "poor"], ...], "outcome": -4}
     dense               {"textual_feedback": "...", "word_labels": "0 0 + + 0 -"}
     scores              {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
 
 "spans" is the paper's form; "spans_and_outcome" adds the critic's number for the whole response, without which a fault
-that has no words of its own (an answer that says nothing) would never reach the reward. `feedback.critique_from_text`
-reads both. "dense" is the ablation of Appendix I.1, "scores" the published SLF5K format: a label for each word. A word
+that has no words of its own (an answer that says nothing) would never reach the reward. "labelled_spans" quotes in the
+order of the response, each quote with its label behind it: a small model finds this easier than to choose, before the
+first quote, which of all quotes are good (docs/log.md). `feedback.critique_from_text` reads all three.
+
+"dense" is the ablation of Appendix I.1, "scores" the published SLF5K format: a label for each word. A word
 is a run of letters and digits with its accents, or one other visible character (a punctuation mark, an emoji, a
 character of a script without spaces). Labels count words, not tokens, because reward model and policy may have
 different tokenizers (Appendix L).
@@ -32,13 +36,18 @@ from typing import Any, NamedTuple
 
 from text2grad.align import Range
 from text2grad.feedback import Annotation, CutObject, Reading, inside_word, is_finite, is_json, printable, read_objects
-from text2grad.types import Critique, CritiqueForm, Example, PromptFormat, Span
+from text2grad.types import Critique, CritiqueForm, Example, Label, PromptFormat, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 OUTCOME = '], "outcome": '
-"""In place of CLOSING in the form "spans_and_outcome"; the number, or null, and a brace follow."""
-QUOTING: tuple[CritiqueForm, ...] = ("spans", "spans_and_outcome")
+"""In place of CLOSING in the forms with an outcome; the number, or null, and a brace follow."""
+LABELLED = '", "spans": ['
+"""In place of GOOD in the form "labelled_spans", which has one list."""
+WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}
+"""The labels in this list."""
+QUOTING: tuple[CritiqueForm, ...] = ("spans", "spans_and_outcome", "labelled_spans")
 """The forms that quote the response."""
+WITH_OUTCOME: tuple[CritiqueForm, ...] = ("spans_and_outcome", "labelled_spans")
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
 SIGNS = {"+": 1, "-": -1, "0": 0}
@@ -57,7 +66,9 @@ def critique_request(example: Example, response: str, form: CritiqueForm = "span
     request = (
         "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     )
-    if form == "spans_and_outcome":
+    if form == "labelled_spans":
+        request = "spans a list of pairs: words quoted exactly from the response, in its order, and good or poor"
+    if form in WITH_OUTCOME:
         request += ", and under outcome a number for the response as a whole, or null"
     elif form != "spans":
         request = f"{LABEL_FORMS[form].key} {LABEL_FORMS[form].request}"
@@ -91,7 +102,8 @@ def critique_target(
         critique: the annotation.
         response: the text of its spans; each span is quoted once.
         write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
-        form: "spans" quotes; "spans_and_outcome" adds the outcome; "dense" and "scores" label each word.
+        form: "spans" quotes; "spans_and_outcome" adds the outcome; "labelled_spans" adds it, and labels each quote;
+            "dense" and "scores" label each word.
 
     Example:
         >>> from text2grad.types import Span
@@ -104,16 +116,13 @@ def critique_target(
         labels = LABEL_FORMS[form].write(words, labels_of(response, critique.spans))
         return json.dumps({"textual_feedback": feedback, LABEL_FORMS[form].key: labels}, ensure_ascii=False)
     spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
-    quotes = {
-        label: [response[span.start : span.end] for span in spans if span.label == label]
-        for label in ("positive", "negative")
-    }
-    record: dict[str, Any] = {
-        "textual_feedback": feedback,
-        "good_spans": quotes["positive"],
-        "poor_spans": quotes["negative"],
-    }
-    if form == "spans_and_outcome":
+    quotes = [(response[span.start : span.end], WORDS[span.label]) for span in spans]
+    record: dict[str, Any] = {"textual_feedback": feedback}
+    if form == "labelled_spans":
+        record["spans"] = quotes
+    else:
+        record |= {f"{word}_spans": [quote for quote, label in quotes if label == word] for word in WORDS.values()}
+    if form in WITH_OUTCOME:
         record["outcome"] = None if critique.outcome is None else _short(critique.outcome)
     return json.dumps(record, ensure_ascii=False)
 

@@ -1,6 +1,6 @@
 """Metrics of a step, computed from the records of its responses. The name of each KL metric says its unit.
 
-reward/per_response      mean Σ_t r_t before the KL term
+reward/per_response      mean Σ_t r_t before the KL term;  reward/nonzero_share: responses with a reward that is not 0
 delta/positive_share     share of tokens with δ > 0;  likewise negative_share, labelled_share
 kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
 critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
@@ -94,6 +94,7 @@ def step_metrics(
     unmatched = sum(len(r["critique"]["unmatched"]) for r in records)
     return {
         "reward/per_response": float(rewards.mean()),
+        "reward/nonzero_share": float(np.mean([any(r["reward"]) for r in records])),
         "delta/positive_share": float((delta > 0).mean()),
         "delta/negative_share": float((delta < 0).mean()),
         "delta/labelled_share": float((delta != 0).mean()),
@@ -195,7 +196,8 @@ class Silence:
 
     def count(self, metrics: Mapping[str, float]) -> None:
         """Add a step."""
-        silent = metrics["delta/labelled_share"] == 0.0 and metrics["reward/per_response"] == 0.0
+        rewarded = metrics.get("reward/nonzero_share", metrics["reward/per_response"])  # not in runs of version 0.1
+        silent = metrics["delta/labelled_share"] == 0.0 and rewarded == 0.0
         self.ended = self.ended or not silent
         self.steps += not self.ended
 

@@ -51,6 +51,10 @@ class RunLog:
             current = self._rollout_file(int(current.stem) + 1)
         _append(current, records)
 
+    def steps_written(self) -> int:
+        """Return the number of steps whose metrics were written, by their line breaks; a cut line does not count."""
+        return self._metrics.read_bytes().count(b"\n") if self._metrics.exists() else 0
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of the steps so far.
 

@@ -34,8 +34,8 @@ from text2grad.config import (
     open_run,
 )
 from text2grad.costs import TokenCount, peak_memory, tokens_of
-from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted
-from text2grad.feedback import Critic, ask, digest_of_examples
+from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted, ModelError
+from text2grad.feedback import Critic, ask, check_examples, digest_of_examples
 from text2grad.models import (
     PolicyWithValue,
     Reference,
@@ -55,6 +55,7 @@ from text2grad.models import (
     is_peft,
     load_policy,
     make_rollouts,
+    on_cpu,
     padding_id,
     policy_config,
     random_states,
@@ -159,6 +160,7 @@ class Text2GradTrainer:
         self.held_out_ids: list[tuple[int, ...]] = []
         if held_out:
             self.held_out, self.held_out_ids = fitting_prompts(of_model, tokenizer, held_out, **fitting)
+        check_examples(critic, [*self.examples, *self.held_out])
         self.longest_prompt = max(map(len, self.prompt_ids))
         if recipe.rollout.engine == "vllm":
             longest = self.longest_prompt + recipe.rollout.max_new_tokens
@@ -238,6 +240,11 @@ class Text2GradTrainer:
             check_model(whole)
         self.model.train(recipe.model.gradient_checkpointing)
         self.share_prompts = can_share_prompts(policy)
+        if not self.model.policy_parameters():
+            raise ModelError(
+                f"no weight of the policy ({type(policy).__name__}) can be trained: requires_grad is False for all of "
+                "them. Load a peft adapter with PeftModel.from_pretrained(..., is_trainable=True)"
+            )
         self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.optimizers = Optimizers(
             self.model.policy_parameters(),
@@ -262,7 +269,7 @@ class Text2GradTrainer:
             temperature=recipe.rollout.temperature,
             loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
         )
-        self.step = 0
+        self.step, self.saved_step = 0, -1  # the last checkpoint's; none yet
         self._restore()
         self.gradient = MinibatchGradient(
             self.model if self.sharding else self.accelerator.prepare_model(self.model),
@@ -421,7 +428,9 @@ class Text2GradTrainer:
         return {**totals, **clock.memory, "memory/peak_bytes": max([float(peak_memory()), *clock.memory.values()])}
 
     def save(self) -> None:
-        """Write a checkpoint of the last finished step."""
+        """Write a checkpoint of the last finished step, unless there is one."""
+        if self.saved_step == self.step and not self.sizes.changed:
+            return
         if self.accelerator.is_main_process:
             save_checkpoint(
                 self.directory / "checkpoints",
@@ -446,6 +455,7 @@ class Text2GradTrainer:
             self.refresher.prune(checkpoint_critics(self.directory / "checkpoints"))
         elif self.sharding is not None:
             join_checkpoint(self.model.policy, self.trainable, self.optimizers)
+        self.saved_step = self.step
         self.accelerator.wait_for_everyone()
 
     @contextmanager
@@ -641,12 +651,13 @@ class Text2GradTrainer:
         if found is not None:
             state = load_checkpoint(found, trainable=self.trainable, optimizers=self.optimizers)
             self.step, self.kl.beta, written = state["step"], state["beta"], state["log"]
+            self.saved_step = self.step
             self.failures.count(state["statuses"])
             if "sizes" in state:  # not in checkpoints of version 0.1
                 self.sizes.restore(state["sizes"])
             self.refresher.restore(state["critic"])
             restore_random_states(state["random"])
-        lost = 0 if found else len(self.log.metrics())
+        lost = 0 if found else self.log.steps_written()
         if lost >= self.recipe.run.steps:
             raise CheckpointError(
                 f"{self.directory} has {lost} finished steps in metrics.jsonl, and their checkpoints are gone: restore "
@@ -765,7 +776,7 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
         mixed_precision="no",
         log_with=None if tracker == "none" else tracker,
         project_dir=out,
-        cpu=not torch.accelerator.is_available(),
+        cpu=on_cpu(),
     )
     check_world_size(accelerator.num_processes)
     shares = accelerator.num_processes * minibatches

@@ -6,5 +6,6 @@ from .sandbox import (
     SandboxError as SandboxError,
     Usage as Usage,
     isolations as isolations,
+    reason_not_to_run as reason_not_to_run,
     run_tests as run_tests,
 )

@@ -314,6 +314,12 @@ def isolations() -> dict[str, str]:
     return found
 
 
+def reason_not_to_run(tests: Tests) -> str:
+    """Return why tests cannot be run, whatever the program; empty if they can."""
+    job = _prepared("", tests, None)
+    return job.output if isinstance(job, Result) else ""
+
+
 def _prepared(program: str, tests: Tests, mode: Literal["separate", "shared"] | None) -> _Job | Result:
     """Return a job, or the result of a job that cannot run."""
     code = program.encode("utf-8", "surrogatepass")

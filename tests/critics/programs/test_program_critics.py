@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from text2grad.critics.programs.failing_lines import StatementRun, read_statemen
 from text2grad.critics.programs.program_text import Program, program_in
 from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import Critic, ask, load_critic
 from text2grad.feedback.sources.registry import read_source
 from text2grad.types import Critique, Example, Span
@@ -174,8 +174,74 @@ def test_an_example_without_tests_cannot_be_judged(critic: UnitTestCritic) -> No
     with pytest.raises(CriticError) as caught:
         ask(critic, [Example("a", tests="assert f()"), Example("b")], ["", ""], match="exact")
     assert str(caught.value) == (
-        "critic UnitTestCritic: example 2 of the batch has no tests, which this critic judges by"
+        "critic UnitTestCritic: UnitTestCritic judges by tests, and those of 1 of 2 prompts cannot be run. The first, "
+        "'b': there is no \"tests\". Mend the tests, or remove the prompts"
     )
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        (None, 'there is no "tests"'),
+        ("", 'there is no "tests"'),
+        ("assert f(", "tests.py cannot be run: SyntaxError: '(' was never closed (<unknown>, line 1)"),
+        (
+            "x = 1",
+            "tests.py cannot be run: ValueError: the tests hold no assertion and no call: no program could fail them",
+        ),
+        ("[]", "There are no cases."),
+        ("import nosuchpackage\nassert f(1)", "the sandbox's Python has no package nosuchpackage"),
+        ("from nosuchpackage.part import g\nassert f(1)", "the sandbox's Python has no package nosuchpackage"),
+        (
+            "def test_a():\n    import nosuchpackage\n    assert f(1)",
+            "the sandbox's Python has no package nosuchpackage",
+        ),
+    ],
+)
+def test_tests_that_cannot_be_run_are_refused_before_any_work(
+    critic: UnitTestCritic, tests: str | None, reason: str
+) -> None:
+    good = Example("a", tests="assert f(1)")
+    with pytest.raises(DataError) as caught:
+        critic.check_examples([good, Example("b" * 99, tests=tests), Example("c", tests=tests)])
+    assert str(caught.value) == (
+        "UnitTestCritic judges by tests, and those of 2 of 3 prompts cannot be run. The first, "
+        f"'{'b' * 60}': {reason}. Mend the tests, or remove the prompts"
+    )
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "import math, os.path\nfrom collections import Counter\nassert f(1)",
+        "from solution import f\ndef test_a():\n    assert f(1)",
+        "import solution\nassert solution.f(1)",
+        "import pytest\ndef test_a():\n    assert f(1) == pytest.approx(1)",
+        '[{"input": "1", "output": "1"}]',
+    ],
+    ids=["standard library", "from solution", "solution", "pytest", "cases"],
+)
+def test_tests_that_import_only_what_the_sandbox_has_are_not_refused(critic: UnitTestCritic, tests: str) -> None:
+    critic.check_examples([Example("a", tests=tests)])
+
+
+def test_a_package_is_imported_in_the_sandbox_once_only(
+    critic: UnitTestCritic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    run = critic._run
+
+    def noted(jobs: Sequence[tuple[str, str]], mode: Any = None) -> Any:
+        tried.extend(tests for _, tests in jobs)
+        return run(jobs, mode)
+
+    monkeypatch.setattr(critic, "_run", noted)
+    examples = [Example(f"{row}", tests=f"import missing_once\nassert f({row})") for row in range(3)]
+    for _ in range(2):
+        with pytest.raises(DataError, match="those of 3 of 3 prompts cannot be run"):
+            critic.check_examples(examples)
+    assert len(tried) == 1
+    assert tried[0].startswith("import missing_once\n")
 
 
 def test_the_427_reference_solutions_of_mbpp_pass(critic: UnitTestCritic) -> None:

@@ -168,6 +168,26 @@ def test_each_rater_of_mqm_has_an_annotation(tmp_path: Path) -> None:
     assert unrated == Item(Example("a", meta={"response": "b"}), (Loss(NOT_JUDGED),))
 
 
+def test_rows_of_mqm_that_contradict_each_other_are_handed_over_and_the_next_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "mqm.tsv"
+    rows = [
+        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
+        ("A", "d", "1", "1", "r1", "a", "I live in Lyon.", "Accuracy", "Major"),
+        ("A", "d", "1", "1", "r1", "a", "I live in Nice.", "Accuracy", "Major"),
+        ("A", "d", "1", "2", "r1", "c", "I live in <v>Lyon</v>.", "Grammar", "Minor"),
+    ]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    bad: list[str] = []
+    (found,) = read_items(path, "mqm", on_bad=lambda error: bad.append(str(error)))
+    assert found.where == f"{path}:4"
+    assert found.item.made == Annotation("c", LYON, Critique('Grammar (Minor): "Lyon"', (NO,)))
+    message = f'{path}:3: "target" is another text than in the row before, for the same segment{WAY_OUT}'
+    assert bad == [message]
+    with pytest.raises(DataError) as caught:
+        list(read_items(path, "mqm"))
+    assert str(caught.value) == message
+
+
 def test_marks_of_faithbench_carry_their_reason_and_belong_to_their_annotator(tmp_path: Path) -> None:
     marks = [
         {"annotator": "b", "labels": ["Benign"], "note": "", "start": 0, "end": 2},
@@ -497,6 +517,16 @@ def test_cells_of_a_text_table_stand_for_values_and_empty_ones_for_nothing(tmp_p
     assert [reason for reason, _ in unreadable.losses] == [UNREADABLE]
     (mapped,) = items(tmp_path, "table", {"question": "Q", "id": 3}, columns={"prompt": "question"})
     assert mapped == Item(Example("Q", meta={"id": 3}))
+
+
+def test_a_prompt_of_a_text_table_is_a_chat_only_where_its_json_is_one(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "Where?"}]
+    texts = ("[1, 2, 3]", '{"a": 1}', "[]", '[{"role": "user"}]', "[cut")
+    found = items(tmp_path, "table", *({"prompt": text} for text in texts), {"prompt": json.dumps(chat)})
+    assert [item.made for item in found] == [*map(Example, texts), Example(chat)]
+    record = {"prompt": "[1, 2, 3]", "response": LYON, "feedback": "No."}
+    (judged,) = items(tmp_path, "table", record)
+    assert judged.made == Annotation("[1, 2, 3]", LYON, Critique("No."))
 
 
 RECORD = {

@@ -83,8 +83,8 @@ def test_in_the_loop_it_is_loaded_with_its_form_and_refuses_to_be_constrained(tr
     with pytest.raises(ConfigError) as caught:
         critic_from_recipe(recipe(run.parent, **settings))
     assert str(caught.value) == (
-        "constrained decoding works with the forms 'spans' and 'spans_and_outcome', and this model writes the form "
-        f"{form!r}. Leave constrain out (in a recipe: critic.constrain)."
+        "constrained decoding works with the forms 'spans', 'spans_and_outcome', 'labelled_spans', and this model "
+        f"writes the form {form!r}. Leave constrain out (in a recipe: critic.constrain)."
     )
 
 
@@ -96,7 +96,7 @@ def test_a_form_that_nobody_knows_is_refused(trained: Any) -> None:
 
 def test_a_run_that_would_constrain_labels_is_refused_before_anything_is_written(trained: Any) -> None:
     form, run = trained
-    with pytest.raises(ConfigError, match="constrained decoding works with the forms 'spans' and"):
+    with pytest.raises(ConfigError, match="constrained decoding works with the forms 'spans', "):
         RewardRun(recipe(run.parent, "refused", reward_model={"form": form}, critic={"constrain": True}))
     assert not (run.parent / "refused").exists()
 

@@ -115,6 +115,8 @@ def test_the_critic_never_reads_the_gold_answer() -> None:
 def test_an_example_without_passage_is_refused() -> None:
     with pytest.raises(DataError, match='has no text "passage" in its meta; `text2grad prepare grounded` writes'):
         GroundedCritic()([Example("Who?")], ["Ana."])
+    with pytest.raises(DataError, match=r"^the example 'Who\?' has no text \"passage\" in its meta; "):
+        grounded_metrics([example(), Example("Who?")], ["Ana.", "Ana."])
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -171,7 +173,11 @@ def test_critic_and_metric_share_no_code() -> None:
 
     of_critic = imported("critic") | imported("reading") | imported("sentences") | {"text2grad.tasks.grounded.reading"}
     shared = {name for name in imported("metric") & of_critic if name.startswith("text2grad")}
-    assert shared == {"text2grad.types"}
+    assert shared == {"text2grad.types", "text2grad.tasks.grounded.passage"}
+    tree = ast.parse((place / "passage.py").read_text("utf-8"))
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert functions == ["passage_and_question"]  # the data of an example, and no judgement of a response
+    assert imported("passage") == {"text2grad.errors", "text2grad.types"}
 
 
 def test_metrics_by_hand() -> None:

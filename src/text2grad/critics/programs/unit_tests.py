@@ -8,9 +8,11 @@
 The outcome of a response is +1 if all tests pass, else −1.
 """
 
+import ast
 import json
 import re
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -26,7 +28,7 @@ from text2grad.critics.programs.failing_lines import (
 from text2grad.critics.programs.program_text import Program, program_in
 from text2grad.errors import DataError
 from text2grad.progress import note
-from text2grad.sandbox import Result, Sandbox, with_names
+from text2grad.sandbox import Result, Sandbox, reason_not_to_run, with_names
 from text2grad.types import Critique, Example, Span
 
 SHOWN_TESTS = 3
@@ -81,6 +83,7 @@ class UnitTestCritic(Closing):
     _sandbox: Sandbox = field(init=False, repr=False)
     _passed: int = field(init=False, repr=False, default=0)
     _forgeable: int = field(init=False, repr=False, default=0)
+    _modules: dict[str, str] = field(init=False, repr=False, default_factory=dict)  # why each cannot be imported, or ""
 
     def __post_init__(self) -> None:
         """Start the sandbox, so that a missing requirement is reported at once."""
@@ -93,15 +96,38 @@ class UnitTestCritic(Closing):
             self._passed = self._forgeable = 0
         self._sandbox.close()
 
+    def check_examples(self, examples: Sequence[Example]) -> None:
+        """Refuse examples whose tests cannot be run, whatever the program; a run calls this before its first step.
+
+        Raises:
+            DataError: if an example has no tests, or the sandbox cannot run them or lacks a package that they import.
+        """
+        reasons = {example.prompt_text: reason for example in examples if (reason := self._unusable(example.tests))}
+        if reasons:
+            prompt, reason = next(iter(reasons.items()))
+            raise DataError(
+                f"{type(self).__name__} judges by tests, and those of {len(reasons)} of {len(examples)} prompts cannot "
+                f"be run. The first, {prompt[:60]!r}: {reason}. Mend the tests, or remove the prompts"
+            )
+
+    def _unusable(self, tests: str | None) -> str:
+        """Return why tests cannot be run; empty if they can."""
+        if not tests:
+            return 'there is no "tests"'
+        if reason := reason_not_to_run(tests):
+            return reason
+        for name in sorted(imported(tests) - self._modules.keys()):
+            result = self._run([("", f"import {name}\nassert True")])[0]
+            self._modules[name] = "" if result.passed else f"the sandbox's Python has no package {name}"
+        return next(filter(None, (self._modules[name] for name in sorted(imported(tests)))), "")
+
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.
 
         Raises:
-            DataError: if an example has no tests.
+            DataError: as `check_examples`.
         """
-        for number, example in enumerate(examples, start=1):
-            if not example.tests:
-                raise DataError(f"example {number} of the batch has no tests, which this critic judges by")
+        self.check_examples(examples)
         programs = [program_in(response) for response in responses]
         heads = [example.prompt_text if self.continues_prompt else "" for example in examples]
         jobs = [
@@ -234,3 +260,14 @@ def _short(text: str) -> str:
     """Return a text on one line, cut to 200 characters."""
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 2] + " …"
+
+
+def imported(tests: str) -> set[str]:
+    """Return the packages that tests import and that Python itself lacks; the program is no package."""
+    try:
+        nodes = list(ast.walk(ast.parse(tests)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # cases in JSON
+        return set()
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"solution"}

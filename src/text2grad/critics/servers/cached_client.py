@@ -89,19 +89,23 @@ class Usage:
     completion_tokens: int = 0
 
 
+def budget_of(spending: Spending, store: Store) -> Budget:
+    """Return the budget of a run, from whose cost the answers that the store already holds are taken."""
+    return Budget(spending.max_requests, spending.max_cost, cost=spending.cost(*store.tokens()))
+
+
 class CachedClient:
     """Requests completions of one model for one run. It belongs to one event loop."""
 
-    def __init__(self, endpoint: Endpoint, spending: Spending, store: Store) -> None:
-        """Open a client; the answers that the store already holds count towards the budget.
+    def __init__(self, endpoint: Endpoint, spending: Spending, store: Store, budget: Budget | None = None) -> None:
+        """Open a client; without a budget, it begins one to which the answers in the store count.
 
         Raises:
             ConfigError: if the endpoint is incomplete or its key is missing.
         """
         self.endpoint, self.spending, self.store = endpoint, spending, store
         self.server = ServerClient(endpoint)
-        budget = Budget(spending.max_requests, spending.max_cost, cost=spending.cost(*store.tokens()))
-        self.pace = Pace(endpoint.concurrency, budget)
+        self.pace = Pace(endpoint.concurrency, budget or budget_of(spending, store))
         self.usage = Usage()
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._formats_supported: bool | None = {"json_schema": True, "off": False}.get(endpoint.structured)
@@ -235,12 +239,14 @@ class AnnotationSession(Generic[Input, Result]):
         store: the file of its answers.
         annotate: annotates one item by completions of the model.
         spending: prices and budget.
+        budget: of a run of several sessions, with the expense of those before; None begins one.
     """
 
     endpoint: Endpoint
     store: Store
     annotate: Callable[[CachedClient, Input], Awaitable[Result]]
     spending: Spending = NO_LIMITS
+    budget: Budget | None = None
 
     async def run(
         self,
@@ -262,7 +268,7 @@ class AnnotationSession(Generic[Input, Result]):
             ConfigError: if the endpoint is incomplete or its key is missing.
             DataError: if an answer cannot be stored.
         """
-        client = CachedClient(self.endpoint, self.spending, self.store)
+        client = CachedClient(self.endpoint, self.spending, self.store, self.budget)
         results: dict[int, Result] = {}
         rows = iter(range(len(items)))
 

@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 from text2grad.costs import TokenCount
 from text2grad.critics.servers.annotation import Annotator, collect_critiques, numbered_items
-from text2grad.critics.servers.cached_client import AnnotationSession
+from text2grad.critics.servers.cached_client import AnnotationSession, budget_of
 from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
+from text2grad.critics.servers.pace import Budget
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template, TemplateName
 from text2grad.critics.servers.unit_test_outcomes import add_test_outcomes
@@ -27,7 +28,7 @@ class LLMCritic:
 
     Attributes:
         overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`); 0 with a
-            budget, which counts what one call spends.
+            budget, which one call after the other spends.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class LLMCritic:
         self.endpoint.check()
         self.annotator = Annotator(Template(template, reasoning), reask, match)
         self.path, self.tokens = Path(store), TokenCount()
-        self.overlap = 4 if self.spending.max_cost is None else 0
+        limited = (self.spending.max_cost, self.spending.max_requests) != (None, None)
+        self.overlap = 0 if limited else 4
+        self._budget: Budget | None = None  # of the whole run; the store is read at the first call
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.
@@ -75,5 +78,7 @@ class LLMCritic:
         with Store(self.path) as store:
             if self.annotator.template.name == "code":
                 items = add_test_outcomes(items, store)
-            session = AnnotationSession(self.endpoint, store, self.annotator.annotate, self.spending)
+            if self.overlap == 0 and self._budget is None:
+                self._budget = budget_of(self.spending, store)
+            session = AnnotationSession(self.endpoint, store, self.annotator.annotate, self.spending, self._budget)
             return collect_critiques(session, items, self.tokens)

@@ -130,14 +130,14 @@ def _headline(files: Files) -> str:
         rival = str(group.strongest(number=True)[0])
         share = rollouts_ratio(group, group.ours, rival).value
         start = fmean(fmean(run.items_at_start) for run in group.runs[group.ours].values())
-        reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of its rollouts"
+        reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of the number's"
         name = f"{_IN_README[group.condition.task]}, {_METRIC[group.condition.task]}"
         ours, other = (number(group.final(method)) for method in (group.ours, rival))
         told = f"{other} ({_short(rival)})"
         rows.append([name, number(start), f"**{ours}**", told, _with_interval_of(ahead), reached])
     seeds = min(len(group.runs[group.ours]) for group in found)
-    columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "strongest number"]
-    columns += ["ahead by (95 %)", "its final value after"]
+    columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "best number in tuning"]
+    columns += ["ahead by (95 %)", "rollouts to reach its final value"]
     return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
 
 
@@ -158,9 +158,10 @@ def _grounded_in_short(files: Files) -> str:
         text, shown = "No run of a method that learns from one number is finished.", [group.ours]
     else:
         ahead, shown = _with_interval_of(lead(group, group.ours, rival)), [group.ours, rival]
+        alone = ", the only rival with runs so far," if len(group.runs) == 2 else ""
         text = (
-            f"Its lead over the strongest number, {_short(rival)}, in the share of an answer's names and numbers: "
-            f"{ahead}."
+            f"Its lead over {_short(rival)}{alone} in the mean of each answer's own share (the table has the share of "
+            f"all answers together): {ahead}."
         )
     return f"{grounded.figures_table(group, shown)}\n\n{grounded.in_words(group)} {text}"
 
@@ -237,18 +238,28 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     if undecided:
         zero = (
             f"The interval of {' and '.join(undecided)} contains 0: with {round(fmean(lengths))} tokens per response, "
-            "one number says about as much. "
+            "spans and one number cannot be told apart. "
         )
     ilf = ""
     if copied:
         ilf = f"A rival that imitates answers corrected by that fact ends at {number(min(copied))} or more. "
     return (
         "The critic of these runs is the task's program: its words state the true fact beside each wrong quote, and "
-        "spans and numbers use the quotes alone. Every method had the same number of tuning trials, and every seed has "
-        f"its own held-out items. {zero}{ilf}Length, KL, ablations and what is not finished: "
+        f"spans and numbers use the quotes alone. {_trials(found)} Every seed has its own held-out items. {zero}{ilf}"
+        "Length, KL, ablations and what is not finished: "
         "[comparison](docs/results/comparison.md), [length](docs/results/length.md); the quickstart's own runs: "
         "[quickstart](docs/results/quickstart.md)."
     )
+
+
+def _trials(found: Sequence[Group]) -> str:
+    """Return how many tuning trials the methods of the table had, and the other rivals."""
+    counts = [{name: len(trials) for name, trials in group.tuning.trials.items()} for group in found]
+    tuned = [(group.ours, str(group.strongest(number=True)[0])) for group in found]
+    most = min(of[name] for of, names in zip(counts, tuned, strict=True) for name in names)
+    others = [n for of, names in zip(counts, tuned, strict=True) for name, n in of.items() if name not in names]
+    least = min(others, default=most)
+    return f"The methods of this table had {most} tuning trials each, the others {least} or more."
 
 
 _ARMS = {

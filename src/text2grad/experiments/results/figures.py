@@ -24,10 +24,10 @@ def look(method: str) -> int:
 
 
 def shown(group: Group) -> list[str]:
-    """Return the methods that a picture shows: ours, the strongest rival, and those with the best final values."""
+    """Return the methods that a picture shows: ours, the strongest rival and number, and the best final values."""
     others = [name for name in group.runs if name != group.ours and (not is_variant(name) or METHODS[name].leading)]
-    best, _ = group.strongest()
-    others.sort(key=lambda name: (name != best, -group.sign * group.final(name)))
+    first = [group.strongest()[0], group.strongest(number=True)[0]]
+    others.sort(key=lambda name: (name not in first, -group.sign * group.final(name)))
     return [name for name in (group.ours, *others) if name in group.runs][:MOST_LINES]
 
 

@@ -64,8 +64,10 @@ _HOW_TO_READ = f"""\
 {DRAWS:,} hierarchical resamples (seeds, then items within a seed), the same draws for both methods of a difference.
 "Student": 95 % interval of Student's t over the seeds, in bold where it is the wider one. Where seeds differ by more
 than the noise of their items, the bootstrap is too narrow (it holds the truth in about 84 of 100 cases with five
-seeds, 75 with three); Student's t is right for normal seeds. Believe the wider one. An interval that is one of
-{COMPARISONS} comparisons of this page misses the truth in 5 of 100 cases, as each of the others does.
+seeds, 75 with three); Student's t is right for normal seeds. Believe the wider one. Intervals are not corrected for
+the {COMPARISONS} comparisons of this page: each misses the truth in 5 of 100 cases. "Repaired share":
+(end − start) / (best possible − start). "Kind": spans, a rival, or an ablation of spans. "Pairs": on each seed both
+methods start from the same weights. Trials of the list of missing runs include the confirmations on further seeds.
 """
 
 

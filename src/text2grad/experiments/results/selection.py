@@ -124,7 +124,7 @@ class Group:
         if len(critics) == 1:
             how = "the best mean on the tuning items"
             unknown = [name for name in rivals if name not in tuned]
-            return max(known, key=known.__getitem__), f"{how} ({len(unknown)} rivals not tuned)" if unknown else how
+            return max(known, key=known.__getitem__), f"{how} ({len(unknown)} not tuned)" if unknown else how
         if not rivals:
             return None, "no rival has a finished run"
         best = max(rivals, key=lambda name: self.sign * self.final(name))

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
+from text2grad.errors import DataError
 from text2grad.feedback.qa_feedback import read_qa_record
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
 from text2grad.feedback.records import Annotation
@@ -77,13 +78,20 @@ def _translation_error(row: Row, error: object, source: str, target: str) -> tup
 
 
 def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Yield one record per segment and rater of a table with one row per error; other records unchanged."""
+    """Yield one record per segment and rater of a table with one row per error; other records unchanged.
+
+    Rows that contradict each other yield their error as the record.
+    """
     for (is_row, *_), group in groupby(entries, key=_segment_key):
         if not is_row:
             yield from group
             continue
         rows = list(group)
-        yield rows[0]._replace(record=_segment(rows))
+        try:
+            record: object = _segment(rows)
+        except DataError as error:
+            record = error
+        yield rows[0]._replace(record=record)
 
 
 def _segment_key(entry: Entry) -> tuple[object, ...]:

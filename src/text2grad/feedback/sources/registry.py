@@ -28,7 +28,9 @@ SOURCES: dict[str, Source] = {
     "ultrafeedback": Source("UltraFeedback: binarized pairs, or critiques of completions", read_ultrafeedback),
     "kodcode": Source("KodCode: problems, solutions, tests", read_kodcode),
     "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
-    "argilla": Source("Argilla 2, exported by records.to_json()", read_argilla, ("prompt", "response"), labels=True),
+    "argilla": Source(
+        "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
+    ),
 }
 """Readers by the names that `text2grad import` knows."""
 
@@ -98,6 +100,8 @@ def read_items(
     number = 0
     for number, where, record in islice(source.gather(entries) if source.gather else entries, limit):
         try:
+            if isinstance(record, DataError):
+                raise record
             found = list(source.read(Row(number, where, json_object(record, where), options)))
         except DataError as error:
             if on_bad is None:

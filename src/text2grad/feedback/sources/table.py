@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from text2grad.feedback.examples import is_chat
 from text2grad.feedback.record_files import Object, keys_of
 from text2grad.feedback.records import BESIDE, Annotation, parse_record
 from text2grad.feedback.sources.base import NOT_JUDGED, Item, Loss, Row
@@ -64,9 +65,10 @@ def _cell(key: str, value: Any) -> Any:
         return value
     if key == "outcome" or (key in _LISTS and value.lstrip()[:1] in ("[", "{")):
         try:
-            return json.loads(value)
+            read = json.loads(value)
         except ValueError:
             return value
+        return value if key == "prompt" and not is_chat(read) else read
     return value
 
 

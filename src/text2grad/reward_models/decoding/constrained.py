@@ -20,10 +20,11 @@ from torch import Tensor
 from text2grad.errors import ModelError
 from text2grad.models import Choose, most_likely, sample_inverse_cdf
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
-from text2grad.reward_models.decoding.skeleton import END, LISTS, START, Skeleton
+from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import MARK, UNCHECKED, QuotedWords, read, tokens_to_close
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
-from text2grad.reward_models.writing import GOOD, OPENING
+from text2grad.reward_models.writing import OPENING
+from text2grad.types import CritiqueForm
 
 
 class State(NamedTuple):
@@ -54,11 +55,11 @@ class ConstrainedCritique:
     ) -> None:
         """Begin a critique of at most `room` tokens, at least `skeleton.cost[START]`; one of `eos_ids` ends it."""
         self.skeleton, self.eos_ids, self.room = skeleton, eos_ids, room
-        self.quotable = Quotable(response, limits, skeleton.vocabulary)
+        self.quotable = Quotable(response, limits, skeleton.vocabulary, labelled=len(skeleton.open) == 1)
         self.state: State | None = State(
             START, words=QuotedWords(before=len(OPENING)) if limits.verbatim else UNCHECKED
         )
-        self._label = {skeleton.open[label]: label for label in LISTS}
+        self._label = {state: label for label, state in skeleton.open.items()}
         self._written: list[bytes] = []
         self._feedback_ended = False
 
@@ -135,7 +136,7 @@ class ConstrainedCritique:
             return False
         if self.state is None or self.skeleton.move(self.state.skeleton, token) is None:
             return False
-        feedback, end, _ = b"".join([*self._written, data]).partition(GOOD.encode())
+        feedback, end, _ = b"".join([*self._written, data]).partition(self.skeleton.lists.encode())
         if end:
             self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"])
         return bool(end)
@@ -238,7 +239,7 @@ class FreeChoice:
 
 
 def skeleton_of(
-    tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool, write_outcome: bool = False
+    tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool, form: CritiqueForm = "spans"
 ) -> Skeleton:
     """Return the skeleton of a tokenizer for a model with `size` ids, which is cached; `eos_ids` are not text.
 
@@ -246,10 +247,10 @@ def skeleton_of(
         ModelError: if the tokenizer cannot encode a critique's JSON.
     """
     made = _SKELETONS.setdefault(tokenizer, {})
-    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback, write_outcome)
+    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback, form)
     if key not in made:
         vocabulary = Vocabulary(tokenizer, size=size, banned=eos_ids)
-        skeleton = Skeleton(vocabulary, write_feedback=write_feedback, write_outcome=write_outcome)
+        skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form)
         if skeleton.cost[START] == float("inf"):
             raise ModelError(
                 "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "

@@ -11,7 +11,8 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import DECIMALS, DIGITS
-from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, OUTCOME, POOR
+from text2grad.reward_models.writing import CLOSING, GOOD, LABELLED, OPENING, OUTCOME, POOR, WITH_OUTCOME, WORDS
+from text2grad.types import CritiqueForm
 
 # One character in JSON encoding: white space as defined by Python, and any other character.
 _SPACE = r"(?:[ \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|\\[tnfr]|\\u00(?:0b|1[c-f]))"
@@ -26,7 +27,7 @@ def critique_grammar(
     response: str,
     *,
     write_feedback: bool = True,
-    write_outcome: bool = False,
+    form: CritiqueForm = "spans",
     limits: QuoteLimits | None = None,
     max_tokens: int | None = None,
 ) -> str:
@@ -35,7 +36,7 @@ def critique_grammar(
     Args:
         response: the response that the critique quotes.
         write_feedback: False keeps the feedback empty.
-        write_outcome: True ends the critique with an outcome.
+        form: of the critique, one that quotes.
         limits: on the quotes; the grammar ignores `one_list`, `quoted_in_feedback` and `verbatim`.
         max_tokens: length limit of the critique; the feedback then ends early enough for the JSON around it.
 
@@ -46,28 +47,33 @@ def critique_grammar(
     limits = limits or QuoteLimits()
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
     empty = _EMPTY
-    if write_outcome:
+    if form in WITH_OUTCOME:
         empty += len(OUTCOME) + DIGITS + DECIMALS + 1
         closing = f'{json.dumps(OUTCOME)} NUMBER "}}"'
     text = ["text"] if write_feedback else []
     listed = [] if not response.strip() else ["list"]
-    lines = [" ".join(["start:", opening, *text, good, *listed, poor, *listed, closing])]
-    if write_outcome:
+    lists = [json.dumps(LABELLED), *listed] if form == "labelled_spans" else [good, *listed, poor, *listed]
+    lines = [" ".join(["start:", opening, *text, *lists, closing])]
+    if form in WITH_OUTCOME:
         lines.append(rf"NUMBER: /null|-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DECIMALS}}})?/")
     if write_feedback:
         lines.append("text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - empty)}]: TEXT")
         lines.append(r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/')
     if listed:
         repeat = "*" if limits.max_quotes is None else f"{{0,{limits.max_quotes - 1}}}"
-        more = "" if limits.max_quotes == 1 else f' (", " quote){repeat}'
+        entry = "pair" if form == "labelled_spans" else "quote"
+        more = "" if limits.max_quotes == 1 else f' (", " {entry}){repeat}'
         fits = "" if limits.max_quote_words is None else " & WORDS"
         lines += [
-            f"list: (quote{more})?",
+            f"list: ({entry}{more})?",
             r'quote: "\"" QUOTE "\""',
             f"QUOTE: PIECE & ~BLANK{fits}",
             f"BLANK: /{_SPACE}*/",
             f"PIECE: %regex {json.dumps({'substring_chunks': _chunks(response, limits)}, ensure_ascii=False)}",
         ]
+    if listed and form == "labelled_spans":
+        words = " | ".join(f'"{word}"' for word in WORDS.values())
+        lines.append(f'pair: "[" quote ", \\"" ({words}) "\\"]"')
     if listed and limits.max_quote_words is not None:
         later = limits.max_quote_words - 1
         lines.append(f"WORDS: /{_SPACE}*{_WORD}+(?:{_SPACE}+{_WORD}+){{0,{later}}}{_SPACE}*/")

@@ -32,7 +32,8 @@ class QuoteLimits:
         whole_words: quotes do not begin or end inside a word; has no effect in scripts without spaces.
         max_quote_words: largest number of words in a quote, separated by white space; None sets no limit.
         max_quotes: largest number of quotes in each list; None sets no limit.
-        one_list: a quote in the positive list does not occur in the negative list.
+        one_list: a quote in the positive list does not occur in the negative list; among labelled quotes, which are in
+            one list, no text occurs twice.
         quoted_in_feedback: a quote also occurs between quotation marks in the feedback.
         verbatim: text between double quotation marks in the feedback is a substring of the response, too.
     """
@@ -55,9 +56,10 @@ class Quote(NamedTuple):
 class Quotable:
     """The valid quotes of one response."""
 
-    def __init__(self, response: str, limits: QuoteLimits, vocabulary: Vocabulary) -> None:
-        """Encode the response as JSON, and find the first byte of each character."""
+    def __init__(self, response: str, limits: QuoteLimits, vocabulary: Vocabulary, *, labelled: bool = False) -> None:
+        """Encode the response as JSON, and find the first byte of each character; `labelled` quotes are in one list."""
         self.response, self.limits, self.vocabulary = response, limits, vocabulary
+        self.once = labelled and limits.one_list
         spelled = json.dumps(response, ensure_ascii=False)[1:-1]
         self.data = spelled.encode()
         self.character: Sequence[int] = range(len(response) + 1)  # by byte; -1 inside a character
@@ -131,7 +133,7 @@ class Quotable:
             return False
         places = count_places(self.response, text)
         if label == "positive":
-            return positive < places
+            return positive < places and not (positive and self.once)
         return negative < (places - positive or places)  # rule 4 of spans.py
 
     def tokens_to_end(self, quote: Quote | None, label: Label, listed: Listed) -> float:

@@ -2,6 +2,7 @@ r"""A byte automaton for a critique's JSON, without the content of its quotes.
 
     {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...]}
     {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...], "outcome": NUMBER}
+    {"textual_feedback": "TEXT", "spans": [["QUOTE", "good"], ["QUOTE", "poor"], ...], "outcome": NUMBER}
 
 TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. NUMBER is null, or a number
 with at most `DIGITS` digits before the point and `DECIMALS` after it. The automaton is the same for every response, so
@@ -21,11 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
-from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, OUTCOME, POOR
-from text2grad.types import Label
+from text2grad.reward_models.writing import (
+    CLOSING,
+    GOOD,
+    LABELLED,
+    OPENING,
+    OUTCOME,
+    POOR,
+    WITH_OUTCOME,
+    WORDS,
+)
+from text2grad.types import CritiqueForm, Label
 
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
-LISTS: tuple[Label, Label] = ("positive", "negative")
 DIGITS, DECIMALS = 6, 2  # of an outcome
 
 
@@ -42,15 +51,16 @@ class Skeleton:
     Attributes:
         table: next state by state and byte, int16 [S, 256].
         text: state inside TEXT.
-        open: state inside a quote, by list.
+        lists: the text between TEXT and the first quote.
+        open: state inside a quote, by list; the list of labelled quotes counts as the positive one.
         inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
         opens: the list of the quote that must follow, by state.
         cost: least number of tokens to the end, by state; infinite if every path passes through a quote.
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True, write_outcome: bool = False) -> None:
-        """Build the automaton; `write_feedback=False` keeps TEXT empty, `write_outcome=True` ends with an outcome."""
+    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True, form: CritiqueForm = "spans") -> None:
+        """Build the automaton of a form that quotes; `write_feedback=False` keeps TEXT empty."""
         self.vocabulary = vocabulary
         self._rows = [[DEAD] * 256 for _ in range(4)]
         self._rows[IN_QUOTE] = [IN_QUOTE] * 256
@@ -60,15 +70,18 @@ class Skeleton:
         self.text = self._chain(START, OPENING)
         if write_feedback:
             self._text(self.text)
-        good = self._chain(self.text, GOOD)
-        poor = self._new()
-        self._list("positive", good, POOR, poor)
-        if write_outcome:
-            number = self._new()
-            self._list("negative", poor, OUTCOME, number)
-            self._number(number, END)
+        self.lists = LABELLED if form == "labelled_spans" else GOOD
+        state, goal = self._chain(self.text, self.lists), END
+        if form in WITH_OUTCOME:
+            goal = self._new()
+            self._number(goal, END)
+        closing = OUTCOME if form in WITH_OUTCOME else CLOSING
+        if form == "labelled_spans":
+            self._labelled(state, closing, goal)
         else:
-            self._list("negative", poor, CLOSING, END)
+            poor = self._new()
+            self._list("positive", state, POOR, poor)
+            self._list("negative", poor, closing, goal)
         self.table: NDArray[np.int16] = np.array(self._rows, np.int16)
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
@@ -185,16 +198,33 @@ class Skeleton:
 
     def _list(self, label: Label, start: int, close: str, goal: int) -> None:
         """Let a state read a list of quotes; `close` is the text after the list, bracket included."""
-        opened, inside, after = self._new(), self._new(), self._new()
-        self._link(opened, 0, 255, IN_QUOTE)
-        self._link(start, ord('"'), ord('"'), opened)
+        after, inside = self._new(), self._new()
         self._link(inside, ord('"'), ord('"'), after)
-        self._chain(after, ', "', opened)
+        self._entries(label, start, '"', (inside, after), close, goal)
+
+    def _labelled(self, start: int, close: str, goal: int) -> None:
+        """Let a state read a list of pairs of quote and label."""
+        after, inside = self._new(), self._new()
+        label = self._chain(inside, '", "')
+        for word in WORDS.values():
+            self._chain(label, f'{word}"]', after)
+        self._entries("positive", start, '["', (inside, after), close, goal)
+
+    def _entries(
+        self, label: Label, start: int, begin: str, inside_after: tuple[int, int], close: str, goal: int
+    ) -> None:
+        """Let a state read entries that begin with `begin` and a quote, from whose end `inside` leads to `after`."""
+        (inside, after), opened = inside_after, self._new()
+        self._link(opened, 0, 255, IN_QUOTE)
+        self._chain(start, begin, opened)
+        self._chain(after, f", {begin}", opened)
         self._chain(start, close, goal)
         self._rows[after][ord("]")] = self._rows[start][ord("]")]
-        self.open[label], self.inside[label] = opened, inside
-        comma = self._rows[after][ord(",")]
-        self.opens |= dict.fromkeys((comma, self._rows[comma][ord(" ")], opened), label)
+        self.open[label], self.inside[label], self.opens[opened] = opened, inside, label
+        for state, text in ((start, begin[:-1]), (after, f", {begin[:-1]}")):  # a quote must follow
+            for byte in text.encode():
+                state = self._rows[state][byte]
+                self.opens[state] = label
 
     def _number(self, start: int, goal: int) -> None:
         """Let a state read null or a JSON number, and the brace after it."""

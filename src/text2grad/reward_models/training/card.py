@@ -60,6 +60,7 @@ your own policy before you rely on it.
 _MARKS = {
     "spans": "verbatim quotes of the good and of the poor parts of the response",
     "spans_and_outcome": "verbatim quotes of the good and of the poor parts, and a number for the whole response",
+    "labelled_spans": "verbatim quotes of the response, each with its label, and a number for the whole response",
     "dense": "a label for each word of the response: good, poor or neither",
     "scores": "a list of the response's words, each with a score of 1, -1 or 0",
 }

@@ -37,6 +37,7 @@ from text2grad.models import (
     load_trainable,
     load_trained,
     measured_at,
+    on_cpu,
     train_measured,
 )
 from text2grad.progress import note
@@ -47,6 +48,7 @@ from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.training.trainer import measurement
+from text2grad.reward_models.writing import WITH_OUTCOME
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
@@ -110,7 +112,7 @@ class RewardRun:
             )
         self.recipe, self.directory = recipe, reward_directory(recipe)
         check_directory(self.directory, resume=resume)
-        self.state = PartialState(cpu=not torch.accelerator.is_available())
+        self.state = PartialState(cpu=on_cpu())
         check_world_size(self.state.num_processes)
         check_batch_size("reward_model", recipe.reward_model.batch_size, recipe.reward_model.accumulate)
         if recipe.run.threads:
@@ -298,7 +300,7 @@ class RewardRun:
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:
     """Tell that annotations have outcomes which the form of the targets leaves out."""
     outcomes = sum(one.critique.outcome is not None for one in annotations)
-    if outcomes and recipe.reward_model.form != "spans_and_outcome":
+    if outcomes and recipe.reward_model.form not in WITH_OUTCOME:
         note(
             f"{outcomes} of {len(annotations)} annotations have an outcome for the whole response, which the form "
             f'{recipe.reward_model.form!r} leaves out; reward_model.form = "spans_and_outcome" teaches them',

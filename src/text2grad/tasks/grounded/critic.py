@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from random import Random
 
-from text2grad.errors import DataError
+from text2grad.tasks.grounded.passage import passage_and_question
 from text2grad.tasks.grounded.reading import Passed, Source, closest_sentence, read_answer, read_source, words_of
 from text2grad.tasks.program_critic import Finding, Judgement, ProgramCritic
 from text2grad.types import Example
@@ -71,21 +71,6 @@ class GroundedCritic(ProgramCritic):
         elif short:
             feedback.append("The answer is too short.")
         return Judgement(" ".join(feedback), findings, omissions=int(nothing or short))
-
-
-def passage_and_question(example: Example) -> tuple[str, str]:
-    """Return the passage and the question of an example; an empty question for a summary.
-
-    Raises:
-        DataError: if there is no passage.
-    """
-    passage, question = example.meta.get("passage"), example.meta.get("question") or ""
-    if not isinstance(passage, str) or not isinstance(question, str) or not passage.strip():
-        raise DataError(
-            f'the example {example.prompt_text[:60]!r} has no text "passage" in its meta; `text2grad prepare grounded` '
-            "writes files with it"
-        )
-    return passage, question
 
 
 def _sentences(response: str, pieces: list[Passed], style: int) -> list[str]:

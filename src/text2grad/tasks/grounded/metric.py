@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from text2grad.tasks.grounded.passage import passage_and_question
 from text2grad.tasks.stories import is_english
 from text2grad.types import Example
 
@@ -39,7 +40,7 @@ def read_grounded(example: Example, response: str) -> Reading:
         >>> read_grounded(Example("...", "Ana Ruiz, in ink.", meta=meta), "Ana Ruiz drew 24 arches for Lyon.")
         Reading(unsupported=2, all=3, recall=1.0, words=7)
     """
-    passage, question = str(example.meta["passage"]), str(example.meta.get("question") or "")
+    passage, question = passage_and_question(example)
     given = _set(f"{passage} {question}")
     found = _names_and_numbers(response)
     gold = {w for w in _set(example.reference or passage) if len(w) > _SHORT_LETTERS or w.isdigit()}
