@@ -131,10 +131,8 @@ def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
     lock_directory(out)
     with metered(out, "annotate"):
         found = annotate_by_critic(recipe, out, samples=args.samples or 1, limit=args.limit)
-    labels, failed = (
-        [span.label for one in found for span in one.critique.spans],
-        sum(one.critique.failed for one in found),
-    )
+    labels = [span.label for one in found for span in one.critique.spans]
+    failed = sum(one.critique.failed for one in found)
     figures = [
         ("responses", f"{len(found):,}"),
         ("failed critiques", f"{failed:,}"),

@@ -2,12 +2,13 @@
 
 import importlib.util
 import json
+import tomllib
 
 import pytest
 
 from made_records import record, trials
 from places import ROOT
-from text2grad.experiments.results.grounded import in_words, share_left
+from text2grad.experiments.results.grounded import PLANNED, in_words, share_left
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import Record
 from text2grad.experiments.results.selection import groups
@@ -75,10 +76,16 @@ def test_the_page_stands_apart_from_the_made_worlds() -> None:
     assert page.index("| Text2Grad (group") < page.index("| one number (GRPO)")  # the lower share is the better one
     assert "ends ahead of one number (GRPO), the strongest rival" in page
     assert "by 0.100 unsupported share (bootstrap 0.050 to 0.150" in page
-    assert "further seeds" not in page
+    assert "are run again on further seeds" not in page
+    assert "**Not finished**: no run of DPO, imitation of the best responses, ILF (perfect refiner) yet." in page
     assert "grounded" not in pages["comparison.md"].decode()
     assert "\0" not in page
     assert "grounded.md" not in result_pages([record()], draw=False)
+
+
+def test_the_planned_methods_are_those_of_the_plan() -> None:
+    plan = tomllib.loads((ROOT / "recipes" / "smollm2.toml").read_text("utf-8"))
+    assert tuple(plan["study"][0]["methods"]) == PLANNED
 
 
 def test_the_page_of_ten_answers_is_what_its_json_gives() -> None:

@@ -84,6 +84,7 @@ class UnitTestCritic(Closing):
     _passed: int = field(init=False, repr=False, default=0)
     _forgeable: int = field(init=False, repr=False, default=0)
     _modules: dict[str, str] = field(init=False, repr=False, default_factory=dict)  # why each cannot be imported, or ""
+    _reasons: dict[str, str] = field(init=False, repr=False, default_factory=dict)  # why tests cannot be run, or ""
 
     def __post_init__(self) -> None:
         """Start the sandbox, so that a missing requirement is reported at once."""
@@ -114,12 +115,17 @@ class UnitTestCritic(Closing):
         """Return why tests cannot be run; empty if they can."""
         if not tests:
             return 'there is no "tests"'
-        if reason := reason_not_to_run(tests):
-            return reason
-        for name in sorted(imported(tests) - self._modules.keys()):
-            result = self._run([("", f"import {name}\nassert True")])[0]
-            self._modules[name] = "" if result.passed else f"the sandbox's Python has no package {name}"
-        return next(filter(None, (self._modules[name] for name in sorted(imported(tests)))), "")
+        if tests not in self._reasons:
+            lacking = (self._lacks(name) for name in sorted(imported(tests)))
+            self._reasons[tests] = reason_not_to_run(tests) or next(filter(None, lacking), "")
+        return self._reasons[tests]
+
+    def _lacks(self, package: str) -> str:
+        """Return a message if the sandbox cannot import a package; empty if it can."""
+        if package not in self._modules:
+            result = self._run([("", f"assert __import__({package!r})")])[0]
+            self._modules[package] = "" if result.passed else f"the sandbox's Python has no package {package}"
+        return self._modules[package]
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.

@@ -16,6 +16,8 @@ Questions of people about passages of Wikipedia (`qa_feedback`), held out by sub
 passage alone. The critic is a program that quotes names, numbers and claims; the metric is another program, which the
 critic never sees ([how](../grounded.md)). Every method starts from the same weights and samples the same number
 of responses. Reproduce: `text2grad experiment recipes/smollm2.toml`."""
+PLANNED = ("text2grad_group", "grpo", "dpo", "sft_best", "ilf")
+"""The methods of recipes/smollm2.toml."""
 FIGURES: Mapping[str, tuple[str, int]] = {
     "unsupported_share": ("unsupported names and numbers", 3),
     "recall": ("recall of the gold answer", 3),
@@ -110,3 +112,9 @@ def in_words(group: Group) -> str:
         f"{number(left.value, 2)} of the start is left ({spread}); {guard}: "
         f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}."
     )
+
+
+def not_finished(group: Group) -> str:
+    """Return which planned methods have no run, in words; empty if all have."""
+    lacking = [label(name) for name in PLANNED if name not in group.runs]
+    return f"**Not finished**: no run of {', '.join(lacking)} yet." if lacking else ""
