@@ -133,10 +133,9 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def untimed(path: Path) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in line.items() if not k.startswith(("seconds/", "memory/", "tokens/"))}
-        for line in records(path)
-    ]
+    """Return the metrics that version 0.1 had, too, without costs."""
+    later = ("seconds/", "memory/", "tokens/", "reward/nonzero_share")
+    return [{k: v for k, v in line.items() if not k.startswith(later)} for line in records(path)]
 
 
 def exactly(record: dict[str, Any]) -> dict[str, Any]:

@@ -336,8 +336,8 @@ def test_critiques_of_two_critics_are_not_mixed_in_a_directory(
     module = own[-1].partition("=")[2].strip(":")
     assert by(own, "poor") == 2
     assert (
-        f"{tmp_path}/out holds critiques of another critic (critic: {module}:good → {module}:poor); choose another "
-        f"--out, or remove {tmp_path}/out/critiques.jsonl and {tmp_path}/out/critic.json to have its responses judged"
+        f'{tmp_path}/out holds critiques of another critic: {{"critic": "{module}:good"}}, now {{"critic": '
+        f'"{module}:poor"}}. Choose another --out, or remove {tmp_path}/out/critic.json and the critiques beside it'
     ) in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "out" / "annotations.jsonl").read_bytes() == before
     for name in ("critiques.jsonl", "critic.json"):
@@ -358,7 +358,7 @@ def test_critiques_of_a_critic_whose_source_has_changed_are_not_taken_for_its_ow
     assert by(own, "good") == 2
     hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (JUDGES, JUDGES + "# changed\n")]
     said = " ".join(capsys.readouterr().err.split())
-    assert f"another critic (source: {hashes[0]} → {hashes[1]}); choose another --out, or remove" in said
+    assert f'another critic: {{"source": "{hashes[0]}"}}, now {{"source": "{hashes[1]}"}}. Choose another --out' in said
     source.write_text(JUDGES)
     assert by(own, "good") == 0
 

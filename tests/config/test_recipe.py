@@ -261,6 +261,17 @@ def test_limits_of_quotes_without_constrained_decoding_are_refused(limit: str, v
     assert make_recipe({"critic": {limit: value}})  # as saved with the model
 
 
+def test_a_run_of_before_is_read_with_settings_that_are_refused_now() -> None:
+    sections = {
+        "ppo": {"beta": 0.0, "target_kl": 6.0},
+        "critic": {"model": "m", "kind": "scalar", "votes": 3, "constrain": False, "max_quotes": 2},
+    }
+    assert make_recipe(sections, warn=False).ppo.target_kl == 6.0
+    for name, section in sections.items():
+        with pytest.raises(ConfigError, match=name):
+            make_recipe({name: section})
+
+
 def test_a_target_of_the_kl_needs_a_coefficient_that_it_can_change() -> None:
     assert refusal({"ppo": {"beta": 0.0, "target_kl": 0.1}}) == (
         "my.toml: ppo.target_kl = 0.1 multiplies ppo.beta, and ppo.beta = 0 stays 0; set ppo.beta above 0, or leave "
@@ -268,16 +279,6 @@ def test_a_target_of_the_kl_needs_a_coefficient_that_it_can_change() -> None:
     )
     assert make_recipe({"ppo": {"beta": 0.0}}).ppo.target_kl is None
     assert make_recipe({"ppo": {"beta": 0.1, "target_kl": 0.1}}).ppo.beta == 0.1
-
-
-def test_evaluations_of_a_file_need_held_out_prompts() -> None:
-    data = {"train": "a.jsonl", "eval_every": 5}
-    assert refusal({"data": data}).endswith(
-        "eval_every = 5 has no responses to measure; hold out prompts with held_out = 0.1, or name a held_out_file"
-    )
-    for more in ({"held_out": 0.1}, {"held_out_file": "b.jsonl"}):
-        assert make_recipe({"data": {**data, **more}}).data.eval_every == 5
-    assert make_recipe({"data": {"task": "stories", "eval_every": 5}}).data.train is None  # has prompts of its own
 
 
 def test_prompts_come_from_one_source() -> None:

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +212,9 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
             "agreement": critic.vote_threshold,  # its name in version 0.1, whose directories are still read
             "files": fingerprint(Path(args.model)),
         }
+        limits = {name: value for name, value in asdict(critic.limits).items() if value}
+        more = {"limits": limits, "decoded match": critic.match if critic.match != "exact" else ""}
+        identity |= {name: value for name, value in more.items() if value}  # absent in directories of version 0.1
     check_identity(args.out, identity)
     constrained = None if args.model is None else critic.constrain
     return _judged(args, critic, truth), units, args.model or args.critic, constrained

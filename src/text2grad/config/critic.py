@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from text2grad.config.section import Count, Fraction, NonNegative, Positive, Section
+from text2grad.config.section import Count, Fraction, NonNegative, Positive, Section, is_of_a_run
 from text2grad.types import Placement
 
 
@@ -53,7 +53,9 @@ class CriticConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _has_effect(self) -> "CriticConfig":
+    def _has_effect(self, info: ValidationInfo) -> "CriticConfig":
+        if is_of_a_run(info):
+            return self
         learned, votes = self.model and not self.use, self.votes is not None or self.vote_threshold is not None
         if learned and votes and self.kind in ("scalar", "process"):
             raise ValueError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 
 from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
@@ -22,7 +22,7 @@ from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
 from text2grad.config.rival import RivalConfig
 from text2grad.config.run import TASKS_ON_FILES, DataConfig, RunConfig
-from text2grad.config.section import Section
+from text2grad.config.section import OF_A_RUN, Section, is_of_a_run
 from text2grad.errors import ConfigError, DataError
 from text2grad.files import read_text
 
@@ -69,13 +69,17 @@ class Recipe(Section):
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
                 '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
             )
-        if self.ppo.target_kl is not None and not self.ppo.beta:
+        if self.data.task and self.data.train and self.data.task not in TASKS_ON_FILES:
+            raise ValueError("data.task and data.train are both set; choose one source of prompts")
+        return self
+
+    @model_validator(mode="after")
+    def _has_effect(self, info: ValidationInfo) -> "Recipe":
+        if self.ppo.target_kl is not None and not self.ppo.beta and not is_of_a_run(info):
             raise ValueError(
                 f"ppo.target_kl = {self.ppo.target_kl} multiplies ppo.beta, and ppo.beta = 0 stays 0; set ppo.beta "
                 "above 0, or leave target_kl out"
             )
-        if self.data.task and self.data.train and self.data.task not in TASKS_ON_FILES:
-            raise ValueError("data.task and data.train are both set; choose one source of prompts")
         return self
 
     def _check_engine(self) -> None:
@@ -145,7 +149,8 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
     Args:
         data: sections of settings, as TOML gives them.
         where: named in errors.
-        warn: warn of settings under names of earlier versions; off for recipes that a run wrote.
+        warn: warn of settings under names of earlier versions, and refuse settings without effect; off for recipes that
+            a run wrote.
 
     Raises:
         ConfigError: if a key is unknown or a value is refused.
@@ -153,7 +158,7 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
     data = with_current_names(data, where, warn=warn)
     _refuse_unknown(data, where)
     try:
-        return Recipe.model_validate(data)
+        return Recipe.model_validate(data, context={OF_A_RUN: not warn})
     except ValidationError as error:
         raise ConfigError("\n".join(f"{where}: {_explain(dict(item))}" for item in error.errors())) from error
 

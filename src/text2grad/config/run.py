@@ -62,11 +62,6 @@ class DataConfig(Section):
                 f'metric = "{self.metric}" has no responses to measure; hold out prompts with held_out = 0.1, or name '
                 "a held_out_file"
             )
-        if self.eval_every and self.train and not (self.held_out or self.held_out_file):
-            raise ValueError(
-                f"eval_every = {self.eval_every} has no responses to measure; hold out prompts with held_out = 0.1, "
-                "or name a held_out_file"
-            )
         return self
 
 

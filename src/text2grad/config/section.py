@@ -3,12 +3,13 @@
 from os.path import expanduser
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
+OF_A_RUN = "of a run"
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
 
 
@@ -28,6 +29,11 @@ class Section(BaseModel):
         if isinstance(value, str) and "\0" in value:
             raise ValueError("a text of a recipe cannot hold the character NUL")
         return expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+
+
+def is_of_a_run(info: ValidationInfo) -> bool:
+    """Return whether a recipe was written by a run: later rules about settings without effect do not refuse it."""
+    return bool((info.context or {}).get(OF_A_RUN))
 
 
 def refuse_no_measure(held_out: float, held_out_file: str) -> None:

@@ -1,24 +1,23 @@
 """Annotations by a critic in this process, for phase 2: sampled responses of the policy, judged by a program."""
 
 import inspect
-import json
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.experiments.annotation_items import RESPONSES, annotated_examples, sampled_responses
+from text2grad.experiments.critic_quality import check_identity
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Annotation, Critic, check_examples, load_critic, write_annotations
-from text2grad.files import to_json, write_atomically
 from text2grad.progress import Progress
 from text2grad.types import Example
 
 ANNOTATIONS = "annotations.jsonl"
 CRITIQUES = "critiques.jsonl"
-IDENTITY = "critic.json"
 
 
 def own_critic(recipe: Recipe) -> Critic:
@@ -71,7 +70,7 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
         examples, responses = prompts, given
     else:
         examples, responses = sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
-    _check_critic(recipe, critic, out)
+    check_identity(out, _identity(recipe, critic))
     cached = CachedCritic(critic, out / CRITIQUES, match=recipe.critic.match)
     size, found = recipe.rollout.batch_size, list[Annotation]()
     with Progress("annotate", len(examples), unit="response") as progress:
@@ -86,29 +85,14 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     return found
 
 
-def _check_critic(recipe: Recipe, critic: Critic, out: Path) -> None:
-    """Write which critic judges in a directory, or compare it with the critic that judged there before.
-
-    Raises:
-        ConfigError: if it is another one, or its source has changed.
-    """
-    now = {
+def _identity(recipe: Recipe, critic: Critic) -> dict[str, Any]:
+    """Return what decides the critic's answers: its name, its settings, and the file in which it is defined."""
+    return {
         "critic": recipe.refresh.annotator or recipe.critic.use or f"data.task = {recipe.data.task}",
         "truths": recipe.data.truths,
         "match": recipe.critic.match,
         "source": _source_of(critic),
     }
-    path = out / IDENTITY
-    before = json.loads(path.read_bytes()) if path.exists() else now
-    if before != now:
-        changed = ", ".join(
-            f"{name}: {before.get(name)} → {now[name]}" for name in now if before.get(name) != now[name]
-        )
-        raise ConfigError(
-            f"{out} holds critiques of another critic ({changed}); choose another --out, or remove {out / CRITIQUES} "
-            f"and {path} to have its responses judged again"
-        )
-    write_atomically(path, to_json(now))
 
 
 def _source_of(critic: Critic) -> str:

@@ -10,8 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Recipe
-from text2grad.config.critic import CriticConfig
+from text2grad.config import CriticConfig, Recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by

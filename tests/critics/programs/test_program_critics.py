@@ -229,7 +229,15 @@ def test_neither_the_standard_library_nor_the_program_is_a_package_to_look_for()
     tests = "import math, os.path\nfrom json import loads\nfrom solution import f\nimport solution\nfrom . import x\n"
     assert imported(tests) == set()
     assert imported(f"{tests}import a.b, c\ndef test_d():\n    from d.e import f\n") == {"a", "c", "d"}
+    assert imported(f"{tests}try:\n    import g\nexcept ImportError:\n    g = None\n") == set()
     assert imported('[{"input": "1", "output": "1"}]') == imported("assert f(") == set()
+
+
+def test_a_package_that_takes_long_to_import_is_not_called_missing() -> None:
+    with UnitTestCritic(workers=1, timeout_s=0.05) as hasty:
+        hasty.check_examples([Example("a", tests="import numpy\nassert f(1) == 1")])
+        with pytest.raises(DataError, match="those of 2 of 3 prompts cannot be run"):  # equal prompts count each
+            hasty.check_examples([Example("a", tests=tests) for tests in ("", "", "assert f(1)")])
 
 
 def test_a_package_is_imported_in_the_sandbox_once_only(

@@ -103,9 +103,9 @@ class UnitTestCritic(Closing):
         Raises:
             DataError: if an example has no tests, or the sandbox cannot run them or lacks a package that they import.
         """
-        reasons = {example.prompt_text: reason for example in examples if (reason := self._unusable(example.tests))}
+        reasons = [(one.prompt_text, reason) for one in examples if (reason := self._unusable(one.tests))]
         if reasons:
-            prompt, reason = next(iter(reasons.items()))
+            prompt, reason = reasons[0]
             raise DataError(
                 f"{type(self).__name__} judges by tests, and those of {len(reasons)} of {len(examples)} prompts cannot "
                 f"be run. The first, {prompt[:60]!r}: {reason}. Mend the tests, or remove the prompts"
@@ -124,7 +124,8 @@ class UnitTestCritic(Closing):
         """Return a message if the sandbox cannot import a package; empty if it can."""
         if package not in self._modules:
             result = self._run([("", f"assert __import__({package!r})")])[0]
-            self._modules[package] = "" if result.passed else f"the sandbox's Python has no package {package}"
+            missing = f"No module named '{package}'" in result.output  # a slow import is no missing package
+            self._modules[package] = f"the sandbox's Python has no package {package}" if missing else ""
         return self._modules[package]
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -269,11 +270,19 @@ def _short(text: str) -> str:
 
 
 def imported(tests: str) -> set[str]:
-    """Return the packages that tests import and that Python itself lacks; the program is no package."""
+    """Return the packages that tests import and that Python itself lacks; the program is no package.
+
+    An import within `try` may fail.
+    """
     try:
-        nodes = list(ast.walk(ast.parse(tests)))
+        waiting: list[ast.AST] = [ast.parse(tests)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # cases in JSON
         return set()
+    nodes = []
+    while waiting:
+        node = waiting.pop()
+        nodes.append(node)
+        waiting += [] if isinstance(node, ast.Try) else ast.iter_child_nodes(node)
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     found |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"solution"}

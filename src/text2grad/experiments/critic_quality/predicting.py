@@ -39,7 +39,7 @@ def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
         was, now = ({key: one.get(key) for key in differing} for one in (found, identity))
         raise ConfigError(
             f"{out} holds critiques of another critic: {json.dumps(was)}, now {json.dumps(now)}. Choose another --out, "
-            "or remove the directory to run the critic again"
+            f"or remove {path} and the critiques beside it to run the critic again"
         )
 
 
