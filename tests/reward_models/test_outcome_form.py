@@ -220,7 +220,9 @@ def test_outcomes_that_a_form_does_not_teach_are_told(tmp_path: Path, capsys: py
     untrained(tmp_path / "base")
     write_annotations(tmp_path / "annotations.jsonl", annotations())
     (tmp_path / "recipe.toml").write_text("")
-    arguments: list[Any] = ["--annotations", str(tmp_path / "annotations.jsonl"), "--out", str(tmp_path / "run")]
-    sets = ["--set", f"model.path={tmp_path / 'base'}", "--set", "reward_model.steps=1", "--set", "run.tracker=none"]
-    assert main(["reward", str(tmp_path / "recipe.toml"), *sets, *arguments]) == 0
-    assert 'reward_model.form = "spans_and_outcome" teaches them' in capsys.readouterr().err
+    for form, told in (("spans", True), ("labelled_spans", False)):
+        arguments = ["--annotations", str(tmp_path / "annotations.jsonl"), "--out", str(tmp_path / form)]
+        settings = (f"model.path={tmp_path / 'base'}", "reward_model.steps=1", "run.tracker=none")
+        sets = [part for one in (*settings, f"reward_model.form={form}") for part in ("--set", one)]
+        assert main(["reward", str(tmp_path / "recipe.toml"), *sets, *arguments]) == 0
+        assert ('reward_model.form = "spans_and_outcome" teaches them' in capsys.readouterr().err) == told
