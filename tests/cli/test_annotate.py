@@ -321,7 +321,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     records = [{"prompt": f"How are you, {name}?", "response": "So glad today."} for name in ("Ana", "Bo")]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (tmp_path / "my.toml").write_text(f'[data]\ntrain = "{tmp_path}/data.jsonl"\n[annotate]\nout = "{tmp_path}/out"\n')
-    return ["annotate", str(tmp_path / "my.toml"), "--own-critic", "--force", "--set", f"critic.use={module}:"]
+    return ["annotate", str(tmp_path / "my.toml"), "--own-critic", "--set", f"critic.use={module}:"]
 
 
 def by(own: list[str], name: str) -> int:
@@ -342,7 +342,7 @@ def test_critiques_of_two_critics_are_not_mixed_in_a_directory(
     assert (tmp_path / "out" / "annotations.jsonl").read_bytes() == before
     for name in ("critiques.jsonl", "critic.json"):
         (tmp_path / "out" / name).unlink()
-    assert by(own, "poor") == 0
+    assert by(["annotate", "--force", *own[1:]], "poor") == 0  # only annotations are left, which it cannot know
     labels = [one.critique.spans[0].label for one in read_annotations(tmp_path / "out" / "annotations.jsonl")]
     assert labels == ["negative", "negative"]
 

@@ -127,7 +127,7 @@ def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
     out, console = Path(recipe.annotate.out), Console()
     if (out / "answers.sqlite").exists():
         raise ConfigError(f"{out} holds a server's answers; choose another --out")
-    refuse_full_directory(out, "critic.json", force=args.force or (out / "responses.jsonl").exists())
+    refuse_full_directory(out, "critic.json", "responses.jsonl", force=args.force)
     lock_directory(out)
     with metered(out, "annotate"):
         found = annotate_by_critic(recipe, out, samples=args.samples or 1, limit=args.limit)

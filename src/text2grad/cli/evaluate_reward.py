@@ -213,8 +213,8 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
             "files": fingerprint(Path(args.model)),
         }
         limits = {name: value for name, value in asdict(critic.limits).items() if value}
-        more = {"limits": limits, "decoded match": critic.match if critic.match != "exact" else ""}
-        identity |= {name: value for name, value in more.items() if value}  # absent in directories of version 0.1
+        identity["limits"] = limits or None  # None: also absent, as in directories of version 0.1
+        identity["decoded match"] = None if critic.match == "exact" else critic.match
     check_identity(args.out, identity)
     constrained = None if args.model is None else critic.constrain
     return _judged(args, critic, truth), units, args.model or args.critic, constrained

@@ -97,8 +97,8 @@ def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
         raise ConfigError(f"{there[0]}{more} would be overwritten; choose another --out, or add --force")
 
 
-def refuse_full_directory(directory: Path, mark: str, *, force: bool) -> None:
-    """Refuse a directory with files that holds no file `mark`, by which a command knows its own, unless `--force`.
+def refuse_full_directory(directory: Path, *marks: str, force: bool) -> None:
+    """Refuse a directory with files of which none is in `marks`, by which a command knows its own, unless `--force`.
 
     Raises:
         ConfigError: if it is such a directory, or a file.
@@ -106,7 +106,7 @@ def refuse_full_directory(directory: Path, mark: str, *, force: bool) -> None:
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory} is a file; choose another --out, a directory")
     others = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    if others and mark not in others and not set(others) <= {".lock", COSTS_FILE} and not force:
+    if others and not set(marks) & set(others) and not set(others) <= {".lock", COSTS_FILE} and not force:
         raise ConfigError(
             f"{directory} holds other files ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}); choose "
             "another --out, or add --force to write into it"

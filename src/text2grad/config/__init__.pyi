@@ -1,4 +1,4 @@
-from .critic import AnnotateConfig as AnnotateConfig, CriticConfig as CriticConfig
+from .critic import AnnotateConfig as AnnotateConfig
 from .engine import EngineConfig as EngineConfig
 from .interruption import Interruption as Interruption
 from .policy import ModelConfig as ModelConfig, RolloutConfig as RolloutConfig, SFTConfig as SFTConfig

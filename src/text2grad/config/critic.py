@@ -64,8 +64,7 @@ class CriticConfig(Section):
         if learned and self.kind == "server" and self.vote_threshold is not None:
             raise ValueError('vote_threshold has no effect with kind = "server", which writes one critique')
         limits = ("whole_words", "max_quote_words", "max_quotes", "one_list", "quoted_in_feedback", "verbatim")
-        limited = [name for name in limits if getattr(self, name) != type(self).model_fields[name].default]
-        if self.constrain is False and limited:
+        if self.constrain is False and (limited := list(self.changed(limits))):
             raise ValueError(f"{limited[0]} limits constrained decoding, and constrain is false; leave one of them out")
         return self
 

@@ -35,7 +35,7 @@ class EngineConfig(Section):
     @model_validator(mode="after")
     def _has_effect(self) -> "EngineConfig":
         other = COLOCATED if self.mode == "server" else SERVED
-        idle = [name for name in other if getattr(self, name) != type(self).model_fields[name].default]
+        idle = list(self.changed(other))
         if idle and self.mode == "server":
             raise ValueError(
                 f'{idle[0]} has no effect with mode = "server": give it to the command line of the server, or choose '

@@ -50,8 +50,7 @@ class DataConfig(Section):
             raise ValueError(
                 "held_out and held_out_file belong to a `train` file; a built-in task has held-out examples of its own"
             )
-        knobs = {"length": self.length, "faults": self.faults, "truths": self.truths}
-        changed = [key for key, value in knobs.items() if value != DataConfig.model_fields[key].default]
+        changed = self.changed(("length", "faults", "truths"))
         if changed and not self.task:
             raise ValueError(
                 f"{' and '.join(changed)} {'belongs' if len(changed) == 1 else 'belong'} to a built-in task; set task, "

@@ -1,5 +1,6 @@
 """The base of every section of a recipe, and the types of its settings."""
 
+from collections.abc import Iterable
 from os.path import expanduser
 from typing import Annotated, Any
 
@@ -29,6 +30,11 @@ class Section(BaseModel):
         if isinstance(value, str) and "\0" in value:
             raise ValueError("a text of a recipe cannot hold the character NUL")
         return expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+
+    def changed(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return those of some settings that differ from their defaults, by name."""
+        fields = type(self).model_fields
+        return {name: value for name in names if (value := getattr(self, name)) != fields[name].default}
 
 
 def is_of_a_run(info: ValidationInfo) -> bool:

@@ -50,10 +50,9 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
         limit: the first prompts only.
 
     Raises:
-        ConfigError: if the recipe names no critic or no policy.
+        ConfigError: if the recipe names no critic or no policy, or the directory holds critiques of another critic.
         DataError: if the data cannot be used, or the directory holds responses to other prompts.
         CriticError: if the critic fails.
-        ConfigError: also if the directory holds critiques of another critic.
     """
     critic = own_critic(recipe)
     prompts = annotated_examples(recipe, limit)
@@ -66,11 +65,11 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
             f'{recipe.data.train}: {len(given)} of {len(prompts)} examples have a "response", and {samples} for each '
             "are asked for; leave the responses and --samples out together, or give each example one response"
         )
+    check_identity(out, _identity(recipe, critic))
     if given:
         examples, responses = prompts, given
     else:
         examples, responses = sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
-    check_identity(out, _identity(recipe, critic))
     cached = CachedCritic(critic, out / CRITIQUES, match=recipe.critic.match)
     size, found = recipe.rollout.batch_size, list[Annotation]()
     with Progress("annotate", len(examples), unit="response") as progress:

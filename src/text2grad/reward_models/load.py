@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import CriticConfig, Recipe
+from text2grad.config import Recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
@@ -90,9 +90,7 @@ def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
 
     A limit that the recipe leaves at its default stays as saved.
     """
-    settings = recipe.critic
-    defaults = {name: CriticConfig.model_fields[name].default for name in _DECODING}
-    found = {name: value for name in _DECODING if (value := getattr(settings, name)) != defaults[name]}
+    found = recipe.critic.changed(_DECODING)
     limits = {name: found.pop(name) for name in _LIMITS if name in found}
     if limits:
         found["limits"] = replace(saved_settings(directory)["limits"], **limits)

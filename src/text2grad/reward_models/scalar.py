@@ -281,7 +281,6 @@ def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, *
     torch.manual_seed(seed)
     model = load_model(kind, "a model to start a reward model from", start, dtype=torch.float32, **config)
     ensure_padding(model, tokenizer)
-    model.config.pad_token_id = tokenizer.pad_token_id
     return model
 
 
@@ -294,15 +293,14 @@ def ensure_padding(model: Any, tokenizer: Any) -> None:
         ModelError: if the tokenizer has neither token.
     """
     rows = model.get_input_embeddings().weight.shape[0]
-    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id < rows:
-        model.config.pad_token_id = tokenizer.pad_token_id
-        return
-    if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= rows:
-        raise ModelError(
-            f"the tokenizer's padding token is {tokenizer.pad_token!r} its end of sequence {tokenizer.eos_token!r}; "
-            f"neither has a row in the embedding of {rows} tokens; name one in tokenizer_config.json"
-        )
-    tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= rows:
+        if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= rows:
+            raise ModelError(
+                f"the tokenizer's padding token is {tokenizer.pad_token!r} its end of sequence "
+                f"{tokenizer.eos_token!r}; neither has a row in the embedding of {rows} tokens; name one in "
+                "tokenizer_config.json"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = tokenizer.pad_token_id
 
 

@@ -139,9 +139,10 @@ class MinibatchGradient:
             sums += found[0]
             deviation, ratio_max = torch.maximum(deviation, found[1]), torch.maximum(ratio_max, found[2])
         means = self._sum(sums) / token_count
-        largest = self._max(deviation)
-        loss, value, entropy, ratio, clipped, approx_kl, _, mean_deviation = means.tolist()
-        self._refuse(means, (mean_deviation if self.half_precision else largest) if first else 0.0)
+        loss, value, entropy, ratio, clipped, approx_kl, _, first_deviation = means.tolist()
+        if first and not self.half_precision:
+            first_deviation = self._max(deviation)
+        self._refuse(means, first_deviation if first else 0.0)
         metrics = {
             "update/policy_loss": loss,
             "update/value_loss": value,

@@ -254,11 +254,12 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
 
 def _trials(found: Sequence[Group]) -> str:
     """Return how many tuning trials the methods of the table had, and the other rivals."""
-    counts = [{name: len(trials) for name, trials in group.tuning.trials.items()} for group in found]
-    tuned = [(group.ours, str(group.strongest(number=True)[0])) for group in found]
-    most = min(of[name] for of, names in zip(counts, tuned, strict=True) for name in names)
-    others = [n for of, names in zip(counts, tuned, strict=True) for name, n in of.items() if name not in names]
-    least = min(others, default=most)
+    of_table, of_others = list[int](), list[int]()
+    for group in found:
+        shown = (group.ours, group.strongest(number=True)[0])
+        for name, trials in group.tuning.trials.items():
+            (of_table if name in shown else of_others).append(len(trials))
+    most, least = min(of_table), min(of_others or of_table)
     return f"The methods of this table had {most} tuning trials each, the others {least} or more."
 
 

@@ -114,7 +114,7 @@ def in_words(group: Group) -> str:
     )
 
 
-def not_finished(group: Group) -> str:
-    """Return which planned methods have no run, in words; empty if all have."""
+def not_finished(group: Group) -> list[str]:
+    """Return a sentence that names the planned methods without a run; none if all have runs."""
     lacking = [label(name) for name in PLANNED if name not in group.runs]
-    return f"**Not finished**: no run of {', '.join(lacking)} yet." if lacking else ""
+    return [f"**Not finished**: no run of {', '.join(lacking)} yet."] if lacking else []

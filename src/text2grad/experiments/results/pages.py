@@ -392,7 +392,7 @@ def _grounded(found: Sequence[Group]) -> _Page:
     page = _Page([_MADE, "# Answers from a passage, by SmolLM2-135M-Instruct", grounded.ABOUT])
     for group in found:
         parts = [grounded.in_words(group)] if group.ours in group.runs else []
-        page.parts += [*parts, grounded.not_finished(group), grounded.figures_table(group)]
+        page.parts += [*parts, *grounded.not_finished(group), grounded.figures_table(group)]
         if learners(group):
             picture = partial(learning_curves, [group])
             page.picture(f"grounded-{_stem(group)}.png", "Unsupported names and numbers over rollouts", picture)
