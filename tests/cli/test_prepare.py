@@ -58,7 +58,15 @@ def test_files_hold_cut_passages_and_the_counts_are_printed(
     assert (len(lines), len(held_out)) == (24, 8)
     assert all(line["meta"]["passage"].endswith(f"came to {line['reference']}.") for line in lines)
     said = " ".join(capsys.readouterr().out.split())
-    assert "prompts to train on 24 prompts held out 8 passages cut 32 left out 1 records without a passage" in said
+    counts = "prompts to train on 24 prompts held out 8 right answers 48 passages cut 32"
+    assert f"{counts} left out 1 records without a passage" in said
+    right = [json.loads(line)["meta"] for line in (tmp_path / "data" / "right_answers.jsonl").read_text().splitlines()]
+    assert [one["passage"] for one in right[::2]] == [line["meta"]["passage"] for line in lines]
+    # the passage has one sentence: the closest and the first are the same
+    assert {(one["id"].split()[-1], one["response"] == one["passage"]) for one in right} == {
+        ("gold", False),
+        ("closest", True),
+    }
     before = (tmp_path / "data" / "train.jsonl").read_bytes()
     assert prepare(place, tmp_path / "data") == 2  # would be overwritten
     assert (tmp_path / "data" / "train.jsonl").read_bytes() == before
@@ -177,3 +185,18 @@ def test_the_task_needs_a_file(tmp_path: Path) -> None:
     recipe.write_text('[data]\ntask = "grounded"\nheld_out_file = "a.jsonl"\n', "utf-8")
     with pytest.raises(ConfigError, match="held_out and held_out_file belong to a `train` file"):
         load_recipe(recipe)
+
+
+def test_its_program_praises_right_answers_for_a_reward_model(place: Path, tmp_path: Path) -> None:
+    prepare(place, tmp_path / "data")
+    recipe = tmp_path / "my.toml"
+    recipe.write_text(RECIPE.format(data=tmp_path / "data", model=place / "model", out=tmp_path / "run"), "utf-8")
+    train, out = f"data.train={tmp_path / 'data' / 'right_answers.jsonl'}", tmp_path / "annotations"
+    assert main(["annotate", str(recipe), "--out", str(out), "--own-critic", "--set", train]) == 0
+    annotations = read_annotations(out / "annotations.jsonl")
+    # of each passage: its town, both of its sentences, and the first one
+    assert [one.response for one in annotations[2::3]] == [
+        one.response.partition(". ")[0] + "." for one in annotations[1::3]
+    ]
+    assert {span.label for one in annotations for span in one.critique.spans} == {"positive"}
+    assert all(one.critique.spans for one in annotations)

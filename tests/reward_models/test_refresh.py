@@ -32,7 +32,7 @@ from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Critique, Example, Rollout, Span
+from text2grad.types import Critique, Example, Label, Rollout, Span
 
 Asked = list[tuple[str, str]]
 
@@ -372,7 +372,13 @@ def test_a_critic_is_on_the_disk_before_its_name_is(
 
 
 def mixture(
-    phases: Path, out: Path, monkeypatch: pytest.MonkeyPatch, fresh: int, step: int = 1, **settings: Any
+    phases: Path,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fresh: int,
+    step: int = 1,
+    responses: Sequence[str] = (),
+    **settings: Any,
 ) -> tuple[list[Annotation], FineTuning]:
     """Return what a critic would be trained on, and how."""
     found: list[Any] = []
@@ -381,9 +387,33 @@ def mixture(
     )
     critic = GenerativeRewardModel.load(phases / "reward_model")
     one = refresher(out, critic, Annotator(), steps=(step,), **settings)
-    one.observe(EXAMPLES[:fresh], [" red"] * fresh)
+    one.observe(EXAMPLES[:fresh], responses or [" red"] * fresh)
     one.refresh_if_due(step, 0.0)
     return found[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "praised", "blamed"),
+    [
+        ({}, 2, 6),
+        ({"positive_share": 0.5}, 2, 2),
+        ({"positive_share": 0.4}, 2, 3),  # 2 · 0.6 / 0.4
+        ({"negative_share": 0.9}, 1, 6),  # 6 · 0.1 / 0.9, rounded
+        ({"negative_share": 0.9, "positive_share": 0.5}, 1, 1),  # the negative share first
+    ],
+)
+def test_a_refresh_learns_from_as_much_praise_and_blame_as_is_set(
+    tmp_path: Path,
+    phases: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, float],
+    praised: int,
+    blamed: int,
+) -> None:
+    said = [" one", " red", *[" one"] * 5, " red"]
+    mixed, _ = mixture(phases, tmp_path, monkeypatch, len(said), responses=said, **settings)
+    labels = [one.critique.spans[0].label for one in mixed]
+    assert (labels.count("positive"), labels.count("negative")) == (praised, blamed)
 
 
 @pytest.mark.parametrize(
@@ -685,8 +715,9 @@ def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tm
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("label", ["negative", "positive"])
 @pytest.mark.parametrize(
-    ("share", "positive"),
+    ("share", "others"),
     [
         (0.0, 8),  # all of them
         (0.5, 2),  # as many as the negative ones: 2 · (1 − 0.5) / 0.5
@@ -695,13 +726,14 @@ def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tm
         (1.0, 0),
     ],
 )
-def test_annotations_without_a_negative_span_are_left_out_until_the_others_have_their_share(
-    share: float, positive: int
+def test_annotations_without_a_span_of_a_label_are_left_out_until_the_others_have_their_share(
+    share: float, others: int, label: Label
 ) -> None:
-    spans = {True: (Span(0, 1, "positive"), Span(1, 2, "negative")), False: (Span(0, 1, "positive"),)}
+    other: Label = "positive" if label == "negative" else "negative"
+    spans = {True: (Span(0, 1, other), Span(1, 2, label)), False: (Span(0, 1, other),)}
     some = [Annotation(str(row), "ab", Critique("", spans[row in (3, 7)])) for row in range(10)]
-    kept = rebalanced(some, share, Random(0))
+    kept = rebalanced(some, label, share, Random(0))
     assert [one.prompt for one in kept if len(one.critique.spans) == 2] == ["3", "7"]
-    assert len(kept) == 2 + positive
+    assert len(kept) == 2 + others
     assert [one.prompt for one in kept] == sorted(one.prompt for one in kept)
-    assert rebalanced(some[:3], share, Random(0)) == some[:3]  # without a negative span all stays
+    assert rebalanced(some[:3], label, share, Random(0)) == some[:3]  # without a span of the label all stays

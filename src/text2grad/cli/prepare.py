@@ -19,7 +19,9 @@ DESCRIPTION = """\
 Write prompts of the task `grounded`: answer a question from a passage, or summarize a passage. The prompts are chat
 messages; passage, question and gold answer stand beside them for critic and metric. Passages are cut after the last
 whole sentence within --passage-tokens tokens of the model that will be trained. Records without a passage are left out
-and counted. A share of the subjects (texts, or titles of first passages) goes into the held-out file.
+and counted. A share of the subjects (texts, or titles of first passages) goes into the held-out file. A third file,
+right_answers.jsonl, holds the prompts to train on with responses that are right, for a reward model to learn praise
+from (`text2grad annotate --own-critic`): the gold answer, and sentences of the passage.
 
 Or write the files of all phases from one of the paper's data sets, `slf5k`, `kodcode` or `ultrafeedback`, divided as
 in the paper: sft.jsonl with demonstrations, annotate.jsonl with responses to annotate, train.jsonl with prompts for
@@ -100,9 +102,9 @@ def _grounded(args: argparse.Namespace) -> int:
     from text2grad.feedback.sources import read_passages
     from text2grad.models import load_tokenizer
     from text2grad.progress import CONSOLE
-    from text2grad.tasks import grounded_examples
+    from text2grad.tasks import grounded_examples, right_answers
 
-    files = args.out / "train.jsonl", args.out / "held_out.jsonl"
+    files = args.out / "train.jsonl", args.out / "held_out.jsonl", args.out / "right_answers.jsonl"
     refuse_overwriting(files, force=args.force)
     found = read_passages(
         args.path,
@@ -123,10 +125,11 @@ def _grounded(args: argparse.Namespace) -> int:
             f"{args.path}: {len(made.train)} prompts to train on and {len(made.held_out)} held out are left "
             f"({_listed(found.left_out + made.left_out)}); both need at least one"
         )
-    for path, examples in zip(files, (made.train, made.held_out), strict=True):
+    right = list(right_answers(made.train))
+    for path, examples in zip(files, (made.train, made.held_out, right), strict=True):
         write_examples(path, examples)
     figures = [("prompts to train on", f"{len(made.train):,}"), ("prompts held out", f"{len(made.held_out):,}")]
-    figures += [("passages cut", f"{made.cut:,}")]
+    figures += [("right answers", f"{len(right):,}"), ("passages cut", f"{made.cut:,}")]
     figures += [("left out", f"{number:,} {reason}") for reason, number in (found.left_out + made.left_out).items()]
     print_lines(figures)
     recipe = f'[data] task = "grounded", train = "{files[0]}", held_out_file = "{files[1]}"'

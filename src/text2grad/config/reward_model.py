@@ -119,6 +119,8 @@ class RefreshConfig(Section):
     """Number of latest responses that are annotated."""
     negative_share: Fraction = 0.0
     """Least share of new annotations that hold a negative span; others are left out at random to reach it."""
+    positive_share: Fraction = 0.0
+    """The same for positive spans: where nearly all is wrong, the reward model would learn to blame alone."""
     replay: Fraction = 0.5
     """Share of older annotations, from `replay_from`, in the training data."""
     replay_from: str = ""

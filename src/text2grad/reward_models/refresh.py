@@ -28,7 +28,7 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_further
 from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.training.trainer import train_reward_model
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Critique, Example, Label, Rollout
 
 NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
@@ -160,7 +160,9 @@ class Refresher:
         if not new:
             return False
         settings, critic = self.settings, self.critic
-        new = rebalanced(new, settings.negative_share, Random(f"{self.seed} {step} thinned"))
+        thinned = Random(f"{self.seed} {step} thinned")
+        new = rebalanced(new, "negative", settings.negative_share, thinned)
+        new = rebalanced(new, "positive", settings.positive_share, thinned)
         count = min(len(self.old), round(len(new) * settings.replay / (1 - settings.replay)))
         annotations: list[Annotation] = [*new, *Random(f"{self.seed} {step}").sample(self.old, count)]
         training = FineTuning(
@@ -222,14 +224,14 @@ def judge(
     return compare(deltas, true_deltas, critiques)
 
 
-def rebalanced(annotations: Sequence[Annotation], share: float, rng: Random) -> list[Annotation]:
-    """Leave out annotations without a negative span, at random, until the others make up a share.
+def rebalanced(annotations: Sequence[Annotation], label: Label, share: float, rng: Random) -> list[Annotation]:
+    """Leave out annotations without a span of a label, at random, until those with one make up a share.
 
-    A reward model that is trained on few negative spans marks most text as positive. The order is kept; a share of 0
-    keeps all annotations.
+    A reward model that is trained on few negative spans marks most text as positive, and the other way round. The
+    order is kept; a share of 0, or no annotation with such a span, keeps all annotations.
     """
-    negative = [any(span.label == "negative" for span in one.critique.spans) for one in annotations]
-    others = [row for row, is_negative in enumerate(negative) if not is_negative]
-    room = round(sum(negative) * (1 - share) / share) if share and any(negative) else len(others)
+    holds = [any(span.label == label for span in one.critique.spans) for one in annotations]
+    others = [row for row, has_span in enumerate(holds) if not has_span]
+    room = round(sum(holds) * (1 - share) / share) if share and any(holds) else len(others)
     kept = set(rng.sample(others, min(room, len(others))))
-    return [one for row, one in enumerate(annotations) if negative[row] or row in kept]
+    return [one for row, one in enumerate(annotations) if holds[row] or row in kept]

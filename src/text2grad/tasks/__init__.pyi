@@ -1,5 +1,9 @@
 from .base import Task as Task, TaskSettings as TaskSettings
-from .grounded import grounded_examples as grounded_examples, grounded_metrics as grounded_metrics
+from .grounded import (
+    grounded_examples as grounded_examples,
+    grounded_metrics as grounded_metrics,
+    right_answers as right_answers,
+)
 from .program_critic import ProgramCritic as ProgramCritic
 from .refining import program_refiner as program_refiner
 from .registry import BuiltIn as BuiltIn, built_in as built_in, procedural_task as procedural_task
