@@ -141,6 +141,16 @@ def test_results_hold_before_after_time_and_place(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["curves.png", "report.html", "results.json"]
 
 
+@pytest.mark.parametrize("learning", [(0, 2), (1, 3)])
+def test_the_time_of_rounds_counts_where_only_some_steps_learn(tmp_path: Path, learning: tuple[int, ...]) -> None:
+    run = read_run(run_in(tmp_path / "rival"), "rival")
+    for step, line in enumerate(run.metrics):
+        if step not in learning:
+            del line["seconds/update"]
+    results = write_report([run], tmp_path / "out", metric="fact_f1", title="A rival")
+    assert results["runs"]["rival"]["seconds"] == {"rollout": 6.0, "update": 0.25}  # 2 · 0.123, rounded
+
+
 def test_the_table_has_one_row_for_the_start_and_one_for_the_end_of_each_run() -> None:
     both = {
         "plain": {"before": {}, "after": {}},

@@ -78,7 +78,9 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _results(run: Run) -> dict[str, Any]:
-    seconds = {key: sum(line[key] for line in run.metrics) for key in run.metrics[0] if key.startswith("seconds/")}
+    # a rival learns at the end of a round: its other steps have no seconds/update
+    names = dict.fromkeys(name for line in run.metrics for name in line if name.startswith("seconds/"))
+    seconds = {name: sum(line.get(name, 0.0) for line in run.metrics) for name in names}
     return {
         "before": run.evaluations[0]["metrics"] if run.evaluations else {},
         "after": run.evaluations[-1]["metrics"] if run.evaluations else {},
