@@ -11,6 +11,7 @@ from text2grad.cli.__main__ import main
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations
+from text2grad.models import load_tokenizer
 from text2grad.tasks.grounded.critic import GroundedCritic
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
@@ -185,6 +186,21 @@ def test_the_task_needs_a_file(tmp_path: Path) -> None:
     recipe.write_text('[data]\ntask = "grounded"\nheld_out_file = "a.jsonl"\n', "utf-8")
     with pytest.raises(ConfigError, match="held_out and held_out_file belong to a `train` file"):
         load_recipe(recipe)
+
+
+def test_right_answers_are_as_long_as_the_policy_can_say(place: Path, tmp_path: Path) -> None:
+    for directory, tokens in (("cut", "3"), ("whole", "0")):
+        assert prepare(place, tmp_path / directory, "--answer-tokens", tokens) == 0
+    tokenizer = load_tokenizer(str(place / "model"))
+    whole, short = (
+        {
+            one["meta"]["id"]: tokenizer(one["meta"]["response"], add_special_tokens=False)["input_ids"]
+            for one in read_lines(tmp_path / directory / "right_answers.jsonl")
+        }
+        for directory in ("whole", "cut")
+    )
+    assert max(map(len, whole.values())) > 3
+    assert all(ids == whole[id_][:3] for id_, ids in short.items())
 
 
 def test_its_program_praises_right_answers_for_a_reward_model(place: Path, tmp_path: Path) -> None:

@@ -13,12 +13,16 @@ BYTES = 4 * (4096 * 2048 + 2048)
 
 
 @pytest.fixture
-def set_to(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    calls: list[tuple[int, int]] = []
+def set_to(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | str, int]]:
+    calls: list[tuple[int | str, int]] = []
 
     class Library:
         def mallopt(self, name: int, value: int) -> int:
             calls.append((name, value))
+            return 1
+
+        def malloc_trim(self, left: int) -> int:
+            calls.append(("malloc_trim", left))
             return 1
 
     monkeypatch.setattr(cpu_heap.ctypes, "CDLL", lambda _: Library())
@@ -27,7 +31,7 @@ def set_to(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_only_large_models_on_a_cpu_change_the_heap(
-    set_to: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    set_to: list[tuple[int | str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with torch.device("meta"):
         meta = torch.nn.Linear(4096, 4096)
@@ -46,10 +50,23 @@ def test_only_large_models_on_a_cpu_change_the_heap(
 
 @pytest.mark.parametrize(("spare", "found"), [(0, "kept"), (-1, "compact")])
 def test_auto_keeps_memory_where_it_is_plenty(
-    set_to: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, spare: int, found: str
+    set_to: list[tuple[int | str, int]], monkeypatch: pytest.MonkeyPatch, spare: int, found: str
 ) -> None:
     monkeypatch.setattr(cpu_heap, "free_memory_of_process", lambda: 4 * 10**9 + 20 * BYTES + spare)
     assert cpu_heap.settle_heap(LARGE, "auto") == found
+
+
+@pytest.mark.parametrize(
+    ("heap", "spare", "given"),
+    [("kept", 0, False), ("kept", -1, True), ("compact", -1, False), ("as it is", -1, False)],
+)
+def test_a_kept_heap_gives_its_holes_back_when_half_of_plenty_is_left(
+    set_to: list[tuple[int | str, int]], monkeypatch: pytest.MonkeyPatch, heap: cpu_heap.Heap, spare: int, given: bool
+) -> None:
+    # half of 4 GB and 20 times the weights
+    monkeypatch.setattr(cpu_heap, "free_memory_of_process", lambda: 2 * 10**9 + 10 * BYTES + spare)
+    assert cpu_heap.give_back_if_short(heap, LARGE) == given
+    assert set_to == ([("malloc_trim", 0)] if given else [])
 
 
 def test_free_memory_is_the_smaller_of_system_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

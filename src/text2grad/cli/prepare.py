@@ -21,7 +21,7 @@ messages; passage, question and gold answer stand beside them for critic and met
 whole sentence within --passage-tokens tokens of the model that will be trained. Records without a passage are left out
 and counted. A share of the subjects (texts, or titles of first passages) goes into the held-out file. A third file,
 right_answers.jsonl, holds the prompts to train on with responses that are right, for a reward model to learn praise
-from (`text2grad annotate --own-critic`): the gold answer, and sentences of the passage.
+from (`text2grad annotate --own-critic`): the gold answer, and sentences of the passage, cut at --answer-tokens tokens.
 
 Or write the files of all phases from one of the paper's data sets, `slf5k`, `kodcode` or `ultrafeedback`, divided as
 in the paper: sft.jsonl with demonstrations, annotate.jsonl with responses to annotate, train.jsonl with prompts for
@@ -71,6 +71,10 @@ def add_parser(commands: Any) -> None:
     )
     cut = "for grounded: most tokens of a passage; 0 for no limit (default: %(default)s)"
     add("--passage-tokens", type=at_least(0), default=200, metavar="N", help=cut)
+    cut = (
+        "for grounded: most tokens of a right answer, as rollout.max_new_tokens; 0 for no limit (default: %(default)s)"
+    )
+    add("--answer-tokens", type=at_least(0), default=48, metavar="N", help=cut)
     add("--held-out-split", metavar="NAME", help="for a data set of the paper: its split that is held out, whole")
     most = "for a data set of the paper: most prompts, chosen by the seed"
     add("--prompts", type=at_least(1), metavar="N", help=most)
@@ -117,6 +121,11 @@ def _grounded(args: argparse.Namespace) -> int:
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
+    def cut(text: str) -> str:
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        short = 0 < args.answer_tokens < len(ids)
+        return tokenizer.decode(ids[: args.answer_tokens], skip_special_tokens=True) if short else text
+
     made = grounded_examples(
         found.kept, count=count, passage_tokens=args.passage_tokens, held_out=args.held_out, seed=args.seed
     )
@@ -125,7 +134,7 @@ def _grounded(args: argparse.Namespace) -> int:
             f"{args.path}: {len(made.train)} prompts to train on and {len(made.held_out)} held out are left "
             f"({_listed(found.left_out + made.left_out)}); both need at least one"
         )
-    right = list(right_answers(made.train))
+    right = list(right_answers(made.train, cut))
     for path, examples in zip(files, (made.train, made.held_out, right), strict=True):
         write_examples(path, examples)
     figures = [("prompts to train on", f"{len(made.train):,}"), ("prompts held out", f"{len(made.held_out):,}")]

@@ -4,7 +4,9 @@ glibc raises the size above which a block has pages of its own (M_MMAP_THRESHOLD
 blocks. Activations then share a heap with small tensors that live longer, and the holes between them stay resident:
 with LoRA adapters a run took twice the memory of its tensors (docs/plan.md). A fixed threshold ends that, for more time
 in the kernel: a third of a run's time with 15 million parameters, a fifth with 135 million. Where memory is plenty, the
-heap keeps its pages for good instead, and the kernel has nothing to do. Small models keep glibc's behaviour.
+heap keeps its pages instead, and the kernel has nothing to do, until memory runs short: rounds of TRL's trainers, whose
+batches have ever new shapes, would fill 19 GB with the holes of a model of 135 million parameters. Small models keep
+glibc's behaviour.
 """
 
 import ctypes
@@ -29,24 +31,48 @@ LIMITS = (
 """Files of a container's limit and of what it uses."""
 
 
-def settle_heap(model: nn.Module, compact: bool | Literal["auto"]) -> Literal["compact", "kept", "as it is"]:
+Heap = Literal["compact", "kept", "as it is"]
+
+
+def settle_heap(model: nn.Module, compact: bool | Literal["auto"]) -> Heap:
     """Make glibc's heap small or fast if the model's weights are on a CPU and large; return what was done.
 
     Args:
         model: the policy, loaded.
         compact: True gives freed tensors back at once, False keeps their memory, "auto" keeps it where it is plenty.
     """
-    weights = list(model.parameters())
-    size = sum(weight.numel() * weight.element_size() for weight in weights)
-    on_cpu = all(weight.device.type == "cpu" for weight in weights)
+    size = bytes_of(model)
+    on_cpu = all(weight.device.type == "cpu" for weight in model.parameters())
     if not on_cpu or size < SMALL_MODEL_BYTES or platform.libc_ver()[0] != "glibc":
         return "as it is"
     if compact == "auto":
-        compact = free_memory_of_process() < PLENTY_BYTES + PLENTY_OF_WEIGHTS * size
+        compact = free_memory_of_process() < plenty(size)
     wanted = [(M_MMAP_THRESHOLD, THRESHOLD_BYTES)] if compact else [(M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER)]
     library = ctypes.CDLL(None)
     done = [library.mallopt(name, value) == 1 for name, value in wanted]
     return ("compact" if compact else "kept") if all(done) else "as it is"
+
+
+def give_back_if_short(heap: Heap, model: nn.Module) -> bool:
+    """Give the unused pages of a kept heap to the system if less than half of plenty is free; return whether it did.
+
+    Args:
+        heap: what `settle_heap` did for this model.
+        model: the policy.
+    """
+    if heap != "kept" or free_memory_of_process() >= plenty(bytes_of(model)) / 2:
+        return False
+    return ctypes.CDLL(None).malloc_trim(0) == 1
+
+
+def plenty(size: int) -> int:
+    """Return the bytes that must be free for a heap to be kept, for weights of `size` bytes."""
+    return PLENTY_BYTES + PLENTY_OF_WEIGHTS * size
+
+
+def bytes_of(model: nn.Module) -> int:
+    """Return the bytes of a model's weights."""
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 def free_memory_of_process(meminfo: str = "/proc/meminfo") -> int:

@@ -1,6 +1,6 @@
 """Right answers to the prompts of the task: responses from which a reward model learns to praise."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from text2grad.tasks.grounded.passage import passage_and_question
@@ -9,11 +9,11 @@ from text2grad.tasks.grounded.sentences import sentence_ranges
 from text2grad.types import Example
 
 
-def right_answers(examples: Iterable[Example]) -> Iterator[Example]:
+def right_answers(examples: Iterable[Example], cut: Callable[[str], str] = str) -> Iterator[Example]:
     """Yield each example with up to three responses, in `meta["response"]`; equal ones once.
 
     The responses are the gold answer, the sentence of the passage that shares most words with the question together
-    with the sentence after it, and the passage's first sentence.
+    with the sentence after it, and the passage's first sentence. `cut` shortens each to what the policy can say.
 
     Raises:
         DataError: if an example has no passage.
@@ -32,7 +32,7 @@ def right_answers(examples: Iterable[Example]) -> Iterator[Example]:
         found = {"gold": example.reference, "closest": " ".join(sentences[at : at + 2]), "first": sentences[0]}
         said = set[str]()
         for name, text in found.items():
-            if text and text not in said:
+            if (text := cut(text or "")) and text not in said:
                 said.add(text)
                 id_ = f"{example.meta.get('id', '')} {name}"
                 yield replace(example, meta={**example.meta, "id": id_, "response": text})
