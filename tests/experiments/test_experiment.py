@@ -211,9 +211,11 @@ def test_lengths_faults_and_varied_settings(tmp_path: Path) -> None:
     study += 'lengths = [1, 2]\nfaults = [1.0, 0.5]\n[study.with_length]\n2 = ["rollout.max_new_tokens=70"]\n'
     finish(experiment(tmp_path, study + '[study.vary]\n"ppo.beta" = [0.1, 0.3]\n'))
     found = {(r["length"], r["faults"], r["settings"].get("ppo.beta")): r for r in read_records(tmp_path / "records")}
-    assert set(found) == {(length, faults, beta) for length in (1, 2) for faults in (1.0, 0.5) for beta in (0.1, 0.3)}
+    assert set(found) == {
+        (length, faults, beta) for length in (1, 2) for faults in (1.0, 0.5) for beta in (None, 0.1, 0.3)
+    }
     assert found[2, 0.5, 0.3]["settings"] == {"rollout.max_new_tokens": 70, **found[1, 0.5, 0.3]["settings"]}
-    (command,) = [one for one in starts(tmp_path) if one[1].endswith("length-2-faults-0.5/text2grad-1")]
+    (command,) = [one for one in starts(tmp_path) if one[1].endswith("length-2-faults-0.5/text2grad-2")]
     assert {"data.length=2", "data.faults=0.5", "ppo.beta=0.3", "rollout.max_new_tokens=70"} <= set(command[3])
     models = [one for one in starts(tmp_path) if one[1].endswith("program-length-2-faults-0.5-seed-4")]
     assert {"data.length=2", "data.faults=0.5", "sft.after_reward_model=0", "run.seed=4"} <= set(models[0][3])

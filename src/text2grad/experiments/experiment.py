@@ -8,9 +8,11 @@ A run whose record exists is not run again, and an interrupted run is resumed. T
 its records where its directory is gone. The jobs of one seed are neighbours, so that they run on one machine.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -34,6 +36,7 @@ from text2grad.experiments.records import (
 )
 from text2grad.experiments.search_space import Trial, as_overrides, value_in
 from text2grad.experiments.tuning import FINISHED, Tuning, remove_run, run_command, run_failed
+from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 from text2grad.tasks import built_in
 
@@ -286,6 +289,7 @@ class Experiment:
     def _confirmation_command(self, study: Study, method: str, rank: int, seed: int) -> list[str]:
         one = (study, method, rank, seed)
         directory, settings = self._confirmation_directory(*one), self._confirmation_settings(*one)
+        self._set_aside(directory, study, settings)
         return run_command(self.program, method, self._recipe(study), directory, settings)
 
     def _end_of_confirmation(self, study: Study, method: str, rank: int, seed: int, name: str, code: int) -> bool:
@@ -332,9 +336,22 @@ class Experiment:
         return self._record(one) is not None
 
     def _command(self, one: Evaluation) -> list[str]:
+        self._set_aside(self._directory(one), one.study, self._overrides(one))
         return run_command(
             self.program, one.method, self._recipe(one.study), self._directory(one), self._overrides(one)
         )
+
+    def _set_aside(self, directory: Path, study: Study, overrides: Sequence[str]) -> None:
+        """Rename a directory whose run has other settings, such as those of a trial that was the best before."""
+        told = directory.with_suffix(".json")
+        settings = settings_between(self._base(study), load_recipe(self._recipe(study), overrides))
+        if (directory / "run.json").exists() and told.exists() and json.loads(told.read_bytes()) != settings:
+            free = (directory.with_name(f"{directory.name}-before-{number}") for number in count(1))
+            aside = next(path for path in free if not path.exists())
+            note(f"{directory} holds a run with other settings; it is kept as {aside.name}", warning=True)
+            directory.rename(aside)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(told, to_json(settings))
 
     def _end_of_models(self, log: Path, name: str, code: int) -> bool:
         self.ended.append(name)

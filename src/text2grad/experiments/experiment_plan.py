@@ -140,8 +140,9 @@ class Study(_Strict):
         return list(product(range(ranks), self.confirm_seeds))
 
     def variants(self) -> list[dict[str, Any]]:
-        """Return the combinations of varied settings, one empty if nothing varies."""
-        return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
+        """Return the combinations of varied settings, after the best trial's own settings, by which methods compare."""
+        varied = [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
+        return [{}, *varied] if self.vary else [{}]
 
     def at(self, *, length: int, faults: float) -> list[str]:
         """Return the settings of all runs at a length and a rate of faults, each as "section.key=value"."""

@@ -43,7 +43,8 @@ def run_recipe(
     )
     if evaluate is None:
         return trainer.train()
-    evaluate(trainer)
+    if trainer.policy_is_due:
+        evaluate(trainer)
     return trainer.train(after_step=evaluate)
 
 

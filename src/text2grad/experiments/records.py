@@ -13,6 +13,7 @@ docs/results/runs/STUDY.jsonl holds one record per line:
     metric             name of the main metric
     curve              of each evaluation: step, rollouts, tokens and seconds until then, value of the main metric,
                        KL in nats per token, all metrics
+    item_ids           digest of each held-out item's prompt; absent in records of earlier versions
     items, items_at_start    main metric of each held-out item at the last and the first evaluation
     diagnostics        means of metrics of the last third of the steps
     error              message of a run that stopped with an error; not in other records
@@ -156,10 +157,16 @@ def record_of(directory: Path, place: Place, base: Recipe, *, asked: Recipe | No
         ],
         "items": _items(run.evaluations[-1], metric, directory),
         "items_at_start": _items(run.evaluations[0], metric, directory),
+        "item_ids": [item_id(one["prompt"]) for one in run.evaluations[-1]["responses"]],
         "diagnostics": diagnostics(run),
         **({"error": error} if error else {}),
     }
     return _rounded(found)  # type: ignore[no-any-return]
+
+
+def item_id(prompt: str) -> str:
+    """Return a digest of the text of a held-out item's prompt."""
+    return sha256(prompt.encode()).hexdigest()[:8]
 
 
 def diagnostics(run: Run) -> dict[str, float]:

@@ -9,7 +9,7 @@ rounds before it, so that neither the number of processes nor an interruption ch
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from math import log
 from typing import Any
@@ -107,13 +107,15 @@ class SearchSpace:
     Attributes:
         searched: the ranges by "section.key", without factors of the recipe.
         default: the settings of the first trial.
+        usual: values that a default of 0 stands for.
     """
 
     searched: Mapping[str, Searched]
     default: Settings
+    usual: Settings = field(default_factory=dict)
 
     @classmethod
-    def of(cls, names: Sequence[str], base: Recipe, recipe: Recipe) -> "SearchSpace":
+    def of(cls, names: Sequence[str], base: Recipe, recipe: Recipe, usual: Settings | None = None) -> "SearchSpace":
         """Return the space of a method.
 
         Args:
@@ -121,6 +123,7 @@ class SearchSpace:
                 because trials with other rewards cannot be compared by it.
             base: the recipe without the method's settings; ranges depend on it alone.
             recipe: the recipe with the method's settings, the first trial.
+            usual: values that a default of 0 stands for, such as the usual rounds of a rival.
 
         Raises:
             ConfigError: if a name is unknown, or no listed value suits the recipe.
@@ -131,7 +134,7 @@ class SearchSpace:
             one = SEARCH_SPACE[name]
             if one.section_and_key[0] != "reward" or base.data.task or base.data.metric:
                 found[one.setting] = _for_recipe(one, base)
-        return cls(found, {setting: value_in(recipe, one) for setting, one in found.items()})
+        return cls(found, {setting: value_in(recipe, one) for setting, one in found.items()}, usual or {})
 
     def propose(self, trials: Sequence[Trial], *, seed: int, first: int, count: int, minimise: bool) -> list[Settings]:
         """Return the settings of the next trials, by Optuna's tree-structured Parzen estimator.
@@ -159,7 +162,8 @@ class SearchSpace:
         study = optuna.create_study(sampler=sampler, direction="minimize" if minimise else "maximize")
         ranges = {setting: self._distribution(one) for setting, one in self.searched.items()}
         for trial, value in zip(trials, _with_worst(trials, minimise=minimise), strict=True):
-            known = {setting: self._encoded(one, trial.settings[setting]) for setting, one in self.searched.items()}
+            told = {name: value or self.usual.get(name, value) for name, value in trial.settings.items()}
+            known = {setting: self._encoded(one, told[setting]) for setting, one in self.searched.items()}
             study.add_trial(optuna.trial.create_trial(params=known, distributions=ranges, value=value))
         asked = [study.ask(ranges).params for _ in range(count)]
         return [

@@ -24,6 +24,7 @@ from text2grad.experiments.jobs import Job, last_line
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.records import rounded
 from text2grad.experiments.reports.run_report import read_run
+from text2grad.experiments.rivals.rounds import USUAL_ROUNDS, rounds_of
 from text2grad.experiments.search_space import ROUND, SearchSpace, Trial, as_overrides
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
@@ -106,7 +107,10 @@ class Tuning:
         """
         full = load_recipe(self.recipe, [*self.overrides, *self.of_method])
         refuse_no_items(full, self.recipe)
-        self.space = SearchSpace.of(METHODS[self.method].searched, load_recipe(self.recipe, self.overrides), full)
+        usual = {"rival.rounds": rounds_of(full, self.method)} if self.method in USUAL_ROUNDS else {}
+        self.space = SearchSpace.of(
+            METHODS[self.method].searched, load_recipe(self.recipe, self.overrides), full, usual
+        )
         path = self.out / FILE
         if path.exists():
             self._read(path, full)

@@ -17,6 +17,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
+from text2grad.models.cpu_heap import give_back_if_short
 from text2grad.models.pretrained import on_cpu
 from text2grad.models.prompts import encode_prompts
 from text2grad.types import Example, Message, Optimizer, PromptFormat
@@ -262,6 +263,8 @@ class _OnStep(TrainerCallback):
     def __init__(self, on_step: OnStep | None) -> None:
         self.on_step = on_step
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
+        if model is not None:
+            give_back_if_short(model)
         if self.on_step:
             self.on_step(state.global_step)

@@ -5,7 +5,6 @@ from .advantages import (
     moments as moments,
     whiten as whiten,
 )
-from .cpu_heap import give_back_if_short as give_back_if_short
 from .metrics import (
     Clock as Clock,
     correlation as correlation,

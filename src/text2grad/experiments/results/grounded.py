@@ -14,8 +14,8 @@ TASK = "grounded"
 ABOUT = """\
 Questions of people about passages of Wikipedia (`qa_feedback`), held out by subject: the model must answer from the
 passage alone. The critic is a program that quotes names, numbers and claims; the metric is another program, which the
-critic never sees ([how](../grounded.md)). Every method starts from the same weights and samples the same number
-of responses. Reproduce: `text2grad experiment recipes/smollm2.toml`."""
+critic never sees ([how](../grounded.md)). All seeds have the same held-out questions. Every method starts from the
+same weights and samples the same number of responses. Reproduce: `text2grad experiment recipes/smollm2.toml`."""
 PLANNED = ("text2grad_group", "grpo", "dpo", "sft_best", "ilf")
 """The methods of recipes/smollm2.toml."""
 FIGURES: Mapping[str, tuple[str, int]] = {

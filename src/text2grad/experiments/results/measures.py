@@ -14,7 +14,7 @@ from text2grad.experiments.analysis.formula import predicted_ratio
 from text2grad.experiments.results.bootstrap import DRAWS, Interval, bounds, difference, interval, resamples
 from text2grad.experiments.results.curves import first_reached, frontier
 from text2grad.experiments.results.records import Record
-from text2grad.experiments.results.selection import Group
+from text2grad.experiments.results.selection import Group, learns_in_rounds
 
 COSTS = ("rollouts", "tokens", "steps", "seconds")
 _COLUMN = {"rollouts": "rollouts", "tokens": "tokens", "steps": "step", "seconds": "seconds"}
@@ -98,14 +98,18 @@ def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> bool:
     """Whether two methods have seeds in common, all with the same start weights and held-out items."""
     common = [seed for seed in first if seed in second]
     return bool(common) and all(
-        (first[seed].start, first[seed].eval_seed, len(first[seed].items))
-        == (second[seed].start, second[seed].eval_seed, len(second[seed].items))
+        (first[seed].start, first[seed].eval_seed, len(first[seed].items), *first[seed].item_ids)
+        == (second[seed].start, second[seed].eval_seed, len(second[seed].items), *second[seed].item_ids)
         for seed in common
     )
 
 
 def _sets(runs: Mapping[int, Record]) -> list[int]:
-    return [run.eval_seed for run in runs.values()]
+    """Return the number of each seed's set of items: that of the first seed with the same ones, if they are known."""
+    known: dict[tuple[str, ...], int] = {}
+    return [
+        known.setdefault(tuple(run.item_ids), run.eval_seed) if run.item_ids else run.eval_seed for run in runs.values()
+    ]
 
 
 def mean_curve(runs: Mapping[int, Record], column: str) -> np.ndarray:
@@ -147,15 +151,15 @@ def reach(group: Group, method: str, rival: str) -> Reach:
     values = group.sign * mean_curve(runs, "value")
     axes = {cost: mean_curve(runs, _COLUMN[cost]) for cost in COSTS}
     mean = values.mean(axis=0)
-    costs = {cost: float(_reached(axis.mean(axis=0), mean, np.array(level))) for cost, axis in axes.items()}
-    of_seeds = _reached(axes["rollouts"], values, np.full(len(values), level))
+    costs = {cost: float(_reached(method, axis.mean(axis=0), mean, np.array(level))) for cost, axis in axes.items()}
+    of_seeds = _reached(method, axes["rollouts"], values, np.full(len(values), level))
     spent = float(axes["rollouts"][:, -1].mean())
     return Reach(costs, *bounds(_drawn_rollouts(group, method, rival)[0]), spent, list(map(float, of_seeds)))
 
 
-def _reached(x: np.ndarray, y: np.ndarray, level: np.ndarray) -> np.ndarray:
+def _reached(method: str, x: np.ndarray, y: np.ndarray, level: np.ndarray) -> np.ndarray:
     """Return `first_reached`; a curve that ends at the level reaches it in spite of rounding."""
-    return first_reached(x, y, level - 1e-9)
+    return first_reached(x, y, level - 1e-9, between=not learns_in_rounds(method))
 
 
 def _drawn_rollouts(group: Group, method: str, rival: str) -> tuple[np.ndarray, np.ndarray]:
@@ -169,8 +173,8 @@ def _drawn_rollouts(group: Group, method: str, rival: str) -> tuple[np.ndarray, 
         weights, other_weights = _seed_weights(len(runs), 1), _seed_weights(len(others), 2)
     level = other_weights @ (group.sign * mean_curve(others, "value")[:, -1])
     mine, theirs = (
-        _reached(w @ mean_curve(one, "rollouts"), w @ (group.sign * mean_curve(one, "value")), level)
-        for one, w in ((runs, weights), (others, other_weights))
+        _reached(name, w @ mean_curve(one, "rollouts"), w @ (group.sign * mean_curve(one, "value")), level)
+        for name, one, w in ((method, runs, weights), (rival, others, other_weights))
     )
     return mine, theirs
 
@@ -179,14 +183,15 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     """Return the share of the rival's rollouts with which the first method reaches the rival's final value.
 
     The rival's rollouts are those until its own mean curve first reaches this value, at most all of them. Infinity if
-    the first method does not reach it. Student's interval does not exist: single seeds may be infinite.
+    the first method does not reach it, NaN if the rival has this value at the start. Student's interval does not
+    exist: single seeds may be infinite.
     """
     mine, theirs = (reach(group, name, rival).costs["rollouts"] for name in (first, rival))
     drawn = _drawn_rollouts(group, first, rival)
     ratios = np.divide(drawn[0], drawn[1], out=np.full_like(drawn[0], np.inf), where=drawn[1] > 0)
     seeds = min(len(group.runs[first]), len(group.runs[rival]))
     both = paired(group.runs[first], group.runs[rival])
-    return Interval(mine / theirs if theirs > 0 else np.inf, *bounds(ratios), None, None, seeds, both)
+    return Interval(mine / theirs if theirs > 0 else np.nan, *bounds(ratios), None, None, seeds, both)
 
 
 def predicted_share(group: Group, rival: str) -> float | None:

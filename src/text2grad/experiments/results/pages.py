@@ -51,6 +51,7 @@ from text2grad.experiments.results.selection import (
     missing_of_plan,
     ordered,
     searched_settings,
+    shared_items,
     signal,
 )
 from text2grad.files import read_text, write_files
@@ -60,14 +61,15 @@ _LINES = 4  # of a list that is not folded
 _MADE = "<!-- Made by `text2grad results` from the records in runs/; edit those, not this page. -->"
 
 _HOW_TO_READ = f"""\
-**How to read.** A run is one seed of the whole pipeline with its own held-out items. "Bootstrap": 95 % interval of
-{DRAWS:,} hierarchical resamples (seeds, then items within a seed), the same draws for both methods of a difference.
-"Student": 95 % interval of Student's t over the seeds, in bold where it is the wider one. Where seeds differ by more
-than the noise of their items, the bootstrap is too narrow (it holds the truth in about 84 of 100 cases with five
-seeds, 75 with three); Student's t is right for normal seeds. Believe the wider one. Intervals are not corrected for
-the {COMPARISONS} comparisons of this page: each misses the truth in 5 of 100 cases. "Repaired share":
-(end − start) / (best possible − start). "Kind": spans, a rival, or an ablation of spans. "Pairs": on each seed both
-methods start from the same weights. Trials of the list of missing runs include the confirmations on further seeds.
+**How to read.** A run is one seed of the whole pipeline; its held-out items are its own, unless the page says that
+all seeds have the same. "Bootstrap": 95 % interval of {DRAWS:,} hierarchical resamples (seeds, then items within a
+seed; items that all seeds have are drawn once for all), the same draws for both methods of a difference. "Student":
+95 % interval of Student's t over the seeds, in bold where it is the wider one. Where seeds differ by more than the
+noise of their items, the bootstrap is too narrow (it holds the truth in about 84 of 100 cases with five seeds, 75
+with three); Student's t is right for normal seeds. Believe the wider one. Intervals are not corrected for the
+{COMPARISONS} comparisons of this page: each misses the truth in 5 of 100 cases. "Repaired share": (end − start) /
+(best possible − start). "Kind": spans, a rival, or an ablation of spans. "Pairs": on each seed both methods start
+from the same weights. Trials of the list of missing runs include the confirmations on further seeds.
 """
 
 
@@ -200,7 +202,9 @@ def _in_words(page: _Page, group: Group, rival: str, told: str) -> str:
         f"{verdict(ahead)}."
     ]
     ratio = page.stated(rollouts_ratio(group, group.ours, rival))
-    if np.isinf(ratio.value):
+    if np.isnan(ratio.value):
+        text.append("This rival does not end above its start, so its final value costs nothing.")
+    elif np.isinf(ratio.value):
         text.append("Its mean curve does not reach the final value of this rival.")
     else:
         text.append(
@@ -348,7 +352,7 @@ def _tuning_tables(group: Group) -> str:
     again = "The best trials are run again on further seeds, and their mean decides. " if confirmed else ""
     parts = [
         f"### Tuning of {group.condition.task}",
-        f"On items and seeds of no evaluation. {again}The value of the best of several trials is too high by chance, "
+        f"{_tuning_items(group)} {again}The value of the best of several trials is too high by chance, "
         "by more for a method with more trials. Settings "
         "that are not named are the recipe's.",
         table(columns, rows),
@@ -360,6 +364,16 @@ def _tuning_tables(group: Group) -> str:
     all_trials = table(["method", "trial", f"{metric} on tuning items", "searched settings"], trials)
     parts.append(folded(f"All {len(trials)} trials", all_trials))
     return "\n\n".join(parts)
+
+
+def _tuning_items(group: Group) -> str:
+    shared, evaluated = shared_items(group)
+    if not shared:
+        return "On items and seeds of no evaluation."
+    return (
+        f"On seeds of no evaluation, but {shared} of the {evaluated} held-out items of the evaluations were items of "
+        "the search, too, the same for every method: all values at the end may be a little too good."
+    )
 
 
 def _steps_of_trials(group: Group) -> str:

@@ -38,6 +38,7 @@ class Record:
     items_at_start: Sequence[float]
     diagnostics: Mapping[str, float]
     error: str = ""
+    item_ids: Sequence[str] = ()
 
 
 def read_runs(directory: Path) -> list[Record]:

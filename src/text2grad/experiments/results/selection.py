@@ -7,11 +7,11 @@ evaluation: the best of several noisy values is too high by chance.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.experiments.experiment_plan import Plan, tuning_study
+from text2grad.experiments.experiment_plan import Plan, Study, tuning_study
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.results.records import Record
@@ -59,10 +59,11 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The trials of each method, the best first, and the condition in which they were made."""
+    """The trials of each method, the best first, the condition in which they were made, and their held-out items."""
 
     trials: Mapping[str, Sequence[Trial]]
     where: Mapping[str, Condition]
+    items: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,11 @@ def signal(method: str) -> str:
     return METHODS[method].signal if method in METHODS else "words"
 
 
+def learns_in_rounds(method: str) -> bool:
+    """Whether a method has a new policy at the ends of rounds only; its curve then has no values between."""
+    return method in METHODS and METHODS[method].command == "rival"
+
+
 def label(method: str) -> str:
     """Return the name of a method in tables and pictures."""
     return METHODS[method].label if method in METHODS else method.replace("_", " ")
@@ -189,16 +195,14 @@ def _group(condition: Condition, records: Sequence[Record], tuning: Tuning) -> G
                 if first is not record:
                     reruns.append((first, record))
         best = tuning.trials[method][0].settings if method in tuning.trials else {}
-        chosen = sorted(by_settings, key=lambda key: (_differing(json.loads(key), best), -len(by_settings[key])))
+        chosen = sorted(by_settings, key=lambda key: (_differing(json.loads(key), best), -len(by_settings[key]), key))
         variants[method] = [dict(sorted(by_settings[key].items())) for key in chosen]
     runs = {method: of_method[0] for method, of_method in variants.items()}
     return Group(condition, records[0].metric, runs, variants, tuning, reruns)
 
 
 def _differing(settings: Mapping[str, Any], others: Mapping[str, Any]) -> int:
-    """Return the number of settings with different values; of no others, 0."""
-    if not others:
-        return 0
+    """Return the number of settings with different values."""
     return sum(settings.get(name) != others.get(name) for name in {*settings, *others})
 
 
@@ -214,16 +218,17 @@ def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
         same_faults = one.faults == condition.faults
         return one.critic != condition.critic, not same_recipe, not same_length, not same_faults, -one.length
 
-    trials, where = {}, {}
+    trials, where, items = {}, {}, {}
     of_methods = _by(fitting, lambda record: record.method)
     for method in ordered(of_methods):
         of_conditions = _by(of_methods[method], condition_of)
         where[method] = min(of_conditions, key=distance)
         runs = of_conditions[where[method]]
+        items[method] = frozenset(item for run in runs for item in run.item_ids)
         sign = -1 if lower_is_better(runs[0].metric) else 1
         made = [_trial(of_seeds) for of_seeds in _by(runs, lambda run: (run.study, run.trial)).values()]
         trials[method] = sorted(made, key=lambda one: (one.error != "", -one.seeds, -sign * one.value, one.number))
-    return Tuning(trials, where)
+    return Tuning(trials, where, items)
 
 
 def _trial(runs: Sequence[Record]) -> Trial:
@@ -231,6 +236,13 @@ def _trial(runs: Sequence[Record]) -> Trial:
     errors = [run.error for run in runs if run.error]
     value = fmean(run.curve[-1]["value"] for run in runs)
     return Trial(runs[0].trial or 0, runs[0].settings, value, errors[0] if errors else "", len(runs))
+
+
+def shared_items(group: Group) -> tuple[int, int]:
+    """Return how many items of the evaluations the search of the compared methods saw, and how many it saw in all."""
+    seen = {item for name in group.runs for item in group.tuning.items.get(name, ())}
+    evaluated = {item for runs in group.runs.values() for run in runs.values() for item in run.item_ids}
+    return len(seen & evaluated), len(evaluated)
 
 
 def edges(tuning: Tuning, method: str) -> list[str]:
@@ -241,7 +253,8 @@ def edges(tuning: Tuning, method: str) -> list[str]:
     """
     trials = tuning.trials[method]
     best, found = trials[0].settings, []
-    for searched in SEARCH_SPACE.values():
+    names = METHODS[method].searched if method in METHODS else SEARCH_SPACE
+    for searched in map(SEARCH_SPACE.__getitem__, names):
         name = searched.setting
         if name in best and not searched.of_recipe:
             found += SearchSpace({name: searched}, {}).at_edge(best)
@@ -283,6 +296,21 @@ def missing(group: Group) -> list[str]:
 
 def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
     """Return the studies of a plan of which evaluations or trials have no record, in words."""
+    tunings: dict[Condition, Tuning] = {}
+    trials_of_all = [one for one in records if one.purpose == "tuning"]
+
+    def chosen(record: Record, study: Study) -> bool:
+        """Whether an evaluation has the searched settings of the best trial, or those that the plan varies."""
+        where = condition_of(record)
+        if where not in tunings:
+            tunings[where] = _tuning_of(where, trials_of_all)
+        trials = tunings[where].trials.get(record.method)
+        if not trials or record.method not in METHODS:
+            return True
+        names = {SEARCH_SPACE[name].setting for name in METHODS[record.method].searched} - set(study.vary)
+        best = trials[0].settings
+        return all(record.settings.get(name) == best.get(name) for name in names)
+
     found = []
     for study in plan.study:
         mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
@@ -290,7 +318,8 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
         lacking = []
         for method in study.methods:
             tuned = tuning_study(plan, study, method)
-            done = sum(one.purpose == "evaluation" for one in mine if one.method == method)
+            planned = [one for one in mine if (one.method, one.purpose) == (method, "evaluation")]
+            done = sum((one.seed, one.length, one.faults) in study.places() for one in planned if chosen(one, study))
             tried = sum((one.method, one.purpose) == (method, "tuning") for one in mine)
             trials = tuned.trials_of(method) + len(tuned.confirmations(method)) if tuned is study else 0
             if done < evaluations:

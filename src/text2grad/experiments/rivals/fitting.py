@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from text2grad.errors import TrainingError
 from text2grad.models import FineTuning, train_with
 from text2grad.progress import Progress
-from text2grad.rl import give_back_if_short, learning_rate_factor
+from text2grad.rl import learning_rate_factor
 
 if TYPE_CHECKING:
     from text2grad.experiments.rivals.trainer import RivalTrainer
@@ -65,12 +65,8 @@ def fit(run: "RivalTrainer", make_trainer: MakeTrainer, *, rows: int, longest: i
         made.append(trainer)
         return trainer
 
-    def after_step(_: int) -> None:
-        give_back_if_short(run.heap, run.model.policy)
-        progress.advance()
-
     with Progress(f"{rival.method}, steps {first + 1} to {end}", steps) as progress:
-        train_with(make, run.model.policy, on_step=after_step)
+        train_with(make, run.model.policy, on_step=lambda _: progress.advance())
     run.model.train(run.recipe.model.gradient_checkpointing)
     measured = made[0].state.log_history[-1]
     loss = float(measured["train_loss"])

@@ -9,7 +9,8 @@ from text2grad.errors import ConfigError
 from text2grad.experiments.recipe_run import run_recipe
 from text2grad.experiments.rivals.refiners import check_refiner
 from text2grad.experiments.rivals.reflection import reflect
-from text2grad.experiments.rivals.trainer import USUAL_ROUNDS, RivalTrainer
+from text2grad.experiments.rivals.rounds import USUAL_ROUNDS
+from text2grad.experiments.rivals.trainer import RivalTrainer
 
 
 def run_rival(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:

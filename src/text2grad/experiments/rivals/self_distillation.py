@@ -33,7 +33,7 @@ def distil(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
     metrics = {"rival/taught": float(len(taught)), "rival/teacher_kl_per_token": float(-advantages.sum() / tokens)}
     if not taught:
         return metrics
-    metrics |= run.optimizers.begin(run.step)
+    metrics |= run.optimizers.begin(run.round_of(run.step)[0])  # at the end of a round the rate would be near zero
     data = PPOBatch(batch, scores, advantages, torch.zeros_like(advantages))
     ppo = recipe.ppo
     return metrics | ppo_epochs(

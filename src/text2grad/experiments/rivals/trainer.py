@@ -9,25 +9,20 @@ resumed run reads the judged responses of an unfinished round from its log, and 
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from text2grad.align import response_deltas
-from text2grad.config import Recipe
 from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic
 from text2grad.experiments.rivals.judged import Judged
+from text2grad.experiments.rivals.rounds import round_of, rounds_of
 from text2grad.feedback import critique_from_json
 from text2grad.progress import Progress
 from text2grad.rl import Clock, Text2GradTrainer, response_records, rewards_of, step_metrics, token_rewards
 from text2grad.types import Rollout
-
-EACH_STEP = 2**31
-USUAL_ROUNDS = {"dpo": 12, "sft_best": 12, "ilf": 1, "reflection": 1, "sdpo": EACH_STEP}
-"""Method → rounds where rival.rounds = 0; at most one per step."""
 
 
 class Learner(Protocol):
@@ -60,7 +55,7 @@ class RivalTrainer(Text2GradTrainer):
         """Run as `Text2GradTrainer.train`; `after_step` is called at the end of each round, where the policy is new."""
 
         def after_round(trainer: Text2GradTrainer) -> None:
-            if after_step is not None and self.round_of(self.step - 1)[1] == self.step:
+            if after_step is not None and self.policy_is_due:
                 after_step(trainer)
 
         return super().train(after_round)
@@ -68,6 +63,11 @@ class RivalTrainer(Text2GradTrainer):
     def round_of(self, step: int) -> tuple[int, int]:
         """Return the first step of the round of a step, and the first step after it."""
         return round_of(step, steps=self.recipe.run.steps, rounds=rounds_of(self.recipe))
+
+    @property
+    def policy_is_due(self) -> bool:
+        """Whether no step of a round has been made since the policy learned."""
+        return self.step == 0 or self.round_of(self.step - 1)[1] == self.step
 
     def train_step(self) -> dict[str, float]:
         """Sample and judge one batch; at the end of a round, learn."""
@@ -153,19 +153,3 @@ class RivalTrainer(Text2GradTrainer):
         )
         critique = critique_from_json(record["critique"], response, where=str(self.directory / "rollouts"))
         return Judged(rollout, critique, sum(record["reward"]))
-
-
-def round_of(step: int, *, steps: int, rounds: int) -> tuple[int, int]:
-    """Return the first step of the round of a step, and the first step after it.
-
-    Example:
-        >>> [round_of(step, steps=5, rounds=2) for step in range(5)]
-        [(0, 2), (0, 2), (2, 5), (2, 5), (2, 5)]
-    """
-    ends = [number * steps // rounds for number in range(rounds + 1)]
-    return next((start, end) for start, end in pairwise(ends) if start <= step < end)
-
-
-def rounds_of(recipe: Recipe) -> int:
-    """Return the number of rounds of a run: the recipe's, or the usual number of the method, at most one per step."""
-    return recipe.rival.rounds or min(USUAL_ROUNDS[str(recipe.rival.method)], recipe.run.steps)

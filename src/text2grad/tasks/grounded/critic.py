@@ -37,6 +37,8 @@ class GroundedCritic(ProgramCritic):
     """A program critic of answers from a passage: `meta["passage"]` and `meta["question"]` of an example.
 
     With `truths`, a sentence of the passage follows each blame: the one that shares most words with the answer's.
+    Without, for reward models: each quote has a sentence of its own that ends with the verdict. A small model copies
+    the quote, and sees whether the passage has the same words, before it must judge.
 
     Example:
         >>> passage = "The bridge of Avignon was finished in 1185. It had 22 arches."
@@ -58,9 +60,10 @@ class GroundedCritic(ProgramCritic):
             DataError: if the example has no passage.
         """
         source = read_source(*passage_and_question(example))
-        style, feedback, findings = rng.randrange(2), list[str](), list[Finding]()
+        style, feedback, findings = rng.randrange(2) if self.truths else 0, list[str](), list[Finding]()
         for (start, end), pieces in read_answer(source, response):
-            feedback += _sentences(response, pieces, style)
+            for run in _runs(pieces) if self.truths else ([piece] for piece in pieces):
+                feedback.append(_sentence(response, run, style))
             if self.truths and any(piece.kind != "right" for piece in pieces):
                 feedback += _truth(source, response, start, end)
             findings += [Finding(piece.kind, piece.start, piece.end) for piece in pieces]
@@ -73,14 +76,16 @@ class GroundedCritic(ProgramCritic):
         return Judgement(" ".join(feedback), findings, omissions=int(nothing or short))
 
 
-def _sentences(response: str, pieces: list[Passed], style: int) -> list[str]:
-    """Return a sentence for each run of neighbouring pieces of one kind."""
-    said = []
-    for kind, run in groupby(pieces, key=lambda piece: piece.kind):
-        quotes = list(dict.fromkeys(_quoted(response[piece.start : piece.end]) for piece in run))
-        listed = quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
-        said.append((_ONE if len(quotes) == 1 else _MANY)[kind][style].format(listed))
-    return said
+def _runs(pieces: list[Passed]) -> list[list[Passed]]:
+    """Return the runs of neighbouring pieces of one kind."""
+    return [list(run) for _, run in groupby(pieces, key=lambda piece: piece.kind)]
+
+
+def _sentence(response: str, pieces: list[Passed], style: int) -> str:
+    """Return the sentence on pieces of one kind."""
+    quotes = list(dict.fromkeys(_quoted(response[piece.start : piece.end]) for piece in pieces))
+    listed = quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
+    return (_ONE if len(quotes) == 1 else _MANY)[pieces[0].kind][style].format(listed)
 
 
 def _truth(source: Source, response: str, start: int, end: int) -> list[str]:

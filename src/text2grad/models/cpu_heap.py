@@ -31,10 +31,7 @@ LIMITS = (
 """Files of a container's limit and of what it uses."""
 
 
-Heap = Literal["compact", "kept", "as it is"]
-
-
-def settle_heap(model: nn.Module, compact: bool | Literal["auto"]) -> Heap:
+def settle_heap(model: nn.Module, compact: bool | Literal["auto"]) -> Literal["compact", "kept", "as it is"]:
     """Make glibc's heap small or fast if the model's weights are on a CPU and large; return what was done.
 
     Args:
@@ -53,16 +50,17 @@ def settle_heap(model: nn.Module, compact: bool | Literal["auto"]) -> Heap:
     return ("compact" if compact else "kept") if all(done) else "as it is"
 
 
-def give_back_if_short(heap: Heap, model: nn.Module) -> bool:
-    """Give the unused pages of a kept heap to the system if less than half of plenty is free; return whether it did.
+def give_back_if_short(model: nn.Module) -> bool:
+    """Give the unused pages of the heap to the system if less than half of plenty is free; return whether it did.
 
     Args:
-        heap: what `settle_heap` did for this model.
-        model: the policy.
+        model: the model under training.
     """
-    if heap != "kept" or free_memory_of_process() >= plenty(bytes_of(model)) / 2:
+    on_gpu = any(weight.device.type != "cpu" for weight in model.parameters())
+    if on_gpu or platform.libc_ver()[0] != "glibc" or free_memory_of_process() >= plenty(bytes_of(model)) / 2:
         return False
-    return ctypes.CDLL(None).malloc_trim(0) == 1
+    given: bool = ctypes.CDLL(None).malloc_trim(0) == 1
+    return given
 
 
 def plenty(size: int) -> int:

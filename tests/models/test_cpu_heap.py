@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from text2grad.rl import cpu_heap
+from text2grad.config import make_recipe
+from text2grad.models import FineTuning, cpu_heap, fine_tune
+from text2grad.rl import Text2GradTrainer
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Critique, Example
 
 LARGE = torch.nn.Linear(4096, 2048)  # 32 MiB and its bias
 BYTES = 4 * (4096 * 2048 + 2048)
@@ -56,17 +60,39 @@ def test_auto_keeps_memory_where_it_is_plenty(
     assert cpu_heap.settle_heap(LARGE, "auto") == found
 
 
-@pytest.mark.parametrize(
-    ("heap", "spare", "given"),
-    [("kept", 0, False), ("kept", -1, True), ("compact", -1, False), ("as it is", -1, False)],
-)
-def test_a_kept_heap_gives_its_holes_back_when_half_of_plenty_is_left(
-    set_to: list[tuple[int | str, int]], monkeypatch: pytest.MonkeyPatch, heap: cpu_heap.Heap, spare: int, given: bool
+def test_a_heap_gives_its_holes_back_when_half_of_plenty_is_left(
+    set_to: list[tuple[int | str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # half of 4 GB and 20 times the weights
-    monkeypatch.setattr(cpu_heap, "free_memory_of_process", lambda: 2 * 10**9 + 10 * BYTES + spare)
-    assert cpu_heap.give_back_if_short(heap, LARGE) == given
-    assert set_to == ([("malloc_trim", 0)] if given else [])
+    free = 2 * 10**9 + 10 * BYTES  # half of 4 GB and 20 times the weights
+    monkeypatch.setattr(cpu_heap, "free_memory_of_process", lambda: free)
+    assert not cpu_heap.give_back_if_short(LARGE)
+    monkeypatch.setattr(cpu_heap, "free_memory_of_process", lambda: free - 1)
+    with torch.device("meta"):
+        assert not cpu_heap.give_back_if_short(torch.nn.Linear(8, 8))
+    assert set_to == []
+    assert cpu_heap.give_back_if_short(LARGE)
+    assert set_to == [("malloc_trim", 0)]
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert not cpu_heap.give_back_if_short(LARGE)
+
+
+@pytest.mark.parametrize("command", ["train", "sft"])
+def test_every_training_asks_after_each_step(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.nn.Module] = []
+    for module in ("models.fine_tuning", "rl.trainer"):
+        monkeypatch.setattr(f"text2grad.{module}.give_back_if_short", asked.append)
+    tokenizer = word_tokenizer(["a b c d"])
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    if command == "sft":
+        fine_tune(model, tokenizer, [Example("a b")] * 4, ["c"] * 4, FineTuning(steps=3, batch_size=2))
+    else:
+        settings = {
+            "rollout": {"batch_size": 2, "max_new_tokens": 3},
+            "run": {"steps": 3, "out": str(tmp_path / "run")},
+        }
+        critic = lambda examples, responses: [Critique("", ()) for _ in responses]  # noqa: E731
+        Text2GradTrainer(model, critic, tokenizer, [Example("a b")] * 4, make_recipe(settings)).train()
+    assert len(asked) == 3
 
 
 def test_free_memory_is_the_smaller_of_system_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
