@@ -66,6 +66,7 @@ def test_a_record_by_hand(run: Path) -> None:
         ],
         "items": [0.25, 1.0, 0.333333],
         "items_at_start": [0.0, 0.0, 0.0],
+        "item_ids": ["8a8de823"] * 3,  # the first 8 digits of the SHA-256 of "?"
         "diagnostics": {"entropy/per_token": 2.0, "length/mean": 2.5},  # the last of three steps
     }
 

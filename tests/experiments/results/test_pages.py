@@ -213,9 +213,12 @@ def test_the_command_writes_pages_once(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
     plan = load_plan(ROOT / "recipes" / "results-short.toml")
-    made = [record("grpo", study="short"), *trials("scalar_ppo", [0.1], study="short")]
+    made = [record("grpo", study="short", length=0), *trials("scalar_ppo", [0.1], study="short")]
     assert missing_of_plan(plan, made) == [
         "short, summarization, program as critic: Text2Grad 0 of 1 evaluations and 0 of 2 trials; "
         "same spans, summed 0 of 1 evaluations and 1 of 6 trials"
     ]
-    assert missing_of_plan(plan, [record(name, study="short") for name in ("text2grad", "scalar_ppo", "grpo")]) == []
+    assert (
+        missing_of_plan(plan, [record(name, study="short", length=0) for name in ("text2grad", "scalar_ppo", "grpo")])
+        == []
+    )

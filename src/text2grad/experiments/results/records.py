@@ -1,7 +1,7 @@
 """Records of runs as typed objects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ class Record:
     items_at_start: Sequence[float]
     diagnostics: Mapping[str, float]
     error: str = ""
-    item_ids: Sequence[str] = ()
+    item_ids: Sequence[str] = field(default_factory=list)
 
 
 def read_runs(directory: Path) -> list[Record]:
@@ -47,7 +47,7 @@ def read_runs(directory: Path) -> list[Record]:
     Raises:
         DataError: if a line is no record, or its run has no evaluation.
     """
-    names = [field.name for field in fields(Record)]
+    names = [one.name for one in fields(Record)]
     found = []
     for record in read_records(directory) if directory.is_dir() else []:
         if not record["curve"] or not record["items"] or len(record["items"]) != len(record["items_at_start"]):

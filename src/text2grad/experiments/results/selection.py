@@ -300,7 +300,7 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
     trials_of_all = [one for one in records if one.purpose == "tuning"]
 
     def chosen(record: Record, study: Study) -> bool:
-        """Whether an evaluation has the searched settings of the best trial, or those that the plan varies."""
+        """Whether an evaluation has the searched settings of a confirmed trial; those that the plan varies are free."""
         where = condition_of(record)
         if where not in tunings:
             tunings[where] = _tuning_of(where, trials_of_all)
@@ -308,8 +308,9 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
         if not trials or record.method not in METHODS:
             return True
         names = {SEARCH_SPACE[name].setting for name in METHODS[record.method].searched} - set(study.vary)
-        best = trials[0].settings
-        return all(record.settings.get(name) == best.get(name) for name in names)
+        most = max(one.seeds for one in trials)
+        confirmed = [one.settings for one in trials if one.seeds == most]
+        return any(all(record.settings.get(name) == one.get(name) for name in names) for one in confirmed)
 
     found = []
     for study in plan.study:
