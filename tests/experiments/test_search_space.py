@@ -128,6 +128,22 @@ def test_a_failed_trial_counts_as_the_worst() -> None:
     assert proposals(space, failed, minimise=True) == proposals(space, best, minimise=True)
 
 
+def test_a_default_of_0_stands_for_the_usual_rounds() -> None:
+    base = make_recipe({})
+    space = SearchSpace.of(["rounds"], base, base, {"rival.rounds": 12})
+    named = SearchSpace.of(["rounds"], base, base)
+    assert space.default == {"rival.rounds": 0}
+
+    def next_ones(one: SearchSpace, rounds: int) -> list[Any]:
+        made = [
+            Trial(n, {"rival.rounds": r}, v) for n, (r, v) in enumerate([(rounds, 0.9), (1, 0.1), (30, 0.2), (60, 0.1)])
+        ]
+        return one.propose(made, seed=0, first=4, count=8, minimise=False)
+
+    assert next_ones(space, 0) == next_ones(named, 12) != next_ones(named, 1)
+    assert next_ones(space, 3) == next_ones(named, 3)
+
+
 @pytest.mark.parametrize("minimise", [False, True])
 def test_the_search_comes_nearer_to_the_optimum(minimise: bool) -> None:
     """The value is best at a learning rate of 3e-6; the first round is random in 1e-7 to 1e-5."""

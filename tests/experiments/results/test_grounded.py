@@ -78,6 +78,10 @@ def test_the_page_stands_apart_from_the_made_worlds() -> None:
     assert "by 0.100 unsupported share (bootstrap 0.050 to 0.150" in page
     assert "are run again on further seeds" not in page
     assert "**Not finished**: no run of DPO, imitation of the best responses, ILF (perfect refiner) yet." in page
+    fewer = [one for one in study() if (one.method, one.seed) != ("grpo", 2)]
+    page = result_pages(fewer, draw=False)["grounded.md"].decode()
+    assert "(perfect refiner) yet; 2 of 3 seeds of one number (GRPO)." in page
+    assert "| one number (GRPO), 2 of 3 seeds |" in page
     assert "grounded" not in pages["comparison.md"].decode()
     assert "\0" not in page
     assert "grounded.md" not in result_pages([record()], draw=False)

@@ -69,6 +69,9 @@ def test_first_reached_interpolates_and_tells_what_never_comes() -> None:
     assert first_reached(x, y, 0.1) == 0.0  # the start is above
     assert first_reached(x, y, 0.6) == 10.0
     assert first_reached(x, y, 0.7) == np.inf
+    assert first_reached(x, y, 0.4, between=False) == 10.0  # no policy between the evaluations
+    assert first_reached(x, y, 0.1, between=False) == 0.0
+    assert first_reached(x, y, 0.7, between=False) == np.inf
     both = first_reached(x, np.stack([y, y / 2]), np.array([0.4, 0.3]))
     assert both.tolist() == pytest.approx([5.0, 10.0])
 
@@ -129,6 +132,26 @@ def test_costs_until_the_rivals_final_value() -> None:
     assert (ratio.low, ratio.high) == pytest.approx((0.25, 0.75))
     never = rollouts_ratio(group, "grpo", "text2grad")
     assert never.value == never.high == np.inf
+
+
+def test_a_rival_that_learns_in_rounds_costs_whole_rounds() -> None:
+    made = [by_hand("text2grad", seed, values) for seed, values in enumerate(SPANS)]
+    group = group_of(*made, *(by_hand("ilf", seed, values) for seed, values in enumerate(SPANS)))
+    group_of_number = group_of(*made, *(by_hand("ilf", seed, values) for seed, values in enumerate(NUMBER)))
+    # the mean curve of ILF is 0, 0.6, 0.9: the level 0.9 comes at step 20, for its own seeds (1.0 and 0.8) at 20, never
+    assert reach(group, "ilf", "ilf").costs["rollouts"] == 200
+    assert reach(group, "ilf", "ilf").of_seeds == [200.0, np.inf]
+    # the level of 0.5 comes for ILF at the end of a round (step 20), and for spans after 83 rollouts
+    assert rollouts_ratio(group_of_number, "text2grad", "ilf").value == pytest.approx(5 / 12)
+    low = group_of(*made, *(by_hand("ilf", seed, [(0, 0.0), (10, 0.3), (20, 0.25)]) for seed in range(2)))
+    # the level of 0.25 comes for ILF at step 10, not after 83 rollouts: spans have 0.25 after 10 * 0.25 / 0.6 steps
+    assert rollouts_ratio(low, "text2grad", "ilf").value == pytest.approx(0.25 / 0.6)
+
+
+def test_a_rival_that_does_not_improve_has_no_ratio() -> None:
+    made = [by_hand("text2grad", seed, values) for seed, values in enumerate(SPANS)]
+    worse = [by_hand("grpo", seed, [(0, 0.0), (10, -0.1), (20, -0.1)]) for seed in range(2)]
+    assert np.isnan(rollouts_ratio(group_of(*made, *worse), "text2grad", "grpo").value)
 
 
 def test_gain_at_equal_kl_by_hand() -> None:
@@ -210,6 +233,21 @@ def test_seeds_with_the_same_items_share_their_draw() -> None:
     crossed = interval(values, lambda means: means[..., 0] - means[..., 1], sets=[1] * 5)
     assert lead(group_of(*made), "text2grad", "grpo") == crossed
     assert lead(group_of(*own), "text2grad", "grpo") != crossed
+
+
+def test_seeds_whose_items_are_known_to_be_the_same_share_their_draw() -> None:
+    count = len(record().items)
+    same, own = (
+        group_of(*(record(m, s, item_ids=ids(s)) for m in ("text2grad", "grpo") for s in range(5)))
+        for ids in (lambda _: ["a"] * count, lambda seed: [str(seed)] * count)
+    )
+    without = group_of(*(record(m, s) for m in ("text2grad", "grpo") for s in range(5)))
+    crossed = group_of(*(record(m, s, eval_seed=1) for m in ("text2grad", "grpo") for s in range(5)))
+    for figure in (lambda group: lead(group, "text2grad", "grpo"), lambda group: final(group.runs["grpo"])):
+        assert figure(same).low == pytest.approx(figure(crossed).low)
+        assert figure(own) == figure(without) != figure(same)
+    other = {seed: record("grpo", seed, item_ids=["b"] * count) for seed in range(5)}
+    assert not paired(same.runs["text2grad"], other)
 
 
 def test_a_failed_trial_is_the_worst_and_the_same_length_counts() -> None:

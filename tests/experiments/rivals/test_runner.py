@@ -12,7 +12,9 @@ from hypothesis import given, strategies as st
 from small_rival import trainer
 from small_run import ColourCritic, assert_same_run, tokenizer_and_model, untimed
 from text2grad.cli.__main__ import main
-from text2grad.experiments.rivals.trainer import round_of
+from text2grad.errors import TrainingError
+from text2grad.experiments.rivals.rounds import round_of
+from text2grad.experiments.rivals.trainer import RivalTrainer
 from text2grad.types import Critique, Example
 
 METHODS = ("dpo", "sft_best", "ilf", "sdpo")
@@ -126,6 +128,23 @@ def test_a_run_that_ends_in_a_round_is_resumed_to_the_same_bits(tmp_path: Path, 
     assert (resumed.step, len(resumed.judged)) == ((5, 16) if save_every == 1 else (0, 0))
     resumed.train()
     assert_same_run(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_run_that_stopped_within_a_round_is_not_evaluated_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["rival", "sft_best", "mine.toml", "--out", "rival", "-q", "--set", "rival.rounds=1"]
+    command += ["--set", "run.save_every=1", "--set", "data.eval_every=1"]
+    step = RivalTrainer.train_step
+
+    def stopping(self: RivalTrainer) -> dict[str, float]:
+        if self.step == 2:
+            raise TrainingError("the machine stops")
+        return step(self)
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(RivalTrainer, "train_step", stopping)
+        assert main(command) != 0
+    assert main([*command, "--resume"]) == 0
+    assert sorted(path.stem for path in (place / "rival" / "evaluations").glob("*.json")) == ["000000", "000004"]
 
 
 def test_learning_that_ends_in_the_middle_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

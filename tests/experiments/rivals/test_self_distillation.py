@@ -50,6 +50,14 @@ def test_tokens_that_the_teacher_prefers_become_more_probable(tmp_path: Path) ->
     assert metrics["rival/teacher_kl_per_token"] == pytest.approx(-float(advantages.sum()) / tokens, abs=1e-5)
 
 
+def test_a_round_learns_at_the_rate_of_its_first_step(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "run", "sdpo", optim={"lr": 1e-2, "schedule": "linear"}, rival={"rounds": 1})
+    total = run.recipe.run.steps
+    run.step = total - 1  # the last step of the only round: the schedule is nearly at zero there
+    metrics = distil(run, [Judged(one, Critique("red cat"), 0.0) for one in run._sample()])
+    assert metrics["optim/policy_lr"] == pytest.approx(1e-2)
+
+
 def test_a_round_without_critiques_changes_nothing(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", "sdpo")
     before = [parameter.clone() for parameter in run.model.parameters()]

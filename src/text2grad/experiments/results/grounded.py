@@ -34,10 +34,13 @@ KEPT = 0.9
 
 def figures_table(group: Group, methods: Sequence[str] = ()) -> str:
     """Return every figure of methods (default: of all) at the end, below the start of all runs."""
-    runs = [run for of_method in group.runs.values() for run in of_method.values()]
-    rows = [["start", *_cells(runs, 0)]]
+    most = max(group.runs.values(), key=len)
+    starts = group.runs.get(group.ours, most)
+    rows = [["start", *_cells(list(starts.values()), 0)]]
     for method in methods or by_final(group):
-        rows.append([label(method), *_cells(list(group.runs[method].values()), -1)])
+        runs = group.runs[method]
+        few = f", {len(runs)} of {len(most)} seeds" if len(runs) < len(most) else ""
+        rows.append([label(method) + few, *_cells(list(runs.values()), -1)])
     return table(["means over seeds", *(name for name, _ in FIGURES.values())], rows)
 
 
@@ -115,6 +118,9 @@ def in_words(group: Group) -> str:
 
 
 def not_finished(group: Group) -> list[str]:
-    """Return a sentence that names the planned methods without a run; none if all have runs."""
+    """Return a sentence that names the planned methods with no run, or with too few; none if all are finished."""
     lacking = [label(name) for name in PLANNED if name not in group.runs]
-    return [f"**Not finished**: no run of {', '.join(lacking)} yet."] if lacking else []
+    most = max(map(len, group.runs.values()))
+    few = [f"{len(runs)} of {most} seeds of {label(name)}" for name, runs in group.runs.items() if len(runs) < most]
+    told = [*([f"no run of {', '.join(lacking)} yet"] if lacking else []), *few]
+    return [f"**Not finished**: {'; '.join(told)}."] if told else []
