@@ -221,6 +221,23 @@ def test_lengths_faults_and_varied_settings(tmp_path: Path) -> None:
     assert {"data.length=2", "data.faults=0.5", "sft.after_reward_model=0", "run.seed=4"} <= set(models[0][3])
 
 
+def test_a_kept_run_with_other_settings_is_set_aside(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
+    study = study.replace('methods = ["text2grad", "dr_grpo"]', 'methods = ["text2grad"]').replace("[0, 1]", "[4]")
+    head = "keep_runs = true\n"
+    finish(experiment(tmp_path, head + study))
+    place = tmp_path / "runs" / "first" / "summarization" / "program" / "seed-4" / "length-0-faults-1"
+    assert (place / "text2grad" / "run.json").exists()
+    finish(experiment(tmp_path, head + study))  # nothing is missing
+    assert not (place / "text2grad-before-1").exists()
+    finish(experiment(tmp_path, head + study + 'settings = ["ppo.beta=0.3"]\n'))
+    assert (place / "text2grad-before-1" / "run.json").exists()
+    last = [one for one in starts(tmp_path) if one[1].endswith("length-0-faults-1/text2grad")][-1]
+    assert "ppo.beta=0.3" in last[3]
+    records = read_records(tmp_path / "records")
+    assert sorted(one["settings"].get("ppo.beta", 0.0) for one in records) == [0.0, 0.3]
+
+
 def test_a_study_takes_the_tuning_of_another(tmp_path: Path) -> None:
     study = STUDY.replace('"first"', '"second"').replace("[0, 1]", "[2]") + 'tuned_in = "first"\n'
     study = study.replace('"dr_grpo"', '"rloo"')

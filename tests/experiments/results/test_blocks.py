@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from made_records import record, trials
 from places import ROOT
 from text2grad.errors import DataError
 from text2grad.experiments.experiment_plan import load_plan
-from text2grad.experiments.results.blocks import BLOCKS, filled
+from text2grad.experiments.results.blocks import BLOCKS, _headline_words, filled
+from text2grad.experiments.results.measures import lead
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.paper import paper_page
 from text2grad.experiments.results.records import read_runs
+from text2grad.experiments.results.selection import groups
 
 RESULTS = ROOT / "docs" / "results"
 PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
@@ -68,6 +71,24 @@ def test_a_changed_figure_changes_the_block(tmp_path: Path) -> None:
     made = filled(text, tmp_path)
     assert made != text
     assert made == text.replace("| 7.1 s | 40 s |", "| 7.1 s | 20 s |")
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        (0.6, "On summaries the number is ahead, with the whole interval."),
+        (0.88, "The interval of summaries contains 0"),
+        (0.95, "of summaries"),
+    ],
+)
+def test_a_lead_below_zero_is_no_tie(ours: float, told: str) -> None:
+    made = [record("text2grad", seed, length=0, value=ours) for seed in range(5)]
+    made += [record("grpo", seed, length=0, value=0.88) for seed in range(5)]
+    made += [*trials("text2grad", [ours]), *trials("grpo", [0.88])]
+    [group] = groups(made)
+    words = _headline_words([group], [lead(group, "text2grad", "grpo")])
+    assert (told in words) == (ours < 0.9)
+    assert ("contains 0" in words) == (ours == 0.88)
 
 
 def test_a_headline_without_records_says_so(tmp_path: Path) -> None:
