@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pretended_runs import PROGRAM, Process
+from text2grad.config.recipe import load_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.experiments.jobs import run_jobs
 from text2grad.experiments.tuning import Tuning, command_of
@@ -43,6 +44,14 @@ def faults(tmp_path: Path, **known: Sequence[Any]) -> None:
 def search(tmp_path: Path, name: str = "search", count: int = 6, **more: Any) -> Tuning:
     settings = {"method": "text2grad", "overrides": ["run.save_every=1"], "of_method": [], "seed": 0, **more}
     return Tuning(recipe=tmp_path / "recipe.toml", out=tmp_path / name, count=count, program=PROGRAM, **settings)
+
+
+@pytest.mark.parametrize(("method", "rounds"), [("text2grad", None), ("ilf", 1), ("sft_best", 3), ("sdpo", 3)])
+def test_a_search_knows_the_usual_rounds_of_its_method(tmp_path: Path, method: str, rounds: int | None) -> None:
+    tuning = search(tmp_path, method=method)
+    steps = load_recipe(tmp_path / "recipe.toml").run.steps
+    assert steps == 3  # fewer than the usual 12 rounds
+    assert tuning.space.usual == ({} if rounds is None else {"rival.rounds": rounds})
 
 
 def finish(tuning: Tuning, *, at_once: int = 3, on_poll: Callable[[str], None] = lambda _: None) -> Tuning:

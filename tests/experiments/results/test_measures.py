@@ -145,7 +145,9 @@ def test_a_rival_that_learns_in_rounds_costs_whole_rounds() -> None:
     assert rollouts_ratio(group_of_number, "text2grad", "ilf").value == pytest.approx(5 / 12)
     low = group_of(*made, *(by_hand("ilf", seed, [(0, 0.0), (10, 0.3), (20, 0.25)]) for seed in range(2)))
     # the level of 0.25 comes for ILF at step 10, not after 83 rollouts: spans have 0.25 after 10 * 0.25 / 0.6 steps
-    assert rollouts_ratio(low, "text2grad", "ilf").value == pytest.approx(0.25 / 0.6)
+    ratio = rollouts_ratio(low, "text2grad", "ilf")
+    assert ratio.value == pytest.approx(0.25 / 0.6)
+    assert (ratio.low, ratio.high) == pytest.approx((0.3125, 0.625))  # 0.25 of 0.8, and of 0.4, in 10 steps
 
 
 def test_a_rival_that_does_not_improve_has_no_ratio() -> None:
