@@ -199,12 +199,12 @@ def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, w
     shutil.copytree(models, folder)
     for name, given in GIVEN.get(page.name, {}).items():
         (folder / name).write_text(here(given, server), "utf-8")
-    if page.name == "feedback.md":
-        data_sets(folder)
     for name in set(re.findall(r"\.\./(shared/data/[\w./-]+)", text)):
         if not SHARED.exists():
             pytest.skip(f"{page.name} reads ../shared, which is absent")
         cut_copy(SHARED.parent / name, tmp_path / name)
+    if page.name == "feedback.md":
+        data_sets(folder)
     client = f"{sys.executable} -IS {warm_commands.__file__} {warm}"
     start = f'ROOT={ROOT}; PYTHON={sys.executable}; warm() {{ {client} "$@"; }}\n{STAND_INS}'
     for block in blocks(text):
