@@ -118,11 +118,14 @@ def _grounded(args: argparse.Namespace) -> int:
     )
     tokenizer = load_tokenizer(args.tokenizer)
 
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
     def count(text: str) -> int:
-        return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return len(encode(text))
 
     def cut(text: str) -> str:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = encode(text)
         short = 0 < args.answer_tokens < len(ids)
         return tokenizer.decode(ids[: args.answer_tokens], skip_special_tokens=True) if short else text
 

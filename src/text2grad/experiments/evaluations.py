@@ -75,7 +75,8 @@ class Evaluations:
             MetricError: if the metric does; finished steps are saved.
         """
         every, step = trainer.recipe.data.eval_every, trainer.step
-        if step not in (0, trainer.recipe.run.steps) and not (every and step % every == 0):
+        due = step in (0, trainer.recipe.run.steps) or (every and step % every == 0)
+        if not due or not trainer.policy_is_new:
             return
         path = trainer.directory / DIRECTORY / f"{step:06d}.json"
         if gather_object([path.exists()])[0]:

@@ -336,10 +336,9 @@ class Experiment:
         return self._record(one) is not None
 
     def _command(self, one: Evaluation) -> list[str]:
-        self._set_aside(self._directory(one), one.study, self._overrides(one))
-        return run_command(
-            self.program, one.method, self._recipe(one.study), self._directory(one), self._overrides(one)
-        )
+        directory, overrides = self._directory(one), self._overrides(one)
+        self._set_aside(directory, one.study, overrides)
+        return run_command(self.program, one.method, self._recipe(one.study), directory, overrides)
 
     def _set_aside(self, directory: Path, study: Study, overrides: Sequence[str]) -> None:
         """Rename a directory whose run has other settings, such as those of a trial that was the best before."""

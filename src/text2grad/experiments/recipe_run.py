@@ -43,8 +43,7 @@ def run_recipe(
     )
     if evaluate is None:
         return trainer.train()
-    if trainer.policy_is_due:
-        evaluate(trainer)
+    evaluate(trainer)
     return trainer.train(after_step=evaluate)
 
 

@@ -38,12 +38,10 @@ def settle_heap(model: nn.Module, compact: bool | Literal["auto"]) -> Literal["c
         model: the policy, loaded.
         compact: True gives freed tensors back at once, False keeps their memory, "auto" keeps it where it is plenty.
     """
-    size = bytes_of(model)
-    on_cpu = all(weight.device.type == "cpu" for weight in model.parameters())
-    if not on_cpu or size < SMALL_MODEL_BYTES or platform.libc_ver()[0] != "glibc":
+    if not fills_heap(model):
         return "as it is"
     if compact == "auto":
-        compact = free_memory_of_process() < plenty(size)
+        compact = free_memory_of_process() < plenty(model)
     wanted = [(M_MMAP_THRESHOLD, THRESHOLD_BYTES)] if compact else [(M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER)]
     library = ctypes.CDLL(None)
     done = [library.mallopt(name, value) == 1 for name, value in wanted]
@@ -56,16 +54,21 @@ def give_back_if_short(model: nn.Module) -> bool:
     Args:
         model: the model under training.
     """
-    on_gpu = any(weight.device.type != "cpu" for weight in model.parameters())
-    if on_gpu or platform.libc_ver()[0] != "glibc" or free_memory_of_process() >= plenty(bytes_of(model)) / 2:
+    if not fills_heap(model) or free_memory_of_process() >= plenty(model) / 2:
         return False
     given: bool = ctypes.CDLL(None).malloc_trim(0) == 1
     return given
 
 
-def plenty(size: int) -> int:
-    """Return the bytes that must be free for a heap to be kept, for weights of `size` bytes."""
-    return PLENTY_BYTES + PLENTY_OF_WEIGHTS * size
+def fills_heap(model: nn.Module) -> bool:
+    """Whether a model is large, on a CPU, and in a heap of glibc."""
+    on_cpu = all(weight.device.type == "cpu" for weight in model.parameters())
+    return on_cpu and bytes_of(model) >= SMALL_MODEL_BYTES and platform.libc_ver()[0] == "glibc"
+
+
+def plenty(model: nn.Module) -> int:
+    """Return the bytes that must be free for the heap of a model to be kept."""
+    return PLENTY_BYTES + PLENTY_OF_WEIGHTS * bytes_of(model)
 
 
 def bytes_of(model: nn.Module) -> int:

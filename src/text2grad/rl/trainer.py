@@ -337,8 +337,8 @@ class Text2GradTrainer:
         return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
 
     @property
-    def policy_is_due(self) -> bool:
-        """Whether an evaluation now measures a policy that no earlier step had: False within a round of a rival."""
+    def policy_is_new(self) -> bool:
+        """Whether the last step changed the policy: False within a round of a rival."""
         return True
 
     def _end(self) -> None:

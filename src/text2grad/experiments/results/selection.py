@@ -315,12 +315,13 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
     found = []
     for study in plan.study:
         mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
-        evaluations = len(study.places()) * len(study.variants())
+        places = study.places()
+        evaluations = len(places) * len(study.variants())
         lacking = []
         for method in study.methods:
             tuned = tuning_study(plan, study, method)
             planned = [one for one in mine if (one.method, one.purpose) == (method, "evaluation")]
-            done = sum((one.seed, one.length, one.faults) in study.places() for one in planned if chosen(one, study))
+            done = sum((one.seed, one.length, one.faults) in places for one in planned if chosen(one, study))
             tried = sum((one.method, one.purpose) == (method, "tuning") for one in mine)
             trials = tuned.trials_of(method) + len(tuned.confirmations(method)) if tuned is study else 0
             if done < evaluations:

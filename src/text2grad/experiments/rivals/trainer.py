@@ -7,9 +7,8 @@ Prompts, random numbers, critic, refreshes of the critic, log, evaluations and c
 resumed run reads the judged responses of an unfinished round from its log, and repeats only the learning of the round.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -51,22 +50,13 @@ class RivalTrainer(Text2GradTrainer):
 
     judged: list[Judged]
 
-    def train(self, after_step: Callable[[Text2GradTrainer], None] | None = None) -> Path:
-        """Run as `Text2GradTrainer.train`; `after_step` is called at the end of each round, where the policy is new."""
-
-        def after_round(trainer: Text2GradTrainer) -> None:
-            if after_step is not None and self.policy_is_due:
-                after_step(trainer)
-
-        return super().train(after_round)
-
     def round_of(self, step: int) -> tuple[int, int]:
         """Return the first step of the round of a step, and the first step after it."""
         return round_of(step, steps=self.recipe.run.steps, rounds=rounds_of(self.recipe))
 
     @property
-    def policy_is_due(self) -> bool:
-        """Whether no step of a round has been made since the policy learned."""
+    def policy_is_new(self) -> bool:
+        """Whether the policy learned at the end of the last step, or no step has been made."""
         return self.step == 0 or self.round_of(self.step - 1)[1] == self.step
 
     def train_step(self) -> dict[str, float]:
