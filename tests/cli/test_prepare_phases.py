@@ -95,10 +95,117 @@ def test_people_s_words_on_a_summary_go_to_the_annotator(tmp_path: Path) -> None
     assert main(["prepare", "slf5k", other, "--out", str(tmp_path / "none")]) == 2  # one prompt cannot be divided
 
 
+def test_programs_that_fail_may_stand_in_another_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [{"question": f"Add, variant {n}.", "solution": "def add(a, b):\n    return a + b"} for n in range(4)]
+    good, bad = "def add(a, b):\n    return b + a", "def add(a, b):\n    return a - b"
+    (tmp_path / "hub").mkdir()
+    write(tmp_path / "hub" / "train.jsonl", [{**one, "test_code": ADD, "4o_solution": good} for one in asked[:2]])
+    write(tmp_path / "hub" / "test.jsonl", [{**one, "test_code": ADD, "4o_solution": bad} for one in asked[2:]])
+    pairs = {}
+    for splits in (("train",), ("train", "test")):
+        out = tmp_path / "-".join(splits)
+        named = [word for one in splits for word in ("--split", one)]
+        common = ["--out", str(out), "--held-out", "0.1", "--pairs"]
+        assert main(["prepare", "kodcode", str(tmp_path / "hub"), *common, *named]) == 0
+        pairs[splits] = read_preferences(out / "preferences.jsonl") if len(splits) == 2 else []
+        told = " ".join(capsys.readouterr().err.split())
+        assert ("no problem has a program that passes its tests beside one that fails" in told) == (
+            splits == ("train",)
+        )
+    held_out = lines(tmp_path / "train-test", "held_out")
+    variants = {"2.", "3."} - {one["prompt"][-2:] for one in held_out}
+    assert {(one.prompt[-2:], one.chosen[-5:], one.rejected) for one in pairs["train", "test"]} == {
+        (variant, "a + b", bad) for variant in variants
+    }
+    assert not (tmp_path / "train" / "preferences.jsonl").exists()
+    alone = write(tmp_path / "alone.jsonl", [{**one, "test_code": ADD} for one in asked])
+    assert main(["prepare", "kodcode", alone, "--out", str(tmp_path / "none"), "--pairs"]) == 2
+    assert "compares the programs of a problem, and no problem has two" in " ".join(capsys.readouterr().err.split())
+
+
+def test_people_s_choice_between_two_summaries_is_a_preference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = {"generated_summary_for_comparison_A": "First.", "generated_summary_for_comparison_B": "Second."}
+    posts = [{**POSTS[0], "title": str(n), **two} for n in range(4)]
+    for post, choice in zip(posts, ("Summary A", "Summary B", "Summary A", None), strict=True):
+        post["comparison_preference"] = choice
+    posts[2]["generated_summary_for_comparison_B"] = "First."  # nothing to learn from
+    source, out = write(tmp_path / "posts.jsonl", posts), tmp_path / "out"
+    other = write(tmp_path / "other.jsonl", [{"prompt": "Title: 9"}])
+    assert main(["prepare", "slf5k", source, "--out", str(out), "--held-out", "0.01", "--without", other]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "left out 1 preferences between equal responses" in said
+    (kept_out,) = lines(out, "held_out")
+    found = {("0" in one.prompt, one.chosen, one.rejected) for one in read_preferences(out / "preferences.jsonl")}
+    both = {("Title: 0", (True, "First.", "Second.")), ("Title: 1", (False, "Second.", "First."))}
+    assert found == {pair for title, pair in both if title not in kept_out["prompt"]}
+    write(tmp_path / "odd.jsonl", [{**posts[0], "comparison_preference": "neither"}])
+    assert main(["prepare", "slf5k", str(tmp_path / "odd.jsonl"), "--out", str(tmp_path / "none")]) == 2
+    assert "must name summary A or summary B, got 'neither'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_texts_that_no_phase_can_use_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = [
+        {"prompt": " ", "chosen": "a", "rejected": "b"},
+        {"prompt": "Blank chosen?", "chosen": " \n", "rejected": "b"},
+        {"prompt": "Equal?", "chosen": "a", "rejected": "a"},
+        {"prompt": "Used elsewhere?", "chosen": "a", "rejected": "b"},
+    ]
+    source, out = write(tmp_path / "pairs.jsonl", [*PAIRS, *bad]), tmp_path / "out"
+    before = write(tmp_path / "before.jsonl", [{"prompt": "Used elsewhere?"}])
+    assert main(["prepare", "ultrafeedback", source, "--out", str(out), "--without", before]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for reason in (
+        "1 records without a prompt",
+        "1 blank responses and references",
+        "1 preferences between equal responses",
+        "1 records whose prompt is held out or used elsewhere",
+    ):
+        assert f"left out {reason}" in said
+    everything = [one for name in ("sft", "annotate", "train", "held_out") for one in lines(out, name)]
+    prompts = {one["prompt"] for one in everything}
+    assert "Equal?" in prompts
+    assert prompts <= {"Blank chosen?", "Equal?", *(one["prompt"] for one in PAIRS)}
+    texts = [one.get(key) for one in everything for key in ("prompt", "reference", "response")]
+    assert all(text is None or text.strip() for text in texts)
+    assert not {one.prompt for one in read_preferences(out / "preferences.jsonl")} & {"Blank chosen?", "Equal?"}
+    half = tmp_path / "half.jsonl"
+    half.write_text('{"prompt": "a", "chosen": "b \\ud83d", "rejected": "c"}\n', "utf-8")
+    assert main(["prepare", "ultrafeedback", str(half), "--out", str(tmp_path / "none")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "half.jsonl:1:" in told
+    assert "half of a surrogate pair" in told
+
+
+def test_a_data_set_with_code_of_its_own_is_refused_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+
+    def load(*_: object) -> None:
+        raise RuntimeError("Dataset scripts are no longer supported, but found SLF5K.py")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert main(["prepare", "slf5k", "someone/SLF5K", "--out", str(tmp_path / "out")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "found SLF5K.py. Download its data files, name them train.jsonl, validation.jsonl" in told
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("ultrafeedback", "--pairs"), "--pairs runs unit tests, which ultrafeedback does not have; leave it out"),
+        (("ultrafeedback", "--pairs"), "--pairs is an option of kodcode, not of ultrafeedback; leave it out"),
+        (("kodcode", "--answer-tokens", "0"), "--answer-tokens is an option of grounded, not of kodcode; leave it out"),
+        (("slf5k", "--column", "a=b"), "--column is an option of grounded, not of slf5k; leave it out"),
+        (
+            ("grounded", "--tokenizer", "m", "--prompts", "3"),
+            "--prompts is an option of slf5k, kodcode, ultrafeedback, not of grounded; leave it out",
+        ),
+        (("slf5k", "--split", "train"), "pairs.jsonl is one file, which has none; leave the option out"),
+        (("slf5k", "--held-out-split", "test"), "--held-out-split names a split, and"),
         (("ultrafeedback", "--held-out", "0"), "--held-out must lie between 0 and 1, got 0"),
         (("kodcode",), 'there must be a text "test" or "test_code"'),
         (("grounded",), "name the model that will be trained with --tokenizer MODEL"),
@@ -118,7 +225,7 @@ def test_wrong_options_are_refused_and_nothing_is_written(
     st.integers(2, 60), st.floats(0.0, 0.9), st.integers(0, 5), st.sampled_from(["slf5k", "kodcode", "ultrafeedback"])
 )
 def test_no_phase_learns_from_a_held_out_prompt(count: int, held_out: float, seed: int, name: str) -> None:
-    problems = [Problem(Example(f"{n}", "a"), (("b", ""),), "") for n in range(count)]
+    problems = [Problem(Example(f"{n}", "a"), (("b", ""),)) for n in range(count)]
     made = divide(problems, name, held_out=held_out, seed=seed)
     again = divide(problems[::-1], name, held_out=held_out, seed=seed)
     parts = [{one.example.prompt for one in part} for part in made]

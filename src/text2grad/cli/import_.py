@@ -20,6 +20,7 @@ from text2grad.cli.options import (
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments.reports import plain, print_critique
 from text2grad.feedback import WAY_OUT, Annotation
+from text2grad.progress import note
 from text2grad.types import Example
 
 DESCRIPTION = """\
@@ -51,7 +52,13 @@ def add_parser(commands: Any) -> None:
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
     add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl or .parquet file")
     add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
-    add("--label", action="append", default=[], metavar="NAME=MEANING", help="positive, negative or ignore")
+    add(
+        "--label",
+        action="append",
+        default=[],
+        metavar="NAME=MEANING",
+        help="positive, negative or ignore; may be repeated",
+    )
     add("--split", default="train", help="split of a data set (default: %(default)s)")
     add_match(add)
     ground = "mark the changes of a refinement, or keep words only (default: %(default)s)"
@@ -106,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         path = beside if annotations or args.out.suffix != ".jsonl" else args.out
         write_examples(path, examples)
         written.append(path)
-    _print_account(console, account)
+    _print_account(console, account, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
     print_end(console, ", ".join(map(str, written)), then=_next(args.out, written[0], annotations))
@@ -121,8 +128,8 @@ def _next(out: Path, first: Path, annotations: list[Annotation]) -> tuple[str, .
     return ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={first}")
 
 
-def _print_account(console: Console, account: Any) -> None:
-    """Print the numbers of items, and the losses with their reasons."""
+def _print_account(console: Console, account: Any, unmet: list[str], met: set[str]) -> None:
+    """Print the numbers of items, the losses with their reasons, and the given labels that no record had."""
     spans = sum(account.spans.values())
     console.print(plain(f"annotations   {account.annotations:,}"))
     console.print(plain(f"spans         {spans:,}" + "".join(f", {n:,} {label}" for label, n in account.spans.items())))
@@ -133,6 +140,9 @@ def _print_account(console: Console, account: Any) -> None:
             console.print(plain(f"  {_line(example)}"), soft_wrap=True)
         if count > len(account.shown[reason]):
             console.print(plain(f"  and {count - len(account.shown[reason]):,} more"))
+    if unmet:
+        there = ", ".join(sorted(met)) or "none"
+        note(f"--label gives a meaning to {', '.join(unmet)}, which no record has; its labels: {there}", warning=True)
 
 
 def _line(text: str) -> str:

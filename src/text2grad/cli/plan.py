@@ -12,7 +12,8 @@ from rich.table import Table
 
 from text2grad.cli.log import configure_log
 from text2grad.cli.options import add_command, add_set, require_named, shorthands
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, DataError
+from text2grad.progress import note
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -68,6 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         configure_log(quiet=True, verbose=False)  # standard output holds JSON alone
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"model.path": args.model})])
+    if not args.model and _made_by_sft(recipe):
+        note(f"{recipe.model.path} is not there yet: planned with sft.model, {recipe.sft.model}")
+        recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"model.path": recipe.sft.model})])
     require_named(recipe, args.recipe, prompts_and_critic=False)
     for name in ("processes", "prompt_tokens", "answer_tokens"):
         if (value := getattr(args, name)) is not None and value < 1:
@@ -80,9 +84,12 @@ def run(args: argparse.Namespace) -> int:
     device = DEVICES[args.device] if args.device else this_machine()
     if args.measure:
         device = measured(device, half=recipe.model.dtype in ("bfloat16", "float16"), threads=recipe.run.threads)
-    planner = Planner(
-        recipe, device, processes=args.processes, in_shards=args.sharded, prompt_tokens=args.prompt_tokens
-    )
+    try:
+        planner = Planner(
+            recipe, device, processes=args.processes, in_shards=args.sharded, prompt_tokens=args.prompt_tokens
+        )
+    except DataError as error:
+        raise DataError(f"{error}; without the prompts, give their length with --prompt-tokens N") from error
     plan, memory = planner.plan(), asked or device.memory
     fits = plan.peak <= memory
     advice = [] if fits else planner.advice(memory)
@@ -113,6 +120,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(Console(), recipe, planner, found)
     return 0 if fits else DOES_NOT_FIT
+
+
+def _made_by_sft(recipe: "Recipe") -> bool:
+    """Return True if the policy starts from the model that `text2grad sft` has yet to write."""
+    path, out = recipe.model.path, recipe.sft.out
+    return bool(out and recipe.sft.model) and Path(path).is_relative_to(out) and not Path(path).exists()
 
 
 def parse_memory(text: str) -> int:

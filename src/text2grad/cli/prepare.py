@@ -26,7 +26,7 @@ from (`text2grad annotate --own-critic`): the gold answer, and sentences of the 
 Or write the files of all phases from one of the paper's data sets, `slf5k`, `kodcode` or `ultrafeedback`, divided as
 in the paper: sft.jsonl with demonstrations, annotate.jsonl with responses to annotate, train.jsonl with prompts for
 `text2grad train`, preferences.jsonl with chosen and rejected responses, held_out.jsonl with prompts that no phase
-learns from."""
+learns from. Texts that later phases cannot use, such as blank responses, are left out and counted."""
 
 EPILOG = """\
 formats of grounded:
@@ -38,7 +38,8 @@ examples:
   text2grad prepare grounded feedback.json --format qa_feedback --tokenizer models/smollm2 --out data/grounded
   text2grad prepare grounded mine.jsonl --tokenizer models/smollm2 --column passage=context --out data/mine
   text2grad prepare slf5k JeremyAlain/SLF5K --held-out-split validation --out data/slf5k
-  text2grad prepare kodcode KodCode/KodCode-V1-SFT-4o --prompts 9000 --pairs --out data/kodcode
+  text2grad prepare kodcode KodCode/KodCode-V1-SFT-4o --split train --split incorrect --pairs --out data/kodcode
+  text2grad prepare kodcode KodCode/KodCode-Light-RL-10K --without data/kodcode/train.jsonl --out data/kodcode-rl
   text2grad prepare ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out data/ultrafeedback
 
 written: files in OUT; recipes name them (data.train, data.held_out_file, sft.data). A file without records is not
@@ -48,6 +49,13 @@ GROUNDED = "grounded"
 DATA_SETS = ("slf5k", "kodcode", "ultrafeedback")
 HELD_OUT = {GROUNDED: 0.25, "slf5k": 0.1, "kodcode": 0.05, "ultrafeedback": 0.01}
 """Task → the share of its prompts that is held out unless another is given."""
+PASSAGE_TOKENS, ANSWER_TOKENS = 200, 48
+TASKS_OF = {
+    **dict.fromkeys(("tokenizer", "format", "column", "passage_tokens", "answer_tokens"), (GROUNDED,)),
+    **dict.fromkeys(("held_out_split", "prompts", "without"), DATA_SETS),
+    "pairs": ("kodcode",),
+}
+"""Option → the tasks that have it; options that are not here belong to all."""
 
 
 def add_parser(commands: Any) -> None:
@@ -60,22 +68,29 @@ def add_parser(commands: Any) -> None:
     add("task", metavar="TASK", choices=tasks, help=", ".join(tasks))
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
     add("--out", type=Path, required=True, metavar="DIR", help="the directory to write to")
-    add("--split", default="train", help="split of a data set (default: %(default)s)")
+    split = "split of a data set; for a data set of the paper, may be repeated (default: train)"
+    add("--split", action="append", default=[], metavar="NAME", help=split)
     shares = ", ".join(f"{share:g} of {task}" for task, share in HELD_OUT.items())
     add("--held-out", type=float, metavar="SHARE", help=f"share held out (default: {shares})")
     add("--seed", type=at_least(0), default=0, metavar="N", help="chooses the held-out share (default: %(default)s)")
     add("--tokenizer", metavar="MODEL", help="for grounded: the model whose tokens are counted")
-    add("--format", choices=PASSAGE_FORMATS, default="table", help="for grounded: format (default: %(default)s)")
+    add("--format", choices=PASSAGE_FORMATS, help="for grounded: format (default: table)")
     add(
         "--column", action="append", default=[], metavar="OURS=THEIRS", help="for grounded: name of a column in a table"
     )
-    cut = "for grounded: most tokens of a passage; 0 for no limit (default: %(default)s)"
-    add("--passage-tokens", type=at_least(0), default=200, metavar="N", help=cut)
-    cut = (
-        "for grounded: most tokens of a right answer, as rollout.max_new_tokens; 0 for no limit (default: %(default)s)"
-    )
-    add("--answer-tokens", type=at_least(0), default=48, metavar="N", help=cut)
+    cut = f"for grounded: most tokens of a passage; 0 for no limit (default: {PASSAGE_TOKENS})"
+    add("--passage-tokens", type=at_least(0), metavar="N", help=cut)
+    cut = "for grounded: most tokens of a right answer, as rollout.max_new_tokens; 0 for no limit"
+    add("--answer-tokens", type=at_least(0), metavar="N", help=f"{cut} (default: {ANSWER_TOKENS})")
     add("--held-out-split", metavar="NAME", help="for a data set of the paper: its split that is held out, whole")
+    add(
+        "--without",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="for a data set of the paper: leave out the prompts of this prepared file; may be repeated",
+    )
     most = "for a data set of the paper: most prompts, chosen by the seed"
     add("--prompts", type=at_least(1), metavar="N", help=most)
     pairs = "for kodcode: run the tests of all programs in the sandbox, and pair those that pass with those that fail"
@@ -89,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the data, an option or the tokenizer cannot be used; then nothing is written.
     """
+    _check_options(args)
     args.held_out = HELD_OUT[args.task] if args.held_out is None else args.held_out
     if not 0.0 < args.held_out < 1.0:
         raise ConfigError(f"--held-out must lie between 0 and 1, got {args.held_out:g}")
@@ -96,9 +112,27 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "grounded cuts passages by tokens; name the model that will be trained with --tokenizer MODEL"
         )
-    if args.pairs and args.task != "kodcode":
-        raise ConfigError(f"--pairs runs unit tests, which {args.task} does not have; leave it out")
     return _grounded(args) if args.task == GROUNDED else _phases(args)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuse options that would have no effect."""
+    for name, tasks in TASKS_OF.items():
+        value = getattr(args, name)
+        given = value is not None and value is not False and value != []
+        if given and args.task not in tasks:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is an option of {', '.join(tasks)}, not of {args.task}; leave it out")
+    if Path(args.path).is_file() and (args.split or args.held_out_split):
+        option = "--split" if args.split else "--held-out-split"
+        raise ConfigError(
+            f"{option} names a split, and {args.path} is one file, which has none; leave the option out, or give the "
+            "directory of the data set"
+        )
+    if args.held_out_split and args.held_out is not None:
+        raise ConfigError("--held-out-split holds out a whole split, and --held-out a share; give one of the two")
+    if args.task == GROUNDED and len(args.split) > 1:
+        raise ConfigError(f"{GROUNDED} reads one split, got --split {' --split '.join(args.split)}")
 
 
 def _grounded(args: argparse.Namespace) -> int:
@@ -112,11 +146,13 @@ def _grounded(args: argparse.Namespace) -> int:
     refuse_overwriting(files, force=args.force)
     found = read_passages(
         args.path,
-        format=args.format,
+        format=args.format or "table",
         columns=name_values("--column", args.column, form="OURS=THEIRS"),
-        split=args.split,
+        split=(args.split or ["train"])[0],
     )
     tokenizer = load_tokenizer(args.tokenizer)
+    passage_tokens = PASSAGE_TOKENS if args.passage_tokens is None else args.passage_tokens
+    answer_tokens = ANSWER_TOKENS if args.answer_tokens is None else args.answer_tokens
 
     def encode(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -126,11 +162,11 @@ def _grounded(args: argparse.Namespace) -> int:
 
     def cut(text: str) -> str:
         ids = encode(text)
-        short = 0 < args.answer_tokens < len(ids)
-        return tokenizer.decode(ids[: args.answer_tokens], skip_special_tokens=True) if short else text
+        short = 0 < answer_tokens < len(ids)
+        return tokenizer.decode(ids[:answer_tokens], skip_special_tokens=True) if short else text
 
     made = grounded_examples(
-        found.kept, count=count, passage_tokens=args.passage_tokens, held_out=args.held_out, seed=args.seed
+        found.kept, count=count, passage_tokens=passage_tokens, held_out=args.held_out, seed=args.seed
     )
     if not made.train or not made.held_out:
         raise DataError(
@@ -152,29 +188,41 @@ def _grounded(args: argparse.Namespace) -> int:
 def _phases(args: argparse.Namespace) -> int:
     """Write the files of all phases from a data set of the paper."""
     from text2grad.critics import preferences_by_tests
+    from text2grad.feedback import read_examples
     from text2grad.feedback.sources import divide, known_preferences, read_problems, responses_to_annotate
     from text2grad.files import json_lines, write_files
-    from text2grad.progress import CONSOLE
+    from text2grad.progress import CONSOLE, note
 
     names = ("sft", "annotate", "train", "preferences", "held_out")
     refuse_overwriting([args.out / f"{name}.jsonl" for name in names], force=args.force)
-    problems = read_problems(args.path, args.task, split=args.split)
+    without = {str(one.prompt) for path in args.without for one in read_examples(path)}
+    kept_out = []
     if args.held_out_split:
-        kept_out = read_problems(args.path, args.task, split=args.held_out_split)
-        known = {str(one.example.prompt) for one in kept_out}
-        problems = [one for one in problems if str(one.example.prompt) not in known]
-        made = divide(problems, args.task, held_out=0.0, seed=args.seed, most=args.prompts)._replace(held_out=kept_out)
-    else:
-        made = divide(problems, args.task, held_out=args.held_out, seed=args.seed, most=args.prompts)
+        kept_out = read_problems(args.path, args.task, splits=[args.held_out_split], without=without).kept
+        without |= {str(one.example.prompt) for one in kept_out}
+    problems, left_out = read_problems(args.path, args.task, splits=args.split or ["train"], without=without)
+    held_out = 0.0 if args.held_out_split else args.held_out
+    made = divide(problems, args.task, held_out=held_out, seed=args.seed, most=args.prompts)
+    made = made._replace(held_out=kept_out) if args.held_out_split else made
     if not made.prompts or not made.held_out:
         raise DataError(
             f"{args.path}: {len(made.prompts)} prompts to train on and {len(made.held_out)} held out are left of "
-            f"{len(problems)}; both need at least one"
+            f"{len(problems)} ({_listed(left_out)}); both need at least one"
         )
     preferences = known_preferences(made.responses)
     if args.pairs:
-        examples = [one.example for one in made.responses]
-        preferences += preferences_by_tests(examples, [[text for text, _ in one.responses] for one in made.responses])
+        programs = [[text for text, _ in one.responses] for one in made.responses]
+        if all(len(several) < 2 for several in programs):
+            raise DataError(
+                f"{args.path}: --pairs compares the programs of a problem, and no problem has two; leave --pairs out"
+            )
+        preferences += preferences_by_tests([one.example for one in made.responses], programs)
+        if not preferences:
+            note(
+                "no problem has a program that passes its tests beside one that fails: no preferences. Programs that "
+                "fail may stand in another split (KodCode: --split train --split incorrect)",
+                warning=True,
+            )
     examples_of = {"sft": made.demonstrations, "train": made.prompts, "held_out": made.held_out}
     lines = {
         name: [
@@ -188,7 +236,8 @@ def _phases(args: argparse.Namespace) -> int:
     written = {f"{name}.jsonl": json_lines(lines[name]) for name in names if lines[name]}
     write_files(args.out, written)
     meaning = ("demonstrations", "responses to annotate", "prompts to train on", "preferences", "prompts held out")
-    print_lines([(words, f"{len(lines[name]):,}") for words, name in zip(meaning, names, strict=True)])
+    figures = [(words, f"{len(lines[name]):,}") for words, name in zip(meaning, names, strict=True)]
+    print_lines(figures + [("left out", f"{number:,} {reason}") for reason, number in left_out.items()])
     recipe = f"recipes/paper/{args.task}.toml holds the commands of all phases"
     print_end(CONSOLE, ", ".join(str(args.out / name) for name in written), note=recipe)
     return 0

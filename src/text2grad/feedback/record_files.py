@@ -273,10 +273,13 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
             found = datasets.load_from_disk(path)
         else:
             found = datasets.load_dataset(name, config or None)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise DataError(
-            f"cannot load the data set {path}: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        ) from error
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        if "script" in why:  # `datasets` refuses to run the code of a data set, and so do we
+            why += (
+                ". Download its data files, name them train.jsonl, validation.jsonl and so on, and give their directory"
+            )
+        raise DataError(f"cannot load the data set {path}: {why}") from error
     if isinstance(found, dict):
         if split not in found:
             raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, found))}")

@@ -202,6 +202,13 @@ def test_marks_of_faithbench_carry_their_reason_and_belong_to_their_annotator(tm
         Annotation(prompt, LYON, Critique("No errors marked.")),
     ]
     assert [len(item.losses) for item in found] == [1, 1]
+    record = {"source": "A fair.", "summary": LYON, "annotations": marks}
+    meanings = {"unwanted.extrinsic": "positive", "BENIGN": "negative"}
+    found = items(tmp_path, "faithbench", record, labels=meanings)
+    assert [[span.label for span in one.made.critique.spans] for one in found] == [
+        ["negative", "positive"],
+        ["negative"],
+    ]
     (nothing,) = items(tmp_path, "faithbench", {"source": "A fair.", "summary": LYON, "annotations": []})
     assert nothing == Item(Annotation(prompt, LYON, Critique("No errors marked.")))
     with pytest.raises(DataError, match="label 'Odd' has no known meaning; give it one, such as --label Odd=negative"):

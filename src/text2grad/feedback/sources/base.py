@@ -55,11 +55,12 @@ class Options:
 
     Attributes:
         columns: our column name → the source's column name.
-        labels: a label of the source → its meaning.
+        labels: a label of the source → its meaning; upper and lower case are the same.
         match: how quotes are found in the response, as in `locate_spans`.
         ground: for words with a better response: `diff` marks the changes as spans, `words` adds no spans.
         missing_outcome: the outcome of each error without a span, such as a missing fact; None for no outcome.
         prepare_tests: applied to the tests of KodCode, such as `with_names` of the sandbox.
+        met: the labels of the records read so far.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +69,24 @@ class Options:
     ground: Ground = "diff"
     missing_outcome: float | None = None
     prepare_tests: Callable[[str], str] = str
+    met: set[str] = field(default_factory=set)
+
+    def meaning(self, *names: str, known: Mapping[str, Meaning]) -> Meaning | None:
+        """Return the meaning of a label; None for no known meaning.
+
+        Args:
+            names: the label of a record, and then the wider labels that it belongs to.
+            known: labels in lower case → their usual meaning; a meaning in `labels` goes before it.
+        """
+        self.met.update(name.strip() for name in names)
+        given = {_folded(name): meaning for name, meaning in self.labels.items()}
+        found = (of.get(_folded(name)) for of in (given, known) for name in names)
+        return next((meaning for meaning in found if meaning is not None), None)
+
+    def unmet(self) -> list[str]:
+        """Return the names in `labels` that no record had."""
+        met = {_folded(name) for name in self.met}
+        return [name for name in self.labels if _folded(name) not in met]
 
 
 class Reader(Protocol):
@@ -171,6 +190,10 @@ class Source:
     columns: tuple[str, ...] = ()
     gather: Gather | None = None
     labels: bool = False
+
+
+def _folded(label: str) -> str:
+    return label.strip().lower()
 
 
 def critique(lines: list[str], spans: list[Span], outcome: float | None = None) -> Critique:

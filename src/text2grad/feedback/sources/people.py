@@ -134,7 +134,7 @@ def read_faithbench(row: Row) -> Iterator[Item]:
     """Yield the annotation of each annotator of one summary.
 
     A mark has labels, "Unwanted" (or a kind of it, "Unwanted.Intrinsic" or "Unwanted.Extrinsic"), "Questionable" or
-    "Benign"; it is negative if one of them is. `options.labels` gives another meaning to a label.
+    "Benign"; it is negative if one of them is. `options.labels` gives another meaning to a label or to a kind of it.
     """
     source, summary = row.text("source"), row.text("summary")
     prompt = FAITHBENCH_PROMPT.format(source.strip())
@@ -150,7 +150,8 @@ def read_faithbench(row: Row) -> Iterator[Item]:
             place = row.span(mark.get("start"), mark.get("end"), "negative", summary)
             quote, note = quoted(summary[place.start : place.end]), str(mark.get("note") or "").strip()
             told = f"{', '.join(labels)}: {quote} {note}".strip()
-            meanings = {_meaning_of(row, label.partition(".")[0]) for label in labels}
+            wider = {label.partition(".")[0] for label in labels if "." in label}
+            meanings = {_meaning_of(row, label) for label in labels if label not in wider}
             if meanings <= {"ignore"}:
                 losses.append(Loss("marks that are neither positive nor negative by their labels", told))
                 continue
@@ -164,7 +165,7 @@ def read_faithbench(row: Row) -> Iterator[Item]:
 
 
 def _meaning_of(row: Row, label: str) -> Meaning:
-    meaning = row.options.labels.get(label) or FAITHBENCH_LABELS.get(label.lower())
+    meaning = row.options.meaning(label, label.partition(".")[0], known=FAITHBENCH_LABELS)
     if meaning is None:
         raise row.bad(f"label {label!r} has no known meaning; give it one, such as --label {label}=negative")
     return meaning

@@ -11,15 +11,17 @@ slf5k and kodcode use every prompt in every phase. ultrafeedback divides the pro
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.errors import DataError, check_known
 from text2grad.feedback.preferences import Preference
-from text2grad.feedback.record_files import Object, json_object, read_entries
+from text2grad.feedback.record_files import Object, json_object, read_entries, refuse_half_pairs
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import Options, Row
+from text2grad.feedback.sources.base import Item, Options, Row
 from text2grad.feedback.sources.registry import SOURCES
 from text2grad.types import Example
 
@@ -30,6 +32,13 @@ SHARES: Mapping[str, Mapping[str, float]] = {
 }
 """Data set → the share of the prompts that each phase gets; without shares each phase gets all."""
 
+NO_PROMPT = "records without a prompt"
+BLANK = "blank responses and references"
+EQUAL = "preferences between equal responses"
+KNOWN = "records whose prompt is held out or used elsewhere"
+SOLUTIONS = ("4o_solution", "r1_solution")
+"""Columns of KodCode with the program of another model."""
+
 
 class Problem(NamedTuple):
     """A prompt with all that a data set knows of it.
@@ -37,12 +46,19 @@ class Problem(NamedTuple):
     Attributes:
         example: the prompt, its reference and its tests.
         responses: responses to it, each with the feedback of people; "" for none.
-        rejected: a response that is worse than the reference; "" for none.
+        pairs: a chosen and a rejected response each.
     """
 
     example: Example
     responses: tuple[tuple[str, str], ...]
-    rejected: str
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+class Problems(NamedTuple):
+    """The problems of a data set, and the number of texts and records that were left out, by reason."""
+
+    kept: list[Problem]
+    left_out: Counter[str]
 
 
 class Phases(NamedTuple):
@@ -54,28 +70,39 @@ class Phases(NamedTuple):
     held_out: list[Problem]
 
 
-def read_problems(path: str | Path, name: str, *, split: str = "train") -> list[Problem]:
+def read_problems(
+    path: str | Path, name: str, *, splits: Sequence[str] = ("train",), without: Collection[str] = ()
+) -> Problems:
     """Return the problems of a data set, those of one prompt joined.
 
     Args:
         path: a file, a directory of `datasets`, or the name of a data set on the Hugging Face hub.
         name: a key of `SHARES`.
-        split: the split of a data set.
+        splits: the splits of a data set, read in order; a file has none.
+        without: prompts to leave out.
 
     Raises:
         ConfigError: if the name is unknown.
         DataError: if the source cannot be read, has no records, or a record cannot be used.
     """
     check_known("data set", name, tuple(SHARES))
-    found: dict[str, Problem] = {}
-    for number, where, entry in read_entries(path, split=split):
-        record = json_object(entry, where)
-        for problem in _problems(Row(number, where, record, Options()), name):
-            key = str(problem.example.prompt)
-            found[key] = _joined(found[key], problem) if key in found else problem
-    if not found:
+    found, left_out, records = dict[str, Problem](), Counter[str](), 0
+    for split in splits[:1] if Path(path).is_file() else splits:
+        for number, where, entry in read_entries(path, split=split):
+            records += 1
+            row = Row(number, where, json_object(entry, where), Options())
+            for item in SOURCES[name].read(row):
+                problem = _usable(_problem(item, row, name), where, left_out)
+                if problem is None:
+                    continue
+                key = str(problem.example.prompt)
+                if key in without:
+                    left_out[KNOWN] += 1
+                else:
+                    found[key] = _joined(found[key], problem) if key in found else problem
+    if not records:
         raise DataError(f"{path} has no records")
-    return list(found.values())
+    return Problems(list(found.values()), +left_out)
 
 
 def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, most: int | None = None) -> Phases:
@@ -124,42 +151,62 @@ def responses_to_annotate(problems: list[Problem]) -> Iterator[Object]:
 
 
 def known_preferences(problems: list[Problem]) -> list[Preference]:
-    """Return the preferences that the data set holds: its reference before its rejected response."""
-    return [
-        Preference(one.example.prompt_text, str(one.example.reference), one.rejected)
-        for one in problems
-        if one.rejected and one.example.reference
-    ]
+    """Return the preferences that the data set holds."""
+    return [Preference(one.example.prompt_text, *pair) for one in problems for pair in one.pairs]
 
 
-def _problems(row: Row, name: str) -> Iterator[Problem]:
-    for item in SOURCES[name].read(row):
-        made = item.made
-        if isinstance(made, Annotation):
-            reference = row.words("ideal_human_summary") if name == "slf5k" else ""
-            example = Example(made.prompt, reference or None)
-            yield Problem(example, ((made.response, made.critique.feedback),), "")
-            continue
-        meta, responses = dict(made.meta), []
-        rejected, response = meta.pop("rejected", ""), meta.pop("response", None)
-        if response is not None:
-            responses.append(str(response))
-        if name != "slf5k" and made.reference:
-            responses.append(made.reference)
-        responses += [str(rejected)] if rejected else []
-        responses += _trials(row) if name == "kodcode" else []
-        told = tuple((one, "") for one in dict.fromkeys(responses))
-        yield Problem(Example(made.prompt, made.reference, made.tests), told, str(rejected))
+def _problem(item: Item, row: Row, name: str) -> Problem:
+    """Return an item of a record, with the other responses and the preferences of the record."""
+    made, pairs = item.made, _comparison(row) if name == "slf5k" else ()
+    if isinstance(made, Annotation):
+        reference = row.words("ideal_human_summary") if name == "slf5k" else ""
+        return Problem(Example(made.prompt, reference or None), ((made.response, made.critique.feedback),), pairs)
+    rejected, response = made.meta.get("rejected"), made.meta.get("response")
+    responses = [] if response is None else [str(response)]
+    responses += [] if name == "slf5k" or made.reference is None else [made.reference]
+    responses += _programs(row) if name == "kodcode" else []
+    if rejected is not None:
+        responses.append(str(rejected))
+        pairs = ((str(made.reference), str(rejected)),)
+    told = tuple((one, "") for one in dict.fromkeys(responses))
+    return Problem(Example(made.prompt, made.reference, made.tests), told, pairs)
 
 
-def _trials(row: Row) -> list[str]:
+def _usable(problem: Problem, where: str, left_out: Counter[str]) -> Problem | None:
+    """Return a problem without the texts that later phases would refuse, which are counted; None without a prompt."""
+    prompt, reference, tests = str(problem.example.prompt), problem.example.reference, problem.example.tests
+    spoken = [text for one in (*problem.responses, *problem.pairs) for text in one]
+    refuse_half_pairs(where, prompt=prompt, reference=reference or "", tests=str(tests or ""), text="\n".join(spoken))
+    if not prompt.strip():
+        left_out[NO_PROMPT] += 1
+        return None
+    responses = tuple(one for one in problem.responses if one[0].strip())
+    pairs = tuple(one for one in problem.pairs if all(text.strip() for text in one) and one[0] != one[1])
+    blank = reference is not None and not reference.strip()
+    left_out[EQUAL] += sum(chosen == rejected for chosen, rejected in problem.pairs)
+    left_out[BLANK] += max(len(problem.responses) - len(responses), int(blank))
+    return Problem(Example(prompt, None if blank else reference, tests), responses, pairs)
+
+
+def _comparison(row: Row) -> tuple[tuple[str, str], ...]:
+    """Return the preferred and the other summary of a record of SLF5K, if people compared two."""
+    preference = row.words("comparison_preference")
+    if not preference:
+        return ()
+    names = re.findall(r"\b[AB]\b", preference)
+    if len(names) != 1:
+        raise row.bad(f'"comparison_preference" must name summary A or summary B, got {preference!r}')
+    first, second = row.text("generated_summary_for_comparison_A"), row.text("generated_summary_for_comparison_B")
+    return ((first, second),) if names == ["A"] else ((second, first),)
+
+
+def _programs(row: Row) -> list[str]:
     """Return the programs of other models in a record of KodCode."""
     trials = row.get("trials")
-    if trials is None:
-        return []
-    if not isinstance(trials, dict):
+    if trials is not None and not isinstance(trials, dict):
         raise row.bad('"trials" must be an object of programs by name')
-    programs = [one.get("solution_code") for one in trials.values() if isinstance(one, dict)]
+    programs = [one.get("solution_code") for one in (trials or {}).values() if isinstance(one, dict)]
+    programs += [row.words(column) for column in SOLUTIONS]
     return [program for program in programs if isinstance(program, str) and program.strip()]
 
 
@@ -167,7 +214,7 @@ def _joined(first: Problem, second: Problem) -> Problem:
     responses = dict(second.responses) | dict(first.responses)
     reference = first.example.reference or second.example.reference
     example = Example(first.example.prompt, reference, first.example.tests or second.example.tests)
-    return Problem(example, tuple(responses.items()), first.rejected or second.rejected)
+    return Problem(example, tuple(responses.items()), tuple(dict.fromkeys(first.pairs + second.pairs)))
 
 
 def _rank(problem: Problem, seed: int) -> str:

@@ -225,7 +225,7 @@ def _answers(row: Row, answers: list[_Answer], response: str) -> tuple[list[str]
 
 def label_meaning(row: Row, label: str) -> Meaning:
     """Return the meaning of a label: given by the user, or known by its name."""
-    meaning = row.options.labels.get(label) or PLAIN_LABELS.get(label.strip().lower())
+    meaning = row.options.meaning(label, known=PLAIN_LABELS)
     if meaning is None:
         raise row.bad(
             f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "
