@@ -116,7 +116,10 @@ def test_a_plan_on_gpus_of_80_gb_needs_a_configuration_alone(
     monkeypatch.chdir(tmp_path)
     path = ROOT / "recipes" / f"{name}.toml"
     rows = load_recipe(path).rollout.batch_size // processes * processes
-    words = ["plan", str(path), "--model", "model", "--device", "h100", "--processes", str(processes)]
+    words = ["plan", str(path), "--set", "sft.model=model", "--device", "h100", "--processes", str(processes)]
+    words += [] if name.startswith("paper/") else ["--model", "model"]
+    assert main([*words, "--set", f"rollout.batch_size={rows}"]) == 2
+    assert "without the prompts, give their length with --prompt-tokens N" in " ".join(capsys.readouterr().err.split())
     assert main([*words, "--prompt-tokens", "600", "--json", "--set", f"rollout.batch_size={rows}"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert 32e9 < found["peak"] < 80e9  # two models of 8 billion parameters, 2 bytes each

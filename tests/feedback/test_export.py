@@ -114,6 +114,17 @@ def test_the_import_command_refuses(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_label_that_no_record_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mark = {"annotator": "a", "labels": ["Unwanted.Extrinsic"], "note": "no", "start": 0, "end": 2}
+    record = {"source": "It rained.", "summary": "It snowed.", "annotations": [mark]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(record) + "\n", "utf-8")
+    for number, (label, told) in enumerate([("unwanted=positive", False), ("Unwnated=positive", True)]):
+        out = ["--out", str(tmp_path / f"{number}.jsonl")]
+        assert main(["import", "faithbench", str(tmp_path / "in.jsonl"), *out, "--label", label]) == 0
+        words = "gives a meaning to Unwnated, which no record has; its labels: Unwanted, Unwanted.Extrinsic"
+        assert (words in " ".join(capsys.readouterr().err.split())) == told
+
+
 def test_the_export_command_writes_the_folder_and_pushes_nothing_without_a_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
