@@ -19,7 +19,7 @@ class RivalConfig(Section):
     batch_size: Count = 16
     """Pairs or answers per optimizer step."""
     accumulate: Count = 1
-    """Gradient accumulation steps: less memory, more time."""
+    """Gradient accumulation steps: less memory, more time; dpo takes more where the logits would need over 1 GiB."""
     dpo_beta: Positive = 0.1
     """β of DPO's loss: a larger value stays closer to the start."""
     keep: Annotated[Fraction, Field(gt=0.0)] | None = None

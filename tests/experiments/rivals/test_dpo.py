@@ -2,14 +2,17 @@
 
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
 
 from small_rival import judged, trainer
+from text2grad.experiments.rivals import dpo
 from text2grad.experiments.rivals.dpo import learn_preferences, pairs_of
 from text2grad.experiments.rivals.judged import Judged, groups
 from text2grad.experiments.rivals.trainer import RivalTrainer
+from text2grad.models import FineTuning
 from tiny_models import own_logp
 
 
@@ -35,6 +38,40 @@ def sampled(run: RivalTrainer) -> list[Judged]:
     rollouts = run._sample()
     critiques = run._criticize(rollouts)
     return [Judged(one, c, float(n % 4)) for n, (one, c) in enumerate(zip(rollouts, critiques, strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("batch", "least", "row", "expected"), [(16, 1, 1, 1), (16, 4, 1, 4), (6, 1, 300, 2), (6, 1, 9999, 6)]
+)
+def test_a_batch_is_divided_until_the_logits_of_a_part_fit(
+    batch: int, least: int, row: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dpo, "LOGITS_BYTES", 1000)  # 3 rows of 300 bytes
+    assert dpo.parts(batch, least, row) == expected
+
+
+def test_parts_of_a_batch_give_the_step_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, accumulated = [], []
+    arguments_of = dpo.training_arguments
+
+    def arguments(config: type, settings: FineTuning, directory: str, **more: Any) -> Any:
+        accumulated.append(settings.accumulate)
+        return arguments_of(config, settings, directory, **more)
+
+    monkeypatch.setattr(dpo, "training_arguments", arguments)
+    for part in (1, 2):
+        optim = {"lr": 1e-2, "schedule": "constant"}
+        run = trainer(tmp_path / str(part), "dpo", optim=optim, rival={"batch_size": 2, "rounds": 1})
+        given = sampled(run)
+        lengths = [len(one.rollout.prompt_ids) + len(one.rollout.response_ids) for one in given[::4] + given[3::4]]
+        vocabulary = run.model.policy.config.vocab_size
+        whole = 2 * 2 * max(lengths) * vocabulary * 4  # 2 pairs of 2 texts, 4 bytes a logit
+        monkeypatch.setattr(dpo, "LOGITS_BYTES", whole if part == 1 else whole - 1)
+        learn_preferences(run, given)
+        trained.append(torch.cat([one.detach().flatten() for one in run.model.policy.parameters()]))
+    assert accumulated == [1, 2]
+    whole_step, in_parts = trained
+    assert float((whole_step - in_parts).abs().mean()) < 1e-6  # a step is about 1e-2
 
 
 @pytest.mark.parametrize("lora_r", [0, 4])

@@ -5,6 +5,7 @@ reference, so that no text is encoded again and no second model is held.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from text2grad.experiments.rivals.trainer import RivalTrainer
 
 TRL_REFERENCE = "ref"  # the adapter that TRL adds to a model with adapters
+LOGITS_BYTES = 2**30
+"""Most bytes of the logits of one forward pass as float32; the loss holds several tensors of this size."""
 
 
 class Pair(NamedTuple):
@@ -67,6 +70,8 @@ def learn_preferences(run: "RivalTrainer", judged: list[Judged]) -> dict[str, fl
     longest = max(len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows)
 
     def make_trainer(settings: FineTuning, directory: str) -> Any:
+        pair_bytes = 2 * longest * run.model.policy.config.get_text_config().vocab_size * 4
+        settings = replace(settings, accumulate=parts(settings.batch_size, settings.accumulate, pair_bytes))
         more: dict[str, Any] = {"beta": run.recipe.rival.dpo_beta, "precompute_ref_log_probs": True, "max_length": None}
         more |= {"train_sampling_strategy": "random", "remove_unused_columns": False}
         arguments = training_arguments(DPOConfig, settings, directory, **more)
@@ -80,6 +85,22 @@ def learn_preferences(run: "RivalTrainer", judged: list[Judged]) -> dict[str, fl
     for name, parameter in run.model.policy.named_parameters():
         parameter.requires_grad_(trainable[name])
     return {**counts, **metrics}
+
+
+def parts(batch_size: int, least: int, pair_bytes: int) -> int:
+    """Return the fewest equal parts of a batch whose logits stay within `LOGITS_BYTES`; parts of one pair if none do.
+
+    Args:
+        batch_size: pairs of an optimizer step.
+        least: least number of parts, a divisor of `batch_size`.
+        pair_bytes: bytes of the logits of a pair as float32.
+
+    Example:
+        >>> parts(16, 1, 2**27)  # 8 pairs fit
+        2
+    """
+    fitting = max(LOGITS_BYTES // pair_bytes, 1)
+    return next(n for n in range(least, batch_size + 1) if batch_size % n == 0 and batch_size // n <= fitting)
 
 
 class _PairTrainer(DPOTrainer):
