@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from text2grad.cli.__main__ import main
 from text2grad.feedback import read_preferences
-from text2grad.feedback.sources.phases import Problem, divide
+from text2grad.feedback.sources.phases import BLANK, EQUAL, Problem, divide, read_problems
 from text2grad.types import Example
 
 PAIRS = [
@@ -178,6 +178,28 @@ def test_texts_that_no_phase_can_use_are_left_out_and_counted(
     told = " ".join(capsys.readouterr().err.split())
     assert "half.jsonl:1:" in told
     assert "half of a surrogate pair" in told
+
+
+def test_records_of_one_prompt_are_one_problem_with_usable_texts_alone(tmp_path: Path) -> None:
+    records = [("Q?", "a", "b"), ("Q?", "c", "d"), ("Q?", "a", "b"), ("Q?", "e", " "), ("Equal?", "f", "f")]
+    keys = ("prompt", "chosen", "rejected")
+    source = write(tmp_path / "pairs.jsonl", [dict(zip(keys, one, strict=True)) for one in records])
+    (asked, equal), left_out = read_problems(source, "ultrafeedback")
+    assert asked.pairs == (("a", "b"), ("c", "d"))
+    assert {text for text, _ in asked.responses} == set("abcde")
+    assert (equal.pairs, equal.example.reference, equal.responses) == ((), "f", (("f", ""),))
+    assert left_out == {BLANK: 1, EQUAL: 1}
+
+
+def test_a_prompt_of_the_held_out_split_is_not_learned_from(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    write(tmp_path / "hub" / "train.jsonl", PAIRS[:6])
+    write(tmp_path / "hub" / "test.jsonl", PAIRS[5:7])
+    out = tmp_path / "out"
+    assert main(["prepare", "ultrafeedback", str(tmp_path / "hub"), "--held-out-split", "test", "--out", str(out)]) == 0
+    assert {one["prompt"] for one in lines(out, "held_out")} == {"Question 5?", "Question 6?"}
+    learned = {one["prompt"] for name in ("sft", "annotate", "train") for one in lines(out, name)}
+    assert learned == {f"Question {n}?" for n in range(5)}
 
 
 def test_a_data_set_with_code_of_its_own_is_refused_with_a_way_out(
