@@ -91,6 +91,28 @@ def test_a_lead_below_zero_is_no_tie(ours: float, told: str) -> None:
     assert ("contains 0" in words) == (ours == 0.88)
 
 
+def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> None:
+    made = [record(name, seed, length=0) for name in ("text2grad", "grpo", "scalar_ppo") for seed in range(5)]
+    tuned = [*trials("text2grad", [0.9] * 4), *trials("grpo", [0.7, 0.6]), *trials("scalar_ppo", [0.8] * 3)]
+    [group] = groups([*made, *tuned])  # best in tuning: the summed spans; at the end: GRPO
+    assert (group.strongest(number=True)[0], group.highest_number()) == ("scalar_ppo", "grpo")
+    ahead = lead(group, "text2grad", "grpo")
+    words = _headline_words([group], [lead(group, "text2grad", "scalar_ppo")])
+    assert f"On summaries GRPO ends above same spans, summed; the lead over it: {ahead.value:.3f} (" in words
+    assert "Tuning trials of the two methods in each row: 4 and 3; of every other method 2 or more." in words
+    [group] = groups([*made, *tuned, *trials("grpo", [0.85], study="later")])
+    assert "ends above" not in _headline_words([group], [ahead])
+
+
+def test_of_a_metric_that_falls_the_lowest_number_is_the_highest() -> None:
+    made = [record(name, seed, metric="unsupported_share") for name in ("grpo", "scalar_ppo") for seed in range(2)]
+    [group] = groups(made)
+    assert group.sign == -1
+    assert group.highest_number() == "scalar_ppo"  # 0.80 beside 0.88
+    [group] = groups([record("ilf", metric="unsupported_share")])
+    assert group.highest_number() is None
+
+
 def test_a_headline_without_records_says_so(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     made = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)

@@ -136,8 +136,8 @@ def _headline(files: Files) -> str:
         told = f"{other} ({_short(rival)})"
         rows.append([name, number(start), f"**{ours}**", told, _with_interval_of(ahead), reached])
     seeds = min(len(group.runs[group.ours]) for group in found)
-    columns = [f"held-out, means of {seeds} seeds", "at the start", "**Text2Grad**", "best number in tuning"]
-    columns += ["ahead by (95 %)", "rollouts to reach its final value"]
+    columns = [f"means of {seeds} seeds, each with its own held-out items", "at the start", "**Text2Grad**"]
+    columns += ["best number in tuning", "ahead by (95 %)", "rollouts to reach its final value"]
     return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
 
 
@@ -159,10 +159,7 @@ def _grounded_in_short(files: Files) -> str:
     else:
         ahead, shown = _with_interval_of(lead(group, group.ours, rival)), [group.ours, rival]
         alone = ", the only rival with runs so far," if len(group.runs) == 2 else ""
-        text = (
-            f"Its lead over {_short(rival)}{alone} in the mean of each answer's own share (the table has the share of "
-            f"all answers together): {ahead}."
-        )
+        text = f"Its lead over {_short(rival)}{alone} in the mean over answers (the table pools all answers): {ahead}."
     return f"{grounded.figures_table(group, shown)}\n\n{grounded.in_words(group)} {text}"
 
 
@@ -246,15 +243,15 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
         )
     if behind:
         zero += f"On {' and '.join(behind)} the number is ahead, with the whole interval. "
+    zero += "".join(map(_ends_higher, found))
     ilf = ""
     if copied:
         ilf = f"A rival that imitates answers corrected by that fact ends at {number(min(copied))} or more. "
     return (
         "The critic of these runs is the task's program: its words state the true fact beside each wrong quote, and "
-        f"spans and numbers use the quotes alone. {_trials(found)} Every seed has its own held-out items. {zero}{ilf}"
-        "Length, KL, ablations and what is not finished: "
-        "[comparison](docs/results/comparison.md), [length](docs/results/length.md); the quickstart's own runs: "
-        "[quickstart](docs/results/quickstart.md)."
+        f"spans and numbers use the quotes alone. {_trials(found)} {zero}{ilf}"
+        "All methods: [comparison](docs/results/comparison.md), [length](docs/results/length.md); the quickstart: "
+        "[its own runs](docs/results/quickstart.md)."
     )
 
 
@@ -264,15 +261,26 @@ def widest(found: Interval) -> tuple[float, float]:
     return min(lows), max(one for one in (found.high, found.student_high) if one is not None)
 
 
+def _ends_higher(group: Group) -> str:
+    """Return the lead over the number that ends best, if it is not the one that was best in tuning."""
+    chosen, highest = group.strongest(number=True)[0], group.highest_number()
+    if highest is None or highest == chosen:
+        return ""
+    name = _IN_README[group.condition.task].split(" ")[0]
+    ahead = _with_interval_of(lead(group, group.ours, highest))
+    return f"On {name} {_short(highest)} ends above {_short(str(chosen))}; the lead over it: {ahead}. "
+
+
 def _trials(found: Sequence[Group]) -> str:
-    """Return how many tuning trials the methods of the table had, and the other rivals."""
-    of_table, of_others = list[int](), list[int]()
+    """Return how many tuning trials the two methods of each row had, and at least each other method."""
+    pairs, others = list[str](), list[int]()
     for group in found:
-        shown = (group.ours, group.strongest(number=True)[0])
-        for name, trials in group.tuning.trials.items():
-            (of_table if name in shown else of_others).append(len(trials))
-    most, least = min(of_table), min(of_others or of_table)
-    return f"The methods of this table had {most} tuning trials each, the others {least} or more."
+        counts = {name: len(trials) for name, trials in group.tuning.trials.items()}
+        shown = (group.ours, str(group.strongest(number=True)[0]))
+        pairs.append(" and ".join(str(counts.get(name, 0)) for name in shown))
+        others += [count for name, count in counts.items() if name not in shown]
+    text = f"Tuning trials of the two methods in each row: {', '.join(pairs)}"
+    return f"{text}; of every other method {min(others)} or more." if others else f"{text}."
 
 
 _ARMS = {

@@ -132,6 +132,11 @@ class Group:
         why = "the rivals were tuned with different critics" if critics else "no tuning is recorded"
         return best, f"the best mean on the evaluation's own items, because {why}: too high by chance"
 
+    def highest_number(self) -> str | None:
+        """Return the method that learns from one number and ends best, whatever its tuning said; None if none ran."""
+        numbers = [name for name in self.runs if not is_variant(name) and signal(name) == "number"]
+        return max(numbers, key=lambda name: self.sign * self.final(name), default=None)
+
 
 def is_variant(method: str) -> bool:
     """Whether a method is Text2Grad with other settings, as its label says: an ablation, no rival."""
