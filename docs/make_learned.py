@@ -2,8 +2,8 @@
 
     python docs/make_learned.py PROGRAM LEARNED [PROGRAM LEARNED ...]
 
-Each pair is of one seed: a run of recipes/smollm2-grounded.toml with the program as critic, and a run with the same
-settings whose critic is the reward model that `text2grad reward` made from the program's annotations.
+Each pair is of one seed: a run of recipes/smollm2-grounded.toml in bfloat16, whose critic is the program, and a run of
+recipes/smollm2-learned.toml, whose critic is the reward model that `text2grad reward` made from its annotations.
 """
 
 import json

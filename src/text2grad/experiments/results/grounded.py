@@ -91,8 +91,8 @@ def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"{table([seeds, *(name for name, _ in FIGURES.values())], rows)}\n\n"
         f"The learned reward model gives {100 * gains['learned'] / gains['program']:.0f} % of the program's gain in "
-        f"unsupported names and numbers. It learned from {pairs[0]['annotations']} answers of the untrained model, and "
-        f"from answers of the policy after steps {refreshed}. During the run it found {recalls} of the program."
+        f"unsupported names and numbers. It learned from {pairs[0]['annotations']} annotated answers, and from "
+        f"answers of the policy after steps {refreshed}. During the run it found {recalls} of the program."
     )
 
 
