@@ -142,6 +142,20 @@ def test_an_evaluation_has_the_best_settings_of_the_search(tmp_path: Path) -> No
     assert f"model.path='{tmp_path}/runs/models/summarization/program-seed-1/start'" in command[3]
 
 
+def test_a_study_may_compare_by_another_metric(tmp_path: Path) -> None:
+    study = STUDY.replace("\ntrials = 3", '\nmetric = "rouge_l"\ntrials = 4')
+    finish(experiment(tmp_path, study))
+    records = [one for one in read_records(tmp_path / "records") if one["method"] == "text2grad"]
+    tuned = [one for one in records if one["purpose"] == "tuning"]
+    worst = min(tuned, key=lambda one: one["curve"][-1]["metrics"]["fact_f1"])
+    for one in records:
+        value = one["curve"][-1]["metrics"]["rouge_l"]
+        assert (one["metric"], one["curve"][-1]["value"], one["items"]) == ("rouge_l", value, [value] * 4)
+        if one["purpose"] == "evaluation":
+            assert one["settings"] == worst["settings"]  # the best by rouge_l
+    assert experiment(tmp_path, study).jobs() == {}
+
+
 def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
     """The best trial diverges on one of them, so that the second becomes the best; the third is not run again."""
     study = STUDY.replace("trials = 3", "trials = 8\nconfirm_seeds = [101, 102]\nconfirmed = 2\nother_confirmed = 1", 1)
@@ -371,6 +385,7 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         "evaluation (its seed + 10); choose another",
         ("seeds = [0, 1]", "seeds = [1, 1]"): "study 'first': seeds = [1, 1] names a value twice",
         ("seeds = [0, 1]", "seeds = []"): "study 'first': seeds = []: Tuple should have at least 1 item",
+        ("trials = 3", 'metric = "rouge"'): "metric has no value 'rouge'. Did you mean \"rouge_l\"?",
         ("seeds = [0, 1]", ""): "study 'first': seeds: Field required",
         ("trials = 3", "confirm_seeds = [3, 1]"): "study 'first': confirm_seeds = [3, 1]: 1 is used already; name",
         ("trials = 3", "tries = 3"): "study 'first': tries: Extra inputs are not permitted; keys: name, task, recipe",

@@ -57,11 +57,11 @@ def test_a_record_by_hand(run: Path) -> None:
         "curve": [
             {
                 **{"step": 0, "rollouts": 0, "tokens": 0, "seconds": 0.0, "value": 0.0, "kl_per_token": 0.0},
-                "metrics": {"fact_f1": 0.0, "kl_per_token": 0.0},
+                "metrics": {"fact_f1": 0.0, "rouge_l": 0.0, "kl_per_token": 0.0},
             },
             {
                 **{"step": 3, "rollouts": 24, "tokens": 60, "seconds": 4.5, "value": 0.527778, "kl_per_token": 0.03},
-                "metrics": {"fact_f1": 0.527778, "kl_per_token": 0.03},
+                "metrics": {"fact_f1": 0.527778, "rouge_l": -0.527778, "kl_per_token": 0.03},
             },
         ],
         "items": [0.25, 1.0, 0.333333],

@@ -3,9 +3,10 @@
     train RECIPE --out DIR --set SECTION.KEY=VALUE ... [--resume]
     experiment RECIPE --models-in DIR --phases MORE --set ...
 
-The value is 1 − (log10(optim.lr) + 3)², best at a learning rate of 1e-3. Each start is a line of the file in the
-environment variable JOURNAL; the file in FAULTS holds {directory's name: [exit code, message, also when resumed]}.
-`Process` takes the place of `subprocess.Popen`, and runs the program in this process.
+The value is 1 − (log10(optim.lr) + 3)², best at a learning rate of 1e-3, and `rouge_l` is the same below zero. Each
+start is a line of the file in the environment variable JOURNAL; the file in FAULTS holds
+{directory's name: [exit code, message, also when resumed]}. `Process` takes the place of `subprocess.Popen`, and runs
+the program in this process.
 """
 
 import argparse
@@ -40,8 +41,12 @@ def write_run(directory: Path, recipe: Recipe, values: list[float], *, finished:
         evaluation = {
             "step": step,
             "metric": metric,
-            "metrics": {metric: sum(of_step) / len(of_step), "kl_per_token": step / 100},
-            "responses": [{"prompt": "?", "metrics": {metric: value}} for value in of_step],
+            "metrics": {
+                metric: sum(of_step) / len(of_step),
+                "rouge_l": -sum(of_step) / len(of_step),
+                "kl_per_token": step / 100,
+            },
+            "responses": [{"prompt": "?", "metrics": {metric: value, "rouge_l": -value}} for value in of_step],
         }
         (directory / "evaluations" / f"{step:06d}.json").write_bytes(to_json(evaluation))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from text2grad.models.fine_tuning import FineTuning, fine_tune
-from text2grad.models.muon import MuonAdamW
+from text2grad.models.muon import Muon, MuonAdamW
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
 
@@ -66,6 +66,36 @@ def test_every_direction_of_a_matrix_moves_at_about_the_same_pace() -> None:
     # square would be 0.1 · 0.2, and so is Muon's: √(8 · 0.057² / 64) = 0.02
     assert moved.min() > 0.02
     assert moved.max() < 0.075
+
+
+def test_steps_are_those_of_torchs_own_muon() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(12, 20), (20, 12), (12, 20), (16, 16)]  # two of one shape, which are made orthogonal together
+    ours = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    theirs = [nn.Parameter(one.detach().clone()) for one in ours]
+    start = [one.detach().clone() for one in ours]
+    optimizers = [
+        Muon(ours, 0.1),
+        torch.optim.Muon(theirs, lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+    ]
+    for _ in range(3):  # the momentum of a step reaches the next ones
+        for mine, other in zip(ours, theirs, strict=True):
+            mine.grad = torch.randn(mine.shape, generator=generator)
+            other.grad = mine.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for mine, other, before in zip(ours, theirs, start, strict=True):
+        moved = (mine - before).detach()
+        assert (moved - (other - before).detach()).norm() < 0.02 * moved.norm()  # torch rounds to bf16
+
+
+def test_a_matrix_without_gradient_stays_and_has_no_momentum() -> None:
+    used, unused = (nn.Parameter(torch.ones(4, 4)) for _ in range(2))
+    used.grad = torch.eye(4)
+    optimizer = Muon([used, unused], 0.1)
+    optimizer.step()
+    assert torch.equal(unused, torch.ones(4, 4))
+    assert list(optimizer.state) == [used]
 
 
 def test_a_schedule_moves_both_rates(tokenizer: Any) -> None:

@@ -38,7 +38,6 @@ from text2grad.experiments.search_space import Trial, as_overrides, value_in
 from text2grad.experiments.tuning import FINISHED, Tuning, remove_run, run_command, run_failed
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
-from text2grad.tasks import built_in
 
 RUN_SECONDS = {"program": 60.0, "reward_model": 190.0}
 """Of 60 steps of a quickstart's recipe on one thread, evaluations included; for studies without records."""
@@ -204,7 +203,8 @@ class Experiment:
                 study.trials_of(method),
                 study.tune_seed,
                 self.program,
-                minimise=lower_is_better(built_in(study.task).metric),
+                metric=study.main_metric,
+                minimise=lower_is_better(study.main_metric),
                 on_trial=partial(self._keep_trial, study, method),
             )
             tuning.restore(list(self._recorded_trials(study, method, tuning)))
@@ -375,6 +375,7 @@ class Experiment:
                 place,
                 self._base(study),
                 asked=load_recipe(self._recipe(study), settings),
+                metric=study.main_metric,
                 error="" if code in FINISHED else last_line(log),
             )
         except DataError:  # it failed in its first step
@@ -400,7 +401,8 @@ class Experiment:
         tuning = self.tuning(study, method)
         asked = load_recipe(self._recipe(study), tuning.settings_of(trial))
         try:
-            self._keep(record_of(directory, place, self._base(study), asked=asked, error=trial.error))
+            base, metric = self._base(study), study.main_metric
+            self._keep(record_of(directory, place, base, asked=asked, metric=metric, error=trial.error))
         except DataError:
             if not trial.error:
                 raise

@@ -22,9 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.experiments.methods import EARLIER_NAMES, METHODS
-from text2grad.experiments.run_examples import check_response_limit
+from text2grad.experiments.run_examples import check_response_limit, task_settings
 from text2grad.experiments.search_space import as_overrides
 from text2grad.files import read_text
+from text2grad.tasks import built_in
 
 EVALUATION_ITEMS = 10
 """`data.eval_seed` of an evaluation is its seed plus this."""
@@ -52,6 +53,8 @@ class Study(_Strict):
     """The task's program critic, or the learned reward model."""
     model: str = ""
     """A pretrained policy; empty makes the policies by the phases before RL."""
+    metric: str = ""
+    """The metric that chooses trials and compares methods; empty is the task's main metric."""
     methods: Annotated[tuple[str, ...], Some]
     """Names of methods."""
     seeds: Annotated[tuple[Seed, ...], Some]
@@ -122,6 +125,11 @@ class Study(_Strict):
         """Length and faults of the tuning."""
         length = self.lengths[-1] if self.tune_length is None else self.tune_length
         return length, self.faults[0] if self.tune_faults is None else self.tune_faults
+
+    @property
+    def main_metric(self) -> str:
+        """Name of the metric by which trials and methods are compared."""
+        return self.metric or built_in(self.task).metric
 
     def places(self) -> list[tuple[int, int, float]]:
         """Return seed, length and faults of the evaluations of a method, those of a seed beside one another."""
@@ -214,6 +222,8 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
         raise ConfigError(
             'a pretrained model has no learned reward model of the pipeline; set critic = "program", or leave model out'
         )
+    if study.metric and not recipe.data.train:  # a task with items of its own
+        _check_metric(study, recipe)
     for method in study.methods:
         check_known("methods", method, tuple(METHODS))
         if METHODS[method].needs and not learned:
@@ -230,6 +240,14 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
             check_response_limit(made)
     length, faults = study.tuned_at
     _refuse_no_items(load_recipe(path.parent / study.recipe, study.at_tuning(length=length, faults=faults)))
+
+
+def _check_metric(study: Study, recipe: Recipe) -> None:
+    """Refuse a metric that the task does not have."""
+    task = built_in(study.task, task_settings(recipe))
+    example = task.held_out(1, 0)
+    _, of_each = task.measure(example, [example[0].reference or ""])
+    check_known("metric", study.metric, tuple(sorted(of_each[0])))
 
 
 def _refuse_no_items(recipe: Recipe) -> None:

@@ -107,7 +107,9 @@ def recipe_digest(base: Recipe) -> str:
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def record_of(directory: Path, place: Place, base: Recipe, *, asked: Recipe | None = None, error: str = "") -> Record:
+def record_of(
+    directory: Path, place: Place, base: Recipe, *, asked: Recipe | None = None, metric: str = "", error: str = ""
+) -> Record:
     """Return the record of a run.
 
     Args:
@@ -116,6 +118,7 @@ def record_of(directory: Path, place: Place, base: Recipe, *, asked: Recipe | No
         base: the recipe of the study, without settings of methods and trials.
         asked: the recipe by which the run was started, to which its command may have added settings; None takes the
             recipe in its directory.
+        metric: name of the metric by which methods are compared; "" for the run's main metric.
         error: message of a run that stopped with an error; "" for a finished run.
 
     Raises:
@@ -132,7 +135,7 @@ def record_of(directory: Path, place: Place, base: Recipe, *, asked: Recipe | No
         )
     spent = [_spent(line, recipe.rollout.batch_size) for line in run.metrics]
     after = list(accumulate(spent, _Spent.plus, initial=_Spent(0, 0, 0.0)))
-    metric = str(run.evaluations[-1]["metric"])
+    metric = metric or str(run.evaluations[-1]["metric"])
     commit = about.get("commit")
     found = {
         **place._asdict(),

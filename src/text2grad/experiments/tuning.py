@@ -79,7 +79,8 @@ class Tuning:
         count: number of trials.
         seed: of the search.
         program: the command line of text2grad.
-        minimise: whether a small value of the main metric is good.
+        metric: name of the metric by which trials are compared; "" for the main metric of their runs.
+        minimise: whether a small value of the metric is good.
         on_trial: called with each trial that ends and the directory of its run.
         space: the searched settings.
         trials: so far, by number.
@@ -93,6 +94,7 @@ class Tuning:
     count: int
     seed: int
     program: Sequence[str]
+    metric: str = ""
     minimise: bool = False
     on_trial: OnTrial = lambda trial, directory: None
     space: SearchSpace = field(init=False)
@@ -220,7 +222,7 @@ class Tuning:
         trial, directory, log = self.trials[number], self.directory(number), self.directory(number).with_suffix(".log")
         where = f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}. "
         if code in FINISHED:
-            trial = replace(trial, value=final_value(directory))
+            trial = replace(trial, value=final_value(directory, self.metric))
         elif not run_failed(code, log):
             raise TrainingError(f"{where}The same command goes on with this trial")
         elif self.best or self.ended < min(ROUND, self.count) - 1:
@@ -256,10 +258,10 @@ class Tuning:
         self.trials = trials
 
 
-def final_value(directory: Path) -> float:
-    """Return the mean of a finished run's main metric over its held-out items, at the final evaluation."""
+def final_value(directory: Path, metric: str = "") -> float:
+    """Return the mean of a finished run's metric, or main metric, over its held-out items, at the final evaluation."""
     last = read_run(directory).evaluations[-1]
-    return rounded(float(last["metrics"][last["metric"]]))  # as in its record, from which a search may go on
+    return rounded(float(last["metrics"][metric or last["metric"]]))  # as in its record, from which a search may go on
 
 
 def remove_run(directory: Path) -> None:
