@@ -52,7 +52,7 @@ VERDICTS = "verdicts.jsonl"
 DENSE_SYMBOLS = ('", "word_labels": "', '"}')
 LABELS = [f"{space}{sign}" for space in ("", " ") for sign in SIGNS]
 SECONDS_BETWEEN_LINES = 2.0
-VOCABULARY_ITEMS = 3_000  # demonstrations whose words the tokenizer knows
+VOCABULARY_ITEMS = 3_000  # parts of demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
 STAGES = 3  # of fine-tuning, on items of growing length
 CONTEXT, WIDTH = 512, 64
@@ -233,10 +233,10 @@ class Pipeline:
         return examples, [" " + task.demonstration(example, rng) for example in examples]
 
     def _known_demonstrations(self) -> tuple[list[Example], list[str]]:
-        """Return the demonstrations whose words the tokenizer knows, of the recipe's length."""
-        settings = self.recipe.sft
-        count = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size)
-        return self._demonstrations(self.task.settings.length, count)
+        """Return the demonstrations whose words the tokenizer knows, of the recipe's length; fewer of longer ones."""
+        settings, length = self.recipe.sft, self.task.settings.length
+        count = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size) // max(length, 1)
+        return self._demonstrations(length, max(count, 1))
 
     def _untrained(self, tokenizer: Any) -> Any:
         recipe = self.recipe
