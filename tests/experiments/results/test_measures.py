@@ -76,10 +76,16 @@ def test_first_reached_interpolates_and_tells_what_never_comes() -> None:
     assert both.tolist() == pytest.approx([5.0, 10.0])
 
 
-def test_the_frontier_interpolates_within_segments_and_never_falls() -> None:
+def test_the_frontier_is_the_hull_of_the_points_and_never_falls() -> None:
     kl, gain = np.array([0.0, 0.2, 0.1, 0.4]), np.array([0.0, 0.4, 0.6, 0.3])
-    # 0.05: 0.1 on the first segment; 0.1: the third point; 0.2: on the last segment 0.6 - 0.3/3 = 0.5 < 0.6
-    assert frontier(kl, gain, np.array([0.05, 0.1, 0.2, 0.4])) == pytest.approx([0.1, 0.6, 0.6, 0.6])
+    # 0.05: half way to the third point, whose KL is below the second's; from there on nothing is better
+    assert frontier(kl, gain, np.array([0.05, 0.1, 0.2, 0.4])) == pytest.approx([0.3, 0.6, 0.6, 0.6])
+    # 0.1 and 0.2: 1/3 and 2/3 of the last point's gain, above the points between, also where points are not neighbours
+    kl, gain = np.array([0.0, 0.2, 0.1, 0.3]), np.array([0.0, 0.2, 0.1, 0.9])
+    grid = np.array([0.1, 0.2, 0.3])
+    assert frontier(kl, gain, grid) == pytest.approx([0.3, 0.6, 0.9])
+    both = frontier(np.stack([kl, kl[::-1]]), np.stack([gain, gain[::-1]]), grid)  # the order of the points is nothing
+    assert both == pytest.approx(np.array([[0.3, 0.6, 0.9]] * 2))
     assert frontier(np.array([0.2]), np.array([0.4]), np.array([0.1, 0.2])).tolist() == [-np.inf, 0.4]
 
 

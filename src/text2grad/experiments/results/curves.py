@@ -4,6 +4,8 @@ A value between two evaluations is interpolated linearly, unless the policy chan
 functions take leading axes, such as resamples.
 """
 
+from itertools import permutations
+
 import numpy as np
 
 
@@ -37,13 +39,15 @@ def first_reached(x: np.ndarray, y: np.ndarray, level: np.ndarray | float, *, be
 
 
 def frontier(kl: np.ndarray, gain: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return the largest gain that a curve shows at a KL of at most each value of a grid.
+    """Return the largest gain that the points of a curve offer at a KL of at most each value of a grid.
 
-    The curve consists of the points and the segments between neighbouring ones. Before the least KL of the curve the
-    gain is -infinity.
+    A policy that answers with one of two points by chance has the mean of their gains and at most the mean of their
+    KLs, because the KL is convex. So the frontier is the upper concave hull of the points, and does not fall. The order
+    of the points means nothing: the KL term pulls a policy back, so the KL may fall while the gain rises. Before the
+    least KL of the points the gain is -infinity.
 
     Args:
-        kl: shape [..., points], in the order of training; it may fall.
+        kl: shape [..., points].
         gain: shape [..., points].
         grid: values of KL, rising.
 
@@ -52,16 +56,13 @@ def frontier(kl: np.ndarray, gain: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
     Example:
         >>> frontier(np.array([0.0, 0.2, 0.1]), np.array([0.0, 0.4, 0.5]), np.array([0.05, 0.1, 0.3]))
-        array([0.1, 0.5, 0.5])
+        array([0.25, 0.5 , 0.5 ])
     """
     kl, gain = kl[..., :, None], gain[..., :, None]
-    points = np.where(kl <= grid, gain, -np.inf).max(axis=-2)
-    if kl.shape[-2] == 1:
-        return np.asarray(points)
-    x0, x1, y0, y1 = kl[..., :-1, :], kl[..., 1:, :], gain[..., :-1, :], gain[..., 1:, :]
-    width = x1 - x0
-    crossed = (np.minimum(x0, x1) <= grid) & (grid <= np.maximum(x0, x1)) & (width != 0)
-    share = np.divide(grid - x0, width, out=np.zeros(np.broadcast(grid, width).shape), where=width != 0)
-    segments = np.where(crossed, y0 + share * (y1 - y0), -np.inf).max(axis=-2)
-    found: np.ndarray = np.maximum(points, segments)
+    found: np.ndarray = np.where(kl <= grid, gain, -np.inf).max(axis=-2)
+    for first, second in permutations(range(kl.shape[-2]), 2):
+        x0, x1, y0, y1 = kl[..., first, :], kl[..., second, :], gain[..., first, :], gain[..., second, :]
+        between = (x0 < grid) & (grid < x1)
+        share = np.divide(grid - x0, x1 - x0, out=np.zeros(between.shape), where=between)
+        found = np.where(between, np.maximum(found, y0 + share * (y1 - y0)), found)
     return found

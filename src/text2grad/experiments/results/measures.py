@@ -216,9 +216,9 @@ def gains_at_kl(group: Group, first: str, second: str) -> Frontiers | None:
     """Return the gains of two methods at equal KL; None without KLs.
 
     A method's points are the evaluations along its runs at all settings that were run (several β): for each setting
-    the means over seeds. Its gain at a KL is the largest gain that these curves show at no more than this KL, at least
-    0 (no training). Resamples draw seeds, the same for both methods where they are paired. Student's interval is over
-    the leads of single seeds, each by the frontier of its own curves.
+    the means over seeds. Its gain at a KL is the largest gain that the points of a setting offer at no more than this
+    KL (`frontier`), at least 0 (no training). Resamples draw seeds, the same for both methods where they are paired.
+    Student's interval is over the leads of single seeds, each by the frontier of its own points.
     """
     tables = [_kl_tables(group, name) for name in (first, second)]
     if not all(tables):

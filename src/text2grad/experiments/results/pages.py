@@ -521,8 +521,9 @@ def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> Non
     settings = [len(g.variants[method]) for g, rival, _ in known for method in (g.ours, rival)]
     page.parts += [
         f"Gain since the start at equal KL, from the evaluations along the runs at {_range(settings)} "
-        "of each method; between evaluations interpolated, at least 0, and not less than at a smaller KL. The lead is "
-        "that of the mean curves; Student's interval is over the leads of single seeds, whose mean may be another:",
+        "of each method: that of the best evaluated policy with at most this KL, or of a policy that answers with one "
+        "of two evaluated ones by chance (the upper concave hull of the evaluations). The lead is that of the mean "
+        "curves; Student's interval is over the leads of single seeds, whose mean may be another:",
         table(
             [
                 "length",
