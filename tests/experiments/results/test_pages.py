@@ -12,7 +12,8 @@ from text2grad.errors import DataError
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.reports.plots import COLOURS, DASHES, MARKERS
-from text2grad.experiments.results.figures import learners, look
+from text2grad.experiments.results.bootstrap import Interval
+from text2grad.experiments.results.figures import learners, length_line, look
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import read_runs
 from text2grad.experiments.results.selection import edges, groups, missing, missing_of_plan
@@ -222,3 +223,15 @@ def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
         missing_of_plan(plan, [record(name, study="short", length=0) for name in ("text2grad", "scalar_ppo", "grpo")])
         == []
     )
+
+
+def test_a_length_at_which_a_level_is_never_reached_is_a_gap() -> None:
+    inf, nan = float("inf"), pytest.approx(float("nan"), nan_ok=True)
+    found = [
+        Interval(value, low, high, None, None, 5)
+        for value, low, high in ((0.5, 0.3, inf), (inf, 0.9, inf), (0.25, 0.1, 0.75))
+    ]
+    line = length_line([1.0, 2.0, 4.0], found, "text2grad")
+    assert line.points == [(1.0, 0.5), (2.0, nan), (4.0, 0.25)]
+    # an infinite limit is drawn at the largest finite number, 0.75
+    assert line.band == [(1.0, 0.3, 0.75), (2.0, nan, nan), (4.0, 0.1, 0.75)]

@@ -5,6 +5,7 @@ A method has the same colour, dashes and marker in every picture; the paper is w
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -80,37 +81,41 @@ def against_length(
     Args:
         groups: conditions that differ in length alone.
         leads: of each condition.
-        ratios: of each condition; without those that are infinite.
+        ratios: of each condition; an infinite one is a gap.
         predicted: shares of rollouts by the formula; None where it is unknown.
     """
     lengths = [float(group.condition.length) for group in groups]
     methods = [name for name in shown(groups[-1]) if all(name in group.runs for group in groups)]
-    values = [_length_line(lengths, [final(group.runs[name]) for group in groups], name) for name in methods]
+    values = [length_line(lengths, [final(group.runs[name]) for group in groups], name) for name in methods]
     task, metric = groups[0].condition.task, words(groups[0].metric)
     panels = [
         _over_lengths(f"{task}: {metric} at the end", lengths, values, None),
         _over_lengths(
-            "ahead of the strongest number", lengths, [_length_line(lengths, leads, groups[-1].ours)], ("equal", 0.0)
+            "ahead of the strongest number", lengths, [length_line(lengths, leads, groups[-1].ours)], ("equal", 0.0)
         ),
     ]
-    reached = [(length, ratio) for length, ratio in zip(lengths, ratios, strict=True) if ratio.value < float("inf")]
+    reached = [number for number, ratio in enumerate(ratios) if ratio.value < inf]
     if reached:
-        line = _length_line([length for length, _ in reached], [ratio for _, ratio in reached], groups[-1].ours)
+        until = reached[-1] + 1
+        line = length_line(lengths[:until], ratios[:until], groups[-1].ours)
         formula = [(length, share) for length, share in zip(lengths, predicted, strict=True) if share]
         lines = [line, *([Line("formula", formula, (), True, _OF_FORMULA)] if formula else [])]
-        title = "share of the number's rollouts"
+        title = "share of the number's rollouts" + ("; gap: never" if len(reached) < len(lengths) else "")
         panels.append(
             partial(_draw_over_lengths, title=title, lengths=lengths, lines=lines, level=("equal", 1.0), log=True)
         )
     return panels_png(panels, size=_SIZE)
 
 
-def _length_line(lengths: Sequence[float], found: Sequence[Interval], method: str) -> Line:
-    finite = [one.high for one in found if one.high < float("inf")] + [one.value for one in found]
-    shaded = [(x, one.low, min(one.high, max(finite))) for x, one in zip(lengths, found, strict=True)]
-    return Line(
-        label(method), [(x, one.value) for x, one in zip(lengths, found, strict=True)], (), True, look(method), shaded
-    )
+def length_line(lengths: Sequence[float], found: Sequence[Interval], method: str) -> Line:
+    """Return the line of a method; an infinite value is a gap, an infinite limit the largest finite number."""
+    largest = max(number for one in found for number in (one.value, one.high) if number < inf)
+    points, shaded = list[tuple[float, float]](), list[tuple[float, float, float]]()
+    for x, one in zip(lengths, found, strict=True):
+        known = one.value < inf
+        points.append((x, one.value if known else nan))
+        shaded.append((x, one.low, min(one.high, largest)) if known else (x, nan, nan))
+    return Line(label(method), points, (), True, look(method), shaded)
 
 
 def _over_lengths(title: str, lengths: Sequence[float], lines: Sequence[Line], level: tuple[str, float] | None) -> Draw:
