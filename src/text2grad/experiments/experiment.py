@@ -19,7 +19,7 @@ from typing import Any
 
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, TrainingError
-from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, tuning_study
+from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
 from text2grad.experiments.jobs import Job, last_line
 from text2grad.experiments.methods import METHODS, settings
 from text2grad.experiments.metric import lower_is_better
@@ -131,7 +131,8 @@ class Experiment:
         """Return the jobs of the missing runs by name, in order.
 
         Raises:
-            ConfigError: if models in the directory were made by other settings, or a pretrained model is missing.
+            ConfigError: if models in the directory were made by other settings, a pretrained model is missing, or the
+                task lacks the metric of its study.
         """
         found: dict[str, Job] = {}
         for study in self.studies:
@@ -140,6 +141,7 @@ class Experiment:
                     f"study {study.name!r}: model = {study.model!r} does not exist; the path starts at the working "
                     "directory"
                 )
+            check_metric(study, self._base(study))
             for method in study.methods:
                 owner = tuning_study(self.plan, study, method)
                 tuning = self.tuning(owner, method)

@@ -211,6 +211,19 @@ def tuning_study(plan: Plan, study: Study, method: str) -> Study:
     return min(found, key=lambda one: one.critic != study.critic, default=study)
 
 
+def check_metric(study: Study, recipe: Recipe) -> None:
+    """Refuse a metric that the task does not have, by scoring one reference; programs run in the sandbox.
+
+    Raises:
+        ConfigError: if it has none of this name.
+    """
+    if study.metric and not recipe.data.train:  # a task with items of its own
+        task = built_in(study.task, task_settings(recipe))
+        example = task.held_out(1, 0)
+        _, of_each = task.measure(example, [example[0].reference or ""])
+        check_known("metric", study.metric, tuple(sorted(of_each[0])))
+
+
 def _check(study: Study, plan: Plan, path: Path) -> None:
     recipe = load_recipe(path.parent / study.recipe)
     if recipe.data.task != study.task:
@@ -222,8 +235,6 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
         raise ConfigError(
             'a pretrained model has no learned reward model of the pipeline; set critic = "program", or leave model out'
         )
-    if study.metric and not recipe.data.train:  # a task with items of its own
-        _check_metric(study, recipe)
     for method in study.methods:
         check_known("methods", method, tuple(METHODS))
         if METHODS[method].needs and not learned:
@@ -240,14 +251,6 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
             check_response_limit(made)
     length, faults = study.tuned_at
     _refuse_no_items(load_recipe(path.parent / study.recipe, study.at_tuning(length=length, faults=faults)))
-
-
-def _check_metric(study: Study, recipe: Recipe) -> None:
-    """Refuse a metric that the task does not have."""
-    task = built_in(study.task, task_settings(recipe))
-    example = task.held_out(1, 0)
-    _, of_each = task.measure(example, [example[0].reference or ""])
-    check_known("metric", study.metric, tuple(sorted(of_each[0])))
 
 
 def _refuse_no_items(recipe: Recipe) -> None:

@@ -3,8 +3,8 @@
 Muon (arXiv 2502.16982) makes the momentum of a matrix orthogonal before it is added, so that each of its directions
 is learned at the same pace. Its step is scaled to the size of AdamW's, hence one learning rate serves both.
 
-`torch.optim.Muon` makes one matrix after another orthogonal, in bf16, which many CPUs compute slowly: a quarter of the
-training time of a small model. Here the matrices of one shape are made orthogonal together, on a CPU in fp32.
+`torch.optim.Muon` makes one matrix after another orthogonal, in bf16, which many CPUs compute slowly: a fifth of the
+training time of a small model, or more. Here the matrices of one shape are made orthogonal together, on a CPU in fp32.
 """
 
 from collections import defaultdict
