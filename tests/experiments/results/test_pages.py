@@ -38,7 +38,8 @@ def test_pages_of_a_whole_study() -> None:
     assert "optim.lr = 0.002 (the highest of 2 tried)" in comparison
     assert "All 8 trials" in comparison
     assert "The lead grows by 0.060 from length 1 to 8" in length
-    assert "It lies within the interval at 0 of 2 lengths. Where it does not" in length
+    assert "The share by the formula lies within the measured interval at 0 of 2 lengths." in length
+    assert "the lead lies above 0: 4 of 4 at length 1; 4 of 4 at length 8." in length
     for page in (comparison, length):
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
         assert pictures
@@ -69,6 +70,22 @@ def test_the_number_of_methods_and_seeds_is_free() -> None:
     assert "Not behind Text2Grad with both intervals: dpo of mine." in comparison
     assert "No comparison yet: no rival has a finished run." in comparison
     assert "One length is recorded" in text_of(pages, "length.md")
+
+
+def test_kls_at_which_the_lead_may_be_0_do_not_count() -> None:
+    """Four seeds in which spans and the number gain the same by turns: 0.8 and 0.9, or 0.9 and 0.8."""
+    made = [
+        record(method, seed, value=0.8 if (seed % 2) == (method == "grpo") else 0.9, speed=2)
+        for method in ("text2grad", "grpo")
+        for seed in range(4)
+    ]
+    assert "the lead lies above 0: 0 of 4." in text_of(result_pages(made, draw=False), "length.md")
+
+
+def test_series_over_lengths_come_before_conditions_of_one_length() -> None:
+    made = [*study(lengths=(1, 8), task="summarization"), *study(lengths=(0,), task="code", metric="pass_1")]
+    sections = re.findall(r"^## (\w+),", text_of(result_pages(made, draw=False), "length.md"), flags=re.MULTILINE)
+    assert sections == ["summarization", "code"]
 
 
 @pytest.mark.parametrize("records", [[], trials("grpo", [0.1, 0.2])], ids=["none", "tuning"])

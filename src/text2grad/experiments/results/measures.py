@@ -194,6 +194,12 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     return Interval(mine / theirs if theirs > 0 else np.nan, *bounds(ratios), None, None, seeds, both)
 
 
+def mean_tokens(runs: Mapping[int, Record]) -> float | None:
+    """Return the tokens of a response at the start, mean over seeds; None for records without lengths of responses."""
+    lengths = [run.curve[0]["metrics"].get("mean_tokens") for run in runs.values()]
+    return None if any(length is None for length in lengths) else float(np.mean(lengths))
+
+
 def predicted_share(group: Group, rival: str) -> float | None:
     """Return the share of the number's rollouts that spans need by `analysis.formula`.
 
@@ -202,14 +208,13 @@ def predicted_share(group: Group, rival: str) -> float | None:
     None for records without lengths of responses.
     """
     runs = group.runs[group.ours]
-    lengths = [run.curve[0]["metrics"].get("mean_tokens") for run in runs.values()]
-    if any(length is None for length in lengths):
+    length = mean_tokens(runs)
+    if length is None:
         return None
     settings = next(iter(runs.values())).settings
     factor = settings.get("ppo.gamma", _GAMMA) * settings.get("ppo.lam", _LAM)
     size = next(iter(group.runs[rival].values())).settings.get("rollout.group_size", 1)
-    tokens = max(1, round(float(np.mean(lengths))))
-    return 1 / predicted_ratio({tokens: 1}, factor=factor, span_tokens=1.0, group=size)
+    return 1 / predicted_ratio({max(1, round(length)): 1}, factor=factor, span_tokens=1.0, group=size)
 
 
 def gains_at_kl(group: Group, first: str, second: str) -> Frontiers | None:

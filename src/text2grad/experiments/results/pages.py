@@ -31,6 +31,7 @@ from text2grad.experiments.results.measures import (
     gains_at_kl,
     lead,
     mean_curve,
+    mean_tokens,
     paired,
     predicted_share,
     reach,
@@ -70,6 +71,18 @@ with three); Student's t is right for normal seeds. Believe the wider one. Inter
 {COMPARISONS} comparisons of this page: each misses the truth in 5 of 100 cases. "Repaired share": (end − start) /
 (best possible − start). "Kind": spans, a rival, or an ablation of spans. "Pairs": on each seed both methods start
 from the same weights. Trials of the list of missing runs include the confirmations on further seeds.
+"""
+
+_HOW_TO_READ_LENGTHS = """\
+"Tokens": of a response, mean at the start. "Share of its rollouts": those that spans need until the final value of the
+number, divided by those that the number needs. "By the formula": the same share by the signal and the noise of one
+update, for spans of one token ([analyse](../analyse.md)): rollouts for equal precision are as 1 / signal-to-noise.
+Where the measured share is larger, something else than noise limits the speed: the learning rate, clipping and the
+KL term hold a precise update back, too, and a number may have learned all that its policy explores.
+
+"Gain" is since the start, at equal KL: that of the best evaluated policy with at most this KL, or of a policy that
+answers with one of two evaluated ones by chance (the upper concave hull of the evaluations along the runs). The lead
+in gain is that of the mean curves; Student's interval is over the leads of single seeds, whose mean may be another.
 """
 
 
@@ -427,8 +440,8 @@ def _lengths(found: Sequence[Group], planned: Sequence[str] | None) -> _Page:
     if not comparable:
         page.parts.append(f"No condition has finished runs of both {label(OURS)} and a number yet.")
         return page
-    page.parts += [_missing_runs(found, planned), _HOW_TO_READ]
-    for series in _same_series(comparable):
+    page.parts += [_missing_runs(found, planned), _HOW_TO_READ, _HOW_TO_READ_LENGTHS]
+    for series in sorted(_same_series(comparable), key=lambda series: len(series) == 1):
         _series(page, series, [str(rivals[group.condition]) for group in series])
     return page
 
@@ -449,6 +462,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
         rows.append(
             [
                 str(group.condition.length or "–"),
+                "–" if (tokens := mean_tokens(group.runs[group.ours])) is None else f"{tokens:.0f}",
                 f"{len(group.runs[group.ours])}, {len(group.runs[rival])}",
                 label(rival),
                 *(bootstrap_text(final(group.runs[name])) for name in (group.ours, rival)),
@@ -468,8 +482,8 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
         page.parts.append(_trend(series, leads))
     else:
         page.parts.append("One length is recorded; a picture over the length needs two.")
-    columns = ["length", "seeds", "strongest number", label(series[-1].ours), "the number", "ahead by (bootstrap)"]
-    columns += [f"Student (one of {COMPARISONS})", "share of its rollouts", "by the formula"]
+    columns = ["length", "tokens", "seeds", "strongest number", label(series[-1].ours), "the number"]
+    columns += ["ahead by (bootstrap)", f"Student (one of {COMPARISONS})", "share of its rollouts", "by the formula"]
     page.parts += [f"{metric[0].upper()}{metric[1:]} at the end:", table(columns, rows)]
     if any(predicted):
         page.parts.append(_prediction(ratios, predicted))
@@ -491,21 +505,11 @@ def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
 
 
 def _prediction(ratios: Sequence[Interval], predicted: Sequence[float | None]) -> str:
-    """Return whether the formula's share of rollouts lies in the measured intervals, and what it leaves out."""
+    """Return at how many lengths the formula's share of rollouts lies in the measured interval."""
     known = [(ratio, share) for ratio, share in zip(ratios, predicted, strict=True) if share is not None]
     inside = sum(ratio.low <= share <= ratio.high for ratio, share in known)
-    text = (
-        "The formula (docs/analyse.md) counts the signal and the noise of one update, for spans of one token: "
-        "rollouts for "
-        f"equal precision are as 1 / signal-to-noise. It lies within the interval at {inside} of {len(known)} lengths."
-    )
-    if inside < len(known):
-        text += (
-            " Where it does not, something else than noise limits the speed: learning rate, clipping and the KL term "
-            "hold a "
-            "precise update back, too, and a number may have learned all that its policy explores."
-        )
-    return text
+    lengths = "length" if len(known) == 1 else "lengths"
+    return f"The share by the formula lies within the measured interval at {inside} of {len(known)} {lengths}."
 
 
 def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
@@ -518,12 +522,13 @@ def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> Non
     name, alt = f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number"
     page.picture(name, alt, partial(kl_frontiers, *zip(*known, strict=True)))
     rows = [[str(g.condition.length or "–"), *cells] for g, _, found in known for cells in _kl_rows(page, found)]
+    several = len(series) > 1
     settings = [len(g.variants[method]) for g, rival, _ in known for method in (g.ours, rival)]
+    above = [(g, sum(ahead.low > 0 for ahead in found.leads), len(found.leads)) for g, _, found in known]
+    told = "; ".join(f"{n} of {total}{f' at length {g.condition.length}' * several}" for g, n, total in above)
     page.parts += [
-        f"Gain since the start at equal KL, from the evaluations along the runs at {_range(settings)} "
-        "of each method: that of the best evaluated policy with at most this KL, or of a policy that answers with one "
-        "of two evaluated ones by chance (the upper concave hull of the evaluations). The lead is that of the mean "
-        "curves; Student's interval is over the leads of single seeds, whose mean may be another:",
+        f"Gain at equal KL, {_range(settings)} of each method. KLs at which the bootstrap of the lead lies above 0: "
+        f"{told}.",
         table(
             [
                 "length",
