@@ -40,6 +40,16 @@ def test_pages_of_a_whole_study() -> None:
     assert "The lead grows by 0.060 from length 1 to 8" in length
     assert "The share by the formula lies within the measured interval at 0 of 2 lengths." in length
     assert "the lead lies above 0: 4 of 4 at length 1; 4 of 4 at length 8." in length
+    (summary,) = [line for line in length.splitlines() if line.startswith("| summarization, fact F1 |")]
+    rows = [line.split(" | ") for line in length.splitlines() if " | 5, 5 | " in line]
+    lead_1, lead_8 = (row[6].split(" ")[0] for row in rows)
+    _, _, short, long, share, more, _ = (cell.strip() for cell in summary.split("|"))
+    assert short.startswith(f"{lead_1} (")
+    assert short.endswith("; length 1, 8 tokens")
+    assert long.startswith(f"{lead_8} (")
+    assert long.endswith("; length 8, 64 tokens")
+    assert re.fullmatch(r"0\.\d\d \(0\.\d\d to 0\.\d\d\)", share)
+    assert more == "1, 8 of 1, 8"
     for page in (comparison, length):
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
         assert pictures
@@ -80,6 +90,18 @@ def test_kls_at_which_the_lead_may_be_0_do_not_count() -> None:
         for seed in range(4)
     ]
     assert "the lead lies above 0: 0 of 4." in text_of(result_pages(made, draw=False), "length.md")
+
+
+def test_a_number_that_ends_above_the_best_in_tuning_is_named_with_its_lead() -> None:
+    values = {"text2grad": 0.93, "grpo": 0.80, "ppo": 0.88}
+    tuning = [
+        one for method, best in (("text2grad", 0.9), ("grpo", 0.8), ("ppo", 0.7)) for one in trials(method, [best])
+    ]
+    page = text_of(result_pages([*study(values, lengths=(1, 8)), *tuning], draw=False), "length.md")
+    found = re.findall(r"At length (\d) one number \(PPO\) ends higher; the lead over it: (0\.\d+) \(", page)
+    assert [length for length, _ in found] == ["1", "8"]
+    ahead = [float(value) for _, value in found]
+    assert ahead == pytest.approx([0.05, 0.11], abs=0.03)  # 0.93 - 0.88; numbers lose 0.02 * log2(8) at length 8
 
 
 def test_series_over_lengths_come_before_conditions_of_one_length() -> None:

@@ -19,7 +19,7 @@ from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
 from text2grad.experiments.results import grounded
 from text2grad.experiments.results.bootstrap import Interval
-from text2grad.experiments.results.markdown import between, number, table
+from text2grad.experiments.results.markdown import number, table, widest, widest_text
 from text2grad.experiments.results.measures import lead, rollouts_ratio
 from text2grad.experiments.results.records import Record, read_runs
 from text2grad.experiments.results.selection import Group, groups, label
@@ -134,7 +134,7 @@ def _headline(files: Files) -> str:
         name = f"{_IN_README[group.condition.task]}, {_METRIC[group.condition.task]}"
         ours, other = (number(group.final(method)) for method in (group.ours, rival))
         told = f"{other} ({_short(rival)})"
-        rows.append([name, number(start), f"**{ours}**", told, _with_interval_of(ahead), reached])
+        rows.append([name, number(start), f"**{ours}**", told, widest_text(ahead), reached])
     seeds = min(len(group.runs[group.ours]) for group in found)
     columns = [f"means of {seeds} seeds, each with its own held-out items", "at the start", "**Text2Grad**"]
     columns += ["best number in tuning", "ahead by (95 %)", "rollouts to reach its final value"]
@@ -157,7 +157,7 @@ def _grounded_in_short(files: Files) -> str:
     if rival is None:
         text, shown = "No run of a method that learns from one number is finished.", [group.ours]
     else:
-        ahead, shown = _with_interval_of(lead(group, group.ours, rival)), [group.ours, rival]
+        ahead, shown = widest_text(lead(group, group.ours, rival)), [group.ours, rival]
         alone = ", the only rival with runs so far," if len(group.runs) == 2 else ""
         text = f"Its lead over {_short(rival)}{alone} in the mean over answers (the table pools all answers): {ahead}."
     return f"{grounded.figures_table(group, shown)}\n\n{grounded.in_words(group)} {text}"
@@ -209,12 +209,6 @@ def _people_reward(files: Files) -> str:
     return "\n\n".join(parts)
 
 
-def _with_interval_of(found: Interval) -> str:
-    """Return a value with the wider one of its intervals."""
-    wide = (found.student_low, found.student_high) if found.student_is_wider else (found.low, found.high)
-    return f"{number(found.value)} ({between(*wide)})"
-
-
 def _usual_groups(records: Sequence[Record]) -> list[Group]:
     """Return the conditions at the recipe's own length with the task's program as critic that are complete."""
     usual = [one for one in groups(records) if one.condition.length == 0 and one.condition.critic == "program"]
@@ -255,19 +249,13 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     )
 
 
-def widest(found: Interval) -> tuple[float, float]:
-    """Return the bounds of both intervals of a value together."""
-    lows = [one for one in (found.low, found.student_low) if one is not None]
-    return min(lows), max(one for one in (found.high, found.student_high) if one is not None)
-
-
 def _ends_higher(group: Group) -> str:
     """Return the lead over the number that ends best, if it is not the one that was best in tuning."""
     chosen, highest = group.strongest(number=True)[0], group.highest_number()
     if highest is None or highest == chosen:
         return ""
     name = _IN_README[group.condition.task].split(" ")[0]
-    ahead = _with_interval_of(lead(group, group.ours, highest))
+    ahead = widest_text(lead(group, group.ours, highest))
     return f"On {name} {_short(highest)} ends above {_short(str(chosen))}; the lead over it: {ahead}. "
 
 

@@ -45,6 +45,18 @@ def student_text(found: Interval, digits: int = 3) -> str:
     return f"**{text}**" if found.student_is_wider else text
 
 
+def widest(found: Interval) -> tuple[float, float]:
+    """Return the bounds of both intervals of a value together."""
+    lows = [one for one in (found.low, found.student_low) if one is not None]
+    return min(lows), max(one for one in (found.high, found.student_high) if one is not None)
+
+
+def widest_text(found: Interval) -> str:
+    """Return a value with the wider one of its intervals."""
+    wide = (found.student_low, found.student_high) if found.student_is_wider else (found.low, found.high)
+    return f"{number(found.value)} ({between(*wide)})"
+
+
 def verdict(found: Interval) -> str:
     """Return where the intervals of a difference lie, in words."""
     if found.seeds < 2:

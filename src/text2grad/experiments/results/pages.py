@@ -24,6 +24,7 @@ from text2grad.experiments.results.markdown import (
     student_text,
     table,
     verdict,
+    widest_text,
 )
 from text2grad.experiments.results.measures import (
     Frontiers,
@@ -440,13 +441,23 @@ def _lengths(found: Sequence[Group], planned: Sequence[str] | None) -> _Page:
     if not comparable:
         page.parts.append(f"No condition has finished runs of both {label(OURS)} and a number yet.")
         return page
-    page.parts += [_missing_runs(found, planned), _HOW_TO_READ, _HOW_TO_READ_LENGTHS]
-    for series in sorted(_same_series(comparable), key=lambda series: len(series) == 1):
-        _series(page, series, [str(rivals[group.condition]) for group in series])
+    page.parts.append(_missing_runs(found, planned))
+    sections = _Page([], page.compared)
+    summary = [
+        _series(sections, series, [str(rivals[group.condition]) for group in series])
+        for series in sorted(_same_series(comparable), key=lambda series: len(series) == 1)
+    ]
+    if any(summary):
+        columns = ["task, metric", "ahead at the shortest length (wider interval)", "at the longest"]
+        columns += ["share of the number's rollouts there", "lengths with more gain at equal KL"]
+        page.parts.append(table(columns, [row for row in summary if row]))
+    page.parts += [_HOW_TO_READ, _HOW_TO_READ_LENGTHS, *sections.parts]
+    page.pictures = sections.pictures
     return page
 
 
-def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
+def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list[str]:
+    """Add the section of a series to the page; return its row in the summary, empty if it has one length."""
     first = series[0].condition
     metric = words(series[0].metric)
     page.parts.append(
@@ -462,7 +473,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
         rows.append(
             [
                 str(group.condition.length or "–"),
-                "–" if (tokens := mean_tokens(group.runs[group.ours])) is None else f"{tokens:.0f}",
+                _tokens(group),
                 f"{len(group.runs[group.ours])}, {len(group.runs[rival])}",
                 label(rival),
                 *(bootstrap_text(final(group.runs[name])) for name in (group.ours, rival)),
@@ -479,7 +490,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
             f"{first.task}: final values, lead over the strongest number and share of its rollouts, by length",
             partial(against_length, series, leads, ratios, predicted),
         )
-        page.parts.append(_trend(series, leads))
+        page.parts.append(_trend(series, leads) + _others_end_higher(page, series, rivals))
     else:
         page.parts.append("One length is recorded; a picture over the length needs two.")
     columns = ["length", "tokens", "seeds", "strongest number", label(series[-1].ours), "the number"]
@@ -487,7 +498,22 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None
     page.parts += [f"{metric[0].upper()}{metric[1:]} at the end:", table(columns, rows)]
     if any(predicted):
         page.parts.append(_prediction(ratios, predicted))
-    _kl_part(page, series, rivals)
+    more = _kl_part(page, series, rivals)
+    if not several:
+        return []
+    ends = [
+        f"{widest_text(ahead)}; length {group.condition.length}, {_tokens(group)} tokens"
+        for group, ahead in ((series[0], leads[0]), (series[-1], leads[-1]))
+    ]
+    share = f"{number(ratios[-1].value, 2)} ({between(ratios[-1].low, ratios[-1].high, 2)})"
+    lengths = ", ".join(str(group.condition.length) for group in series)
+    told = ", ".join(map(str, more)) or "none"
+    return [f"{first.task}, {metric}", *ends, share, f"{told} of {lengths}"]
+
+
+def _tokens(group: Group) -> str:
+    tokens = mean_tokens(group.runs[group.ours])
+    return "–" if tokens is None else count(tokens)
 
 
 def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
@@ -504,6 +530,17 @@ def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
     return " ".join(text)
 
 
+def _others_end_higher(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> str:
+    """Return the leads over numbers that end above the one that was best in tuning."""
+    text = ""
+    for group, rival in zip(series, rivals, strict=True):
+        highest = group.highest_number()
+        if highest is not None and highest != rival:
+            ahead = widest_text(page.stated(lead(group, group.ours, highest)))
+            text += f" At length {group.condition.length} {label(highest)} ends higher; the lead over it: {ahead}."
+    return text
+
+
 def _prediction(ratios: Sequence[Interval], predicted: Sequence[float | None]) -> str:
     """Return at how many lengths the formula's share of rollouts lies in the measured interval."""
     known = [(ratio, share) for ratio, share in zip(ratios, predicted, strict=True) if share is not None]
@@ -512,13 +549,14 @@ def _prediction(ratios: Sequence[Interval], predicted: Sequence[float | None]) -
     return f"The share by the formula lies within the measured interval at {inside} of {len(known)} {lengths}."
 
 
-def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> None:
+def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list[int]:
+    """Add the gains at equal KL; return the lengths at which the bootstrap of the lead lies above 0 at every KL."""
     known = [
         (g, rival, found) for g, rival in zip(series, rivals, strict=True) if (found := gains_at_kl(g, g.ours, rival))
     ]
     if not known:
         page.parts.append("No gain against KL: the records have no KL per token.")
-        return
+        return []
     name, alt = f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number"
     page.picture(name, alt, partial(kl_frontiers, *zip(*known, strict=True)))
     rows = [[str(g.condition.length or "–"), *cells] for g, _, found in known for cells in _kl_rows(page, found)]
@@ -541,6 +579,7 @@ def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> Non
             rows,
         ),
     ]
+    return [g.condition.length for g, n, total in above if n == total]
 
 
 def _range(counts: Sequence[int]) -> str:
