@@ -52,9 +52,12 @@ def _grown(split: Split, size: int, inputs: Sequence[list[int]], rng: Random) ->
     steps: list[Step] = []
     while len(steps) < size:
         for step in next_steps(steps, split, rng, last=len(steps) == size - 1):
-            hasty, results = slipped(step), run(step, right)
+            results = run(step, right)
+            if None in results or len(set(map(str, results))) < FEWEST_RESULTS:
+                continue
+            hasty = slipped(step)
             others = [run(step, other) for other in wrong] + [right] + ([run(hasty, right)] if hasty != step else [])
-            if None not in results and len(set(map(str, results))) >= FEWEST_RESULTS and results not in others:
+            if results not in others:
                 steps.append(step)
                 right, wrong = results, others
                 break
