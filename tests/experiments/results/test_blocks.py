@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from made_records import record, trials
+from made_records import record, study, trials, write
 from places import ROOT
 from text2grad.errors import DataError
 from text2grad.experiments.experiment_plan import load_plan
@@ -99,7 +99,7 @@ def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> 
     ahead = lead(group, "text2grad", "grpo")
     words = _headline_words([group], [lead(group, "text2grad", "scalar_ppo")])
     assert f"On summaries GRPO ends above same spans, summed; the lead over it: {ahead.value:.3f} (" in words
-    assert "Tuning trials of the two methods in each row: 4 and 3; of every other method 2 or more." in words
+    assert "Tuning trials of the two methods in a row: 4 and 3; of every other method 2 or more." in words
     [group] = groups([*made, *tuned, *trials("grpo", [0.85], study="later")])
     assert "ends above" not in _headline_words([group], [ahead])
 
@@ -113,10 +113,33 @@ def test_of_a_metric_that_falls_the_lowest_number_is_the_highest() -> None:
     assert group.highest_number() is None
 
 
+def test_the_headline_has_the_usual_and_the_longest_length_where_all_seeds_are_there(tmp_path: Path) -> None:
+    values, usual = {"text2grad": 0.93, "grpo": 0.80}, {"task": "summarization"}
+    made = [*study(values, lengths=(0, 4, 8), **usual), *trials("text2grad", [0.9, 0.8]), *trials("grpo", [0.7])]
+    made += study(values, lengths=(2,), task="code", metric="lines_right")
+    made += study(values, lengths=(12,), seeds=4, task="code", metric="lines_right")  # one seed is missing
+    write(tmp_path / "runs", made)
+    text = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
+    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:]
+    assert names == ["| summaries, fact F1", "| summaries of 8 posts, fact F1"]
+    assert "| programs" not in text
+    assert "Tuning trials of the two methods in a row: 2 and 1." in text
+
+
+def test_rows_with_other_numbers_of_trials_are_named() -> None:
+    made = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0, 8))
+    made += study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0,), task="code", metric="pass_at_1")
+    made += [*trials("text2grad", [0.9] * 3), *trials("grpo", [0.7] * 3)]
+    made += [*trials("text2grad", [0.9] * 3, task="code"), *trials("grpo", [0.7] * 2, task="code")]
+    found = groups(made)
+    words = _headline_words(found, [lead(group, "text2grad", "grpo") for group in found])
+    assert "Tuning trials of the two methods in a row: 3 and 3; of programs 3 and 2." in words
+
+
 def test_a_headline_without_records_says_so(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     made = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
-    assert made == "<!-- results: headline -->\nNo comparison at a task's usual length is recorded.\n<!-- end -->"
+    assert made == "<!-- results: headline -->\nNo comparison of Text2Grad and a number is complete.\n<!-- end -->"
 
 
 def test_notes_have_a_source_and_a_date() -> None:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, mode
 from textwrap import fill
 from typing import Any
 
@@ -19,16 +19,17 @@ from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
 from text2grad.experiments.results import grounded
 from text2grad.experiments.results.bootstrap import Interval
-from text2grad.experiments.results.markdown import number, table, widest, widest_text
+from text2grad.experiments.results.markdown import number, table, widest, widest_text, words
 from text2grad.experiments.results.measures import lead, rollouts_ratio
 from text2grad.experiments.results.records import Record, read_runs
-from text2grad.experiments.results.selection import Group, groups, label
+from text2grad.experiments.results.selection import SEEDS, Group, groups, label
 from text2grad.files import read_text
+from text2grad.tasks import procedural_task
 
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _QUICKSTART = {"summarization": "quickstart.json", "qa": "quickstart-qa.json", "code": "quickstart-code.json"}
 _METRIC = {"summarization": "fact F1", "qa": "claim F1", "code": "pass@1"}
-_IN_README = {"summarization": "summaries", "qa": "answers (`--task qa`)", "code": "programs (`--task code`)"}
+_IN_README = {"summarization": "summaries", "qa": "answers", "code": "programs"}
 _RIVAL = "scalar_ppo"
 _WIDTH = 124
 RUNS = "runs"
@@ -121,17 +122,18 @@ def _passed(result: Mapping[str, Any], method: str) -> str:
 
 
 def _headline(files: Files) -> str:
-    """Return the tasks at their usual length: Text2Grad beside the number that was strongest on the tuning items."""
-    rows, found = [], _usual_groups(files(RUNS))
+    """Return Text2Grad beside the number that was strongest in tuning: tasks at their usual and longest lengths."""
+    rows, found = [], _compared_groups(files(RUNS))
     if not found:
-        return "No comparison at a task's usual length is recorded."
+        return "No comparison of Text2Grad and a number is complete."
     leads = [lead(group, group.ours, str(group.strongest(number=True)[0])) for group in found]
     for group, ahead in zip(found, leads, strict=True):
         rival = str(group.strongest(number=True)[0])
         share = rollouts_ratio(group, group.ours, rival).value
         start = fmean(fmean(run.items_at_start) for run in group.runs[group.ours].values())
         reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of the number's"
-        name = f"{_IN_README[group.condition.task]}, {_METRIC[group.condition.task]}"
+        option = f" (`--task {group.condition.task}`)" if group.condition.task != "summarization" else ""
+        name = f"{_name(group)}{'' if group.condition.length else option}, {words(group.metric)}"
         ours, other = (number(group.final(method)) for method in (group.ours, rival))
         told = f"{other} ({_short(rival)})"
         rows.append([name, number(start), f"**{ours}**", told, widest_text(ahead), reached])
@@ -209,24 +211,38 @@ def _people_reward(files: Files) -> str:
     return "\n\n".join(parts)
 
 
-def _usual_groups(records: Sequence[Record]) -> list[Group]:
-    """Return the conditions at the recipe's own length with the task's program as critic that are complete."""
-    usual = [one for one in groups(records) if one.condition.length == 0 and one.condition.critic == "program"]
+def _compared_groups(records: Sequence[Record]) -> list[Group]:
+    """Return the complete conditions with a task's program as critic: of each task its usual length, then the longest.
+
+    A condition is complete when Text2Grad and the number that was strongest in tuning have all seeds.
+    """
     order = list(_IN_README)
-    usual = [one for one in usual if one.condition.task in order]
-    complete = [one for one in usual if {one.ours, one.strongest(number=True)[0]} <= one.runs.keys()]
-    return sorted(complete, key=lambda one: order.index(one.condition.task))
+    known = [one for one in groups(records) if one.condition.critic == "program" and one.condition.task in order]
+    longest = {task: max((g.condition.length for g in known if g.condition.task == task), default=0) for task in order}
+    found = [
+        group
+        for group in known
+        if group.condition.length in (0, longest[group.condition.task])
+        and all(len(group.runs.get(str(name), ())) >= SEEDS for name in (group.ours, group.strongest(number=True)[0]))
+    ]
+    return sorted(found, key=lambda group: (group.condition.length > 0, order.index(group.condition.task)))
+
+
+def _name(group: Group) -> str:
+    """Return the responses of a condition in words, with their length if it is not the recipe's own."""
+    name, length = _IN_README[group.condition.task], group.condition.length
+    unit = procedural_task(group.condition.task, "train").unit
+    return f"{name} of {length} {unit}" if length else name
 
 
 def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     undecided, behind, lengths = [], [], []
     for group, ahead in zip(found, leads, strict=True):
-        name = _IN_README[group.condition.task].split(" ")[0]
         lowest, highest = widest(ahead)
         if highest < 0:
-            behind.append(name)
+            behind.append(_name(group))
         elif lowest <= 0:
-            undecided.append(name)
+            undecided.append(_name(group))
             lengths += [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
     copied = [group.final("ilf") for group in found if "ilf" in group.runs]
     zero = ""
@@ -240,12 +256,12 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     zero += "".join(map(_ends_higher, found))
     ilf = ""
     if copied:
-        ilf = f"A rival that imitates answers corrected by that fact ends at {number(min(copied))} or more. "
+        ilf = f"At the usual lengths a rival that imitates answers corrected by that fact ends at {number(min(copied))} or more. "
     return (
         "The critic of these runs is the task's program: its words state the true fact beside each wrong quote, and "
         f"spans and numbers use the quotes alone. {_trials(found)} {zero}{ilf}"
-        "All methods: [comparison](docs/results/comparison.md), [length](docs/results/length.md); the quickstart: "
-        "[its own runs](docs/results/quickstart.md)."
+        "Pages: [all methods](docs/results/comparison.md), [lengths](docs/results/length.md), "
+        "[quickstart](docs/results/quickstart.md)."
     )
 
 
@@ -254,20 +270,21 @@ def _ends_higher(group: Group) -> str:
     chosen, highest = group.strongest(number=True)[0], group.highest_number()
     if highest is None or highest == chosen:
         return ""
-    name = _IN_README[group.condition.task].split(" ")[0]
     ahead = widest_text(lead(group, group.ours, highest))
-    return f"On {name} {_short(highest)} ends above {_short(str(chosen))}; the lead over it: {ahead}. "
+    return f"On {_name(group)} {_short(highest)} ends above {_short(str(chosen))}; the lead over it: {ahead}. "
 
 
 def _trials(found: Sequence[Group]) -> str:
-    """Return how many tuning trials the two methods of each row had, and at least each other method."""
-    pairs, others = list[str](), list[int]()
+    """Return how many tuning trials the two methods of a row had: the usual numbers, then the rows with others."""
+    pairs, others = dict[str, str](), list[int]()
     for group in found:
         counts = {name: len(trials) for name, trials in group.tuning.trials.items()}
         shown = (group.ours, str(group.strongest(number=True)[0]))
-        pairs.append(" and ".join(str(counts.get(name, 0)) for name in shown))
+        pairs[_name(group)] = " and ".join(str(counts.get(name, 0)) for name in shown)
         others += [count for name, count in counts.items() if name not in shown]
-    text = f"Tuning trials of the two methods in each row: {', '.join(pairs)}"
+    usual = mode(pairs.values())
+    text = f"Tuning trials of the two methods in a row: {usual}"
+    text += "".join(f"; of {name} {pair}" for name, pair in pairs.items() if pair != usual)
     return f"{text}; of every other method {min(others)} or more." if others else f"{text}."
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.reports.plots import Draw, Line, curve_panel, look_at, panels_png
 from text2grad.experiments.results.bootstrap import Interval
+from text2grad.experiments.results.markdown import words
 from text2grad.experiments.results.measures import Frontiers, band, final, mean_curve
 from text2grad.experiments.results.selection import Group, is_variant, label, learns_in_rounds
 
@@ -138,11 +139,6 @@ def _draw_over_lengths(
     axis.minorticks_off()
     if log:
         axis.yaxis.set_major_formatter("{x:g}")
-
-
-def words(metric: str) -> str:
-    """Return the name of a metric in words."""
-    return metric.replace("_at_", "@").replace("_", " ").replace(" f1", " F1")
 
 
 def _title(group: Group) -> str:

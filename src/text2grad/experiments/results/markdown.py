@@ -27,6 +27,11 @@ def count(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:,.0f}"
 
 
+def words(metric: str) -> str:
+    """Return the name of a metric in words."""
+    return metric.replace("_at_", "@").replace("_", " ").replace(" f1", " F1")
+
+
 def between(low: float | None, high: float | None, digits: int = 3) -> str:
     """Return the bounds of an interval in words; "–" if there is none."""
     return "–" if low is None or high is None else f"{number(low, digits)} to {number(high, digits)}"

@@ -13,7 +13,7 @@ from text2grad.experiments.methods import METHODS
 from text2grad.experiments.results import grounded
 from text2grad.experiments.results.blocks import filled
 from text2grad.experiments.results.bootstrap import DRAWS, Interval
-from text2grad.experiments.results.figures import against_length, kl_frontiers, learners, learning_curves, words
+from text2grad.experiments.results.figures import against_length, kl_frontiers, learners, learning_curves
 from text2grad.experiments.results.markdown import (
     COMPARISONS,
     between,
@@ -25,6 +25,7 @@ from text2grad.experiments.results.markdown import (
     table,
     verdict,
     widest_text,
+    words,
 )
 from text2grad.experiments.results.measures import (
     Frontiers,
@@ -505,10 +506,10 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list
         f"{widest_text(ahead)}; length {group.condition.length}, {_tokens(group)} tokens"
         for group, ahead in ((series[0], leads[0]), (series[-1], leads[-1]))
     ]
-    share = f"{number(ratios[-1].value, 2)} ({between(ratios[-1].low, ratios[-1].high, 2)})"
+    reached = f"{number(ratios[-1].value, 2)} ({between(ratios[-1].low, ratios[-1].high, 2)})"
     lengths = ", ".join(str(group.condition.length) for group in series)
     told = ", ".join(map(str, more)) or "none"
-    return [f"{first.task}, {metric}", *ends, share, f"{told} of {lengths}"]
+    return [f"{first.task}, {metric}", *ends, reached, f"{told} of {lengths}"]
 
 
 def _tokens(group: Group) -> str:
