@@ -98,10 +98,11 @@ def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> 
     assert (group.strongest(number=True)[0], group.highest_number()) == ("scalar_ppo", "grpo")
     ahead = lead(group, "text2grad", "grpo")
     words = _headline_words([group], [lead(group, "text2grad", "scalar_ppo")])
-    assert f"On summaries GRPO ends above same spans, summed; the lead over it: {ahead.value:.3f} (" in words
+    told = "Numbers that end above the best in tuning, with the lead over them: GRPO on summaries"
+    assert f"{told}, {ahead.value:.3f} (" in words
     assert "Tuning trials of the two methods in a row: 4 and 3; of every other method 2 or more." in words
     [group] = groups([*made, *tuned, *trials("grpo", [0.85], study="later")])
-    assert "ends above" not in _headline_words([group], [ahead])
+    assert "end above" not in _headline_words([group], [ahead])
 
 
 def test_of_a_metric_that_falls_the_lowest_number_is_the_highest() -> None:

@@ -247,16 +247,16 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     copied = [group.final("ilf") for group in found if "ilf" in group.runs]
     zero = ""
     if undecided:
-        zero = (
-            f"The interval of {' and '.join(undecided)} contains 0: with {round(fmean(lengths))} tokens per response, "
-            "spans and one number cannot be told apart. "
-        )
+        told, tokens = " and ".join(undecided), round(fmean(lengths))
+        zero = f"The interval of {told} contains 0 ({tokens} tokens per response): no lead is shown. "
     if behind:
         zero += f"On {' and '.join(behind)} the number is ahead, with the whole interval. "
-    zero += "".join(map(_ends_higher, found))
+    if higher := [told for group in found if (told := _ends_higher(group))]:
+        zero += f"Numbers that end above the best in tuning, with the lead over them: {'; '.join(higher)}. "
     ilf = ""
     if copied:
-        ilf = f"At the usual lengths a rival that imitates answers corrected by that fact ends at {number(min(copied))} or more. "
+        end = number(min(copied))
+        ilf = f"At the usual lengths a rival that imitates answers corrected by that fact ends at {end} or more. "
     return (
         "The critic of these runs is the task's program: its words state the true fact beside each wrong quote, and "
         f"spans and numbers use the quotes alone. {_trials(found)} {zero}{ilf}"
@@ -266,12 +266,11 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
 
 
 def _ends_higher(group: Group) -> str:
-    """Return the lead over the number that ends best, if it is not the one that was best in tuning."""
+    """Return the number that ends best and the lead over it, if it is not the one that was best in tuning."""
     chosen, highest = group.strongest(number=True)[0], group.highest_number()
     if highest is None or highest == chosen:
         return ""
-    ahead = widest_text(lead(group, group.ours, highest))
-    return f"On {_name(group)} {_short(highest)} ends above {_short(str(chosen))}; the lead over it: {ahead}. "
+    return f"{_short(highest)} on {_name(group)}, {widest_text(lead(group, group.ours, highest))}"
 
 
 def _trials(found: Sequence[Group]) -> str:
