@@ -175,6 +175,17 @@ def test_gain_at_equal_kl_by_hand() -> None:
     assert found.leads[-1].student_low is not None
 
 
+def test_the_gain_starts_at_the_curve_not_at_the_mean_of_the_items() -> None:
+    """A share of all words of all responses together is not the mean of the responses' shares."""
+    made = [record(name, seed, kl=0.02) for name in ("text2grad", "grpo") for seed in range(3)]
+    apart = [replace(one, items_at_start=[value + 0.1 for value in one.items_at_start]) for one in made]
+    found, other = (gains_at_kl(group, "text2grad", "grpo") for [group] in (groups(made), groups(apart)))
+    assert found is not None
+    assert other is not None
+    assert np.array_equal(found.gains, other.gains)
+    assert found.gains[0][0] < 0.1 * found.gains[0][-1]  # at a 48th of the range of KL
+
+
 def test_a_frontier_takes_the_best_of_all_settings() -> None:
     more = [
         by_hand("grpo", seed, [(0, 0.0), (10, 0.7), (20, 0.7)], settings={"reward.beta": 0.5}) for seed in (0, 1, 2)

@@ -104,6 +104,32 @@ def test_a_number_that_ends_above_the_best_in_tuning_is_named_with_its_lead() ->
     assert ahead == pytest.approx([0.05, 0.11], abs=0.03)  # 0.93 - 0.88; numbers lose 0.02 * log2(8) at length 8
 
 
+def test_the_variety_of_responses_stands_beside_their_gain() -> None:
+    def varied(method: str, seed: int, end: float) -> object:
+        one = record(method, seed)
+        metrics = [dict(one.curve[0]["metrics"], distinct_2=share) for share in (0.6, end)]
+        curve = [dict(one.curve[0], metrics=metrics[0]), *one.curve[1:-1], dict(one.curve[-1], metrics=metrics[1])]
+        return record(method, seed, curve=curve)
+
+    made = [varied("text2grad", seed, 0.4 + 0.1 * seed) for seed in range(2)]  # mean 0.45
+    made += [varied("grpo", seed, 0.5) for seed in range(2)]
+    page = text_of(result_pages(made, draw=False), "length.md")
+    assert " | 0.600 → 0.450; 0.500 |\n" in page
+    assert " | – |\n" in text_of(result_pages(study(lengths=(8,)), draw=False), "length.md")
+
+
+def test_shares_that_are_small_at_the_start_have_four_digits() -> None:
+    made = [
+        record(method, seed, metric="invented_share", task="stories", items=[end] * 40, items_at_start=[0.012] * 40)
+        for method, end in (("text2grad", 0.00512), ("grpo", 0.00898))
+        for seed in range(2)
+    ]
+    page = text_of(result_pages(made, draw=False), "length.md")
+    assert "| 0.0051 (0.0051 to 0.0051) | 0.0090 (0.0090 to 0.0090) | 0.0039 (0.0039 to 0.0039) |" in page
+    usual = text_of(result_pages(study(lengths=(8,)), draw=False), "length.md")
+    assert not re.search(r"0\.\d{4} \(", usual)
+
+
 def test_series_over_lengths_come_before_conditions_of_one_length() -> None:
     made = [*study(lengths=(1, 8), task="summarization"), *study(lengths=(0,), task="code", metric="pass_1")]
     sections = re.findall(r"^## (\w+),", text_of(result_pages(made, draw=False), "length.md"), flags=re.MULTILINE)

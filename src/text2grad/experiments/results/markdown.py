@@ -56,10 +56,10 @@ def widest(found: Interval) -> tuple[float, float]:
     return min(lows), max(one for one in (found.high, found.student_high) if one is not None)
 
 
-def widest_text(found: Interval) -> str:
+def widest_text(found: Interval, digits: int = 3) -> str:
     """Return a value with the wider one of its intervals."""
     wide = (found.student_low, found.student_high) if found.student_is_wider else (found.low, found.high)
-    return f"{number(found.value)} ({between(*wide)})"
+    return f"{number(found.value, digits)} ({between(*wide, digits)})"
 
 
 def verdict(found: Interval) -> str:

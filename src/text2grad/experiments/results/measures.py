@@ -257,8 +257,7 @@ def _kl_tables(group: Group, method: str) -> _KLTable:
         if any(point.get("kl_per_token") is None for run in runs.values() for point in run.curve):
             continue
         values = group.sign * mean_curve(runs, "value")
-        start = group.sign * np.array([[np.mean(run.items_at_start)] for run in runs.values()])
-        found.append((list(runs), mean_curve(runs, "kl_per_token"), values - start))
+        found.append((list(runs), mean_curve(runs, "kl_per_token"), values - values[:, :1]))
     return found
 
 

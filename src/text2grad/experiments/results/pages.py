@@ -60,6 +60,7 @@ from text2grad.experiments.results.selection import (
 from text2grad.files import read_text, write_files
 
 _SAME = 1e-3  # of a mean over items and the value of the whole set
+_SMALL = 0.05  # a share that needs one more digit
 _LINES = 4  # of a list that is not folded
 _MADE = "<!-- Made by `text2grad results` from the records in runs/; edit those, not this page. -->"
 
@@ -77,7 +78,8 @@ from the same weights. Trials of the list of missing runs include the confirmati
 
 _HOW_TO_READ_LENGTHS = """\
 "Tokens": of a response, mean at the start. "Share of its rollouts": those that spans need until the final value of the
-number, divided by those that the number needs. "By the formula": the same share by the signal and the noise of one
+number, divided by those that the number needs. "Distinct word pairs": at the start → after Text2Grad; after the
+number; no search looks at them. "By the formula": the same share by the signal and the noise of one
 update, for spans of one token ([analyse](../analyse.md)): rollouts for equal precision are as 1 / signal-to-noise.
 Where the measured share is larger, something else than noise limits the speed: the learning rate, clipping and the
 KL term hold a precise update back, too, and a number may have learned all that its policy explores.
@@ -469,7 +471,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list
         page.stated(rollouts_ratio(group, group.ours, rival)) for group, rival in zip(series, rivals, strict=True)
     ]
     predicted = [predicted_share(group, rival) for group, rival in zip(series, rivals, strict=True)]
-    rows = []
+    rows, digits = [], _digits(series)
     for group, rival, ahead, ratio, share in zip(series, rivals, leads, ratios, predicted, strict=True):
         rows.append(
             [
@@ -477,11 +479,12 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list
                 _tokens(group),
                 f"{len(group.runs[group.ours])}, {len(group.runs[rival])}",
                 label(rival),
-                *(bootstrap_text(final(group.runs[name])) for name in (group.ours, rival)),
-                bootstrap_text(ahead),
-                student_text(ahead),
+                *(bootstrap_text(final(group.runs[name]), digits) for name in (group.ours, rival)),
+                bootstrap_text(ahead, digits),
+                student_text(ahead, digits),
                 f"{number(ratio.value, 2)} ({between(ratio.low, ratio.high, 2)})",
                 "–" if share is None else number(share),
+                _variety(group, rival),
             ]
         )
     several = len(series) > 1
@@ -491,11 +494,12 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list
             f"{first.task}: final values, lead over the strongest number and share of its rollouts, by length",
             partial(against_length, series, leads, ratios, predicted),
         )
-        page.parts.append(_trend(series, leads) + _others_end_higher(page, series, rivals))
+        page.parts.append(_trend(series, leads, digits) + _others_end_higher(page, series, rivals))
     else:
         page.parts.append("One length is recorded; a picture over the length needs two.")
     columns = ["length", "tokens", "seeds", "strongest number", label(series[-1].ours), "the number"]
     columns += ["ahead by (bootstrap)", f"Student (one of {COMPARISONS})", "share of its rollouts", "by the formula"]
+    columns.append("distinct word pairs")
     page.parts += [f"{metric[0].upper()}{metric[1:]} at the end:", table(columns, rows)]
     if any(predicted):
         page.parts.append(_prediction(ratios, predicted))
@@ -503,7 +507,7 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list
     if not several:
         return []
     ends = [
-        f"{widest_text(ahead)}; length {group.condition.length}, {_tokens(group)} tokens"
+        f"{widest_text(ahead, digits)}; length {group.condition.length}, {_tokens(group)} tokens"
         for group, ahead in ((series[0], leads[0]), (series[-1], leads[-1]))
     ]
     reached = f"{number(ratios[-1].value, 2)} ({between(ratios[-1].low, ratios[-1].high, 2)})"
@@ -517,17 +521,34 @@ def _tokens(group: Group) -> str:
     return "–" if tokens is None else count(tokens)
 
 
-def _trend(series: Sequence[Group], leads: Sequence[Interval]) -> str:
+def _digits(series: Sequence[Group]) -> int:
+    """Return the digits of a metric's values: one more for shares that are small at the start."""
+    starts = [np.mean(run.items_at_start) for group in series for run in group.runs[group.ours].values()]
+    return 4 if max(starts) < _SMALL else 3
+
+
+def _variety(group: Group, rival: str) -> str:
+    """Return the share of distinct word pairs at the start and after either method, means over seeds."""
+    metrics = [
+        [run.curve[place]["metrics"] for run in group.runs[name].values()]
+        for name, place in ((group.ours, 0), (group.ours, -1), (rival, -1))
+    ]
+    if any("distinct_2" not in one for side in metrics for one in side):
+        return "–"
+    start, mine, other = (number(float(np.mean([one["distinct_2"] for one in side]))) for side in metrics)
+    return f"{start} → {mine}; {other}"
+
+
+def _trend(series: Sequence[Group], leads: Sequence[Interval], digits: int) -> str:
     """Return how the lead changes from the shortest to the longest length."""
     short, long = series[0].condition.length, series[-1].condition.length
     text = [f"At length {short}: {verdict(leads[0])}. At length {long}: {verdict(leads[-1])}."]
     change = leads[-1].value - leads[0].value
     way = "grows" if change > 0 else "falls"
-    text.append(
-        f"The lead {way} by {number(abs(change))} from length {short} to {long} (no interval: other items and seeds)."
-    )
+    grown = f"{number(abs(change), digits)} from length {short} to {long}"
+    text.append(f"The lead {way} by {grown} (no interval: other items and seeds).")
     if leads[0].low <= -0.02:
-        text.append(f"At length {short} the lower bound is {number(leads[0].low)}, below −0.02.")
+        text.append(f"At length {short} the lower bound is {number(leads[0].low, digits)}, below −0.02.")
     return " ".join(text)
 
 
@@ -537,7 +558,7 @@ def _others_end_higher(page: _Page, series: Sequence[Group], rivals: Sequence[st
     for group, rival in zip(series, rivals, strict=True):
         highest = group.highest_number()
         if highest is not None and highest != rival:
-            ahead = widest_text(page.stated(lead(group, group.ours, highest)))
+            ahead = widest_text(page.stated(lead(group, group.ours, highest)), _digits(series))
             text += f" At length {group.condition.length} {label(highest)} ends higher; the lead over it: {ahead}."
     return text
 
@@ -560,7 +581,11 @@ def _kl_part(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> lis
         return []
     name, alt = f"frontier-{_stem(series[0])}.png", "Gain against KL of spans and the strongest number"
     page.picture(name, alt, partial(kl_frontiers, *zip(*known, strict=True)))
-    rows = [[str(g.condition.length or "–"), *cells] for g, _, found in known for cells in _kl_rows(page, found)]
+    rows = [
+        [str(g.condition.length or "–"), *cells]
+        for g, _, found in known
+        for cells in _kl_rows(page, found, _digits(series))
+    ]
     several = len(series) > 1
     settings = [len(g.variants[method]) for g, rival, _ in known for method in (g.ours, rival)]
     above = [(g, sum(ahead.low > 0 for ahead in found.leads), len(found.leads)) for g, _, found in known]
@@ -588,12 +613,12 @@ def _range(counts: Sequence[int]) -> str:
     return f"{low} setting{'s' if low > 1 else ''}" if low == high else f"{low} to {high} settings"
 
 
-def _kl_rows(page: _Page, found: Frontiers) -> list[list[str]]:
+def _kl_rows(page: _Page, found: Frontiers, digits: int) -> list[list[str]]:
     rows = []
     for kl, ahead in zip(found.at, found.leads, strict=True):
         place = int(np.argmin(np.abs(found.grid - kl)))
-        gains = [number(float(found.gains[n][place])) for n in (0, 1)]
-        rows.append([number(kl), *gains, bootstrap_text(page.stated(ahead)), student_text(ahead)])
+        gains = [number(float(found.gains[n][place]), digits) for n in (0, 1)]
+        rows.append([number(kl), *gains, bootstrap_text(page.stated(ahead), digits), student_text(ahead, digits)])
     return rows
 
 
