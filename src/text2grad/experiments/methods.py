@@ -150,7 +150,7 @@ METHODS: Mapping[str, Method] = {
         )
         for rule in ("lines", "sentences", "clauses")
     },
-    "untuned": Method("Text2Grad (not tuned)", searched=()),
+    "recipe_settings": Method("Text2Grad (the recipe's settings)", searched=()),
     "gamma_1": _ablation("Text2Grad (γ = 1)", "ppo.gamma=1.0"),
     "gamma_0": _ablation("Text2Grad (γ = 0)", "ppo.gamma=0.0"),
     "lambda_1": _ablation("Text2Grad (λ = 1)", "ppo.lam=1.0"),

@@ -77,7 +77,7 @@ def test_a_changed_figure_changes_the_block(tmp_path: Path) -> None:
     ("ours", "told"),
     [
         (0.6, "On summaries the number is ahead, with the whole interval."),
-        (0.88, "The interval of summaries contains 0"),
+        (0.88, "No lead is shown on summaries (8 tokens): the interval contains 0."),
         (0.95, "of summaries"),
     ],
 )
@@ -98,11 +98,16 @@ def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> 
     assert (group.strongest(number=True)[0], group.highest_number()) == ("scalar_ppo", "grpo")
     ahead = lead(group, "text2grad", "grpo")
     words = _headline_words([group], [lead(group, "text2grad", "scalar_ppo")])
-    told = "Numbers that end above the best in tuning, with the lead over them: GRPO on summaries"
-    assert f"{told}, {ahead.value:.3f} (" in words
-    assert "Tuning trials of the two methods in a row: 4 and 3; of every other method 2 or more." in words
+    told = "In 1 of 1 rows another number ends above the best in tuning; "
+    assert f"{told}Text2Grad ends above it, too, with the whole interval, by {ahead.value:.3f} or more." in words
+    assert "Tuning trials of the two methods: 4 and 3; of every other method 2 or more." in words
+    tied = [record("grpo", seed, length=0, value=0.93) for seed in range(5)]
+    [other] = groups([*(one for one in made if one.method != "grpo"), *tied, *tuned])
+    behind = lead(other, "text2grad", "grpo")
+    words = _headline_words([other], [behind])
+    assert f"{told}the leads over it: GRPO on summaries, {behind.value:.3f} (" in words
     [group] = groups([*made, *tuned, *trials("grpo", [0.85], study="later")])
-    assert "end above" not in _headline_words([group], [ahead])
+    assert "another number ends above" not in _headline_words([group], [ahead])
 
 
 def test_of_a_metric_that_falls_the_lowest_number_is_the_highest() -> None:
@@ -124,7 +129,52 @@ def test_the_headline_has_the_usual_and_the_longest_length_where_all_seeds_are_t
     names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:]
     assert names == ["| summaries, fact F1", "| summaries of 8 posts, fact F1"]
     assert "| programs" not in text
-    assert "Tuning trials of the two methods in a row: 2 and 1." in text
+    assert "Tuning trials of the two methods: 2 and 1." in text
+
+
+def test_the_headline_has_the_learned_reward_model_below_the_program(tmp_path: Path) -> None:
+    values = {"text2grad": 0.93, "grpo": 0.80}
+    made = study(values, lengths=(0,)) + study(values, lengths=(8,))
+    made += study({"text2grad": 0.95, "grpo": 0.95}, lengths=(0,), critic="reward_model")
+    made += [*trials("text2grad", [0.9]), *trials("grpo", [0.7])]
+    write(tmp_path / "runs", made)
+    text = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
+    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:]
+    learned = "summaries (learned reward model)"
+    assert names == ["| summaries, fact F1", f"| {learned}, fact F1", "| summaries of 8 posts, fact F1"]
+    told = " ".join(text.split())
+    assert f"No lead is shown on {learned} (" in told
+    assert "is the task's program, or a reward model that learned from it: its words" in told
+
+
+@pytest.mark.parametrize(
+    ("tuned", "told"),
+    [
+        (0.90, "No tuned settings end above the recipe's with the whole interval: the recipe's stay the defaults."),
+        (0.97, "Above the recipe's settings with the whole interval: Text2Grad."),
+    ],
+)
+def test_tuned_settings_beside_those_of_the_recipe(tmp_path: Path, tuned: float, told: str) -> None:
+    values = {"text2grad": tuned, "text2grad_group": 0.92, "grpo": 0.99, "recipe_settings": 0.93}
+    made = study(values, lengths=(0,), critic="reward_model", speed=4)
+    write(tmp_path / "runs", [*made, *study(lengths=(0,))])
+    text = filled("<!-- results: defaults -->\n<!-- end -->", tmp_path)
+    assert told in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
+    assert [row[0] for row in rows] == [
+        "| **Text2Grad (the recipe's settings)**",
+        "| Text2Grad, tuned",
+        "| Text2Grad (group baseline), tuned",
+    ]
+    [group] = groups(made)
+    ahead = lead(group, "text2grad", "recipe_settings")
+    assert rows[1][2].startswith(f"{ahead.value:.3f} (".replace("-", "−"))
+    assert (ahead.value > 0) == (tuned > 0.93)
+
+
+def test_tuned_settings_without_records(tmp_path: Path) -> None:
+    write(tmp_path / "runs", study(lengths=(0,)))
+    assert "is not finished" in filled("<!-- results: defaults -->\n<!-- end -->", tmp_path)
 
 
 def test_rows_with_other_numbers_of_trials_are_named() -> None:
@@ -134,7 +184,7 @@ def test_rows_with_other_numbers_of_trials_are_named() -> None:
     made += [*trials("text2grad", [0.9] * 3, task="code"), *trials("grpo", [0.7] * 2, task="code")]
     found = groups(made)
     words = _headline_words(found, [lead(group, "text2grad", "grpo") for group in found])
-    assert "Tuning trials of the two methods in a row: 3 and 3; of programs 3 and 2." in words
+    assert "Tuning trials of the two methods: 3 and 3; of programs 3 and 2." in words
 
 
 def test_a_headline_without_records_says_so(tmp_path: Path) -> None:

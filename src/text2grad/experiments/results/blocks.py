@@ -15,14 +15,14 @@ from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.evaluation import Estimate, mean_interval
-from text2grad.experiments.methods import EARLIER_NAMES
+from text2grad.experiments.methods import EARLIER_NAMES, METHODS
 from text2grad.experiments.reports.plots import mean_curve
 from text2grad.experiments.results import grounded
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.markdown import number, table, widest, widest_text, words
 from text2grad.experiments.results.measures import lead, rollouts_ratio
 from text2grad.experiments.results.records import Record, read_runs
-from text2grad.experiments.results.selection import SEEDS, Group, groups, label
+from text2grad.experiments.results.selection import SEEDS, Group, groups, is_variant, label
 from text2grad.files import read_text
 from text2grad.tasks import procedural_task
 
@@ -212,12 +212,12 @@ def _people_reward(files: Files) -> str:
 
 
 def _compared_groups(records: Sequence[Record]) -> list[Group]:
-    """Return the complete conditions with a task's program as critic: of each task its usual length, then the longest.
+    """Return the complete conditions: of each task its usual length, with each critic, then the longest.
 
     A condition is complete when Text2Grad and the number that was strongest in tuning have all seeds.
     """
     order = list(_IN_README)
-    known = [one for one in groups(records) if one.condition.critic == "program" and one.condition.task in order]
+    known = [one for one in groups(records) if one.condition.task in order]
     longest = {task: max((g.condition.length for g in known if g.condition.task == task), default=0) for task in order}
     found = [
         group
@@ -225,52 +225,66 @@ def _compared_groups(records: Sequence[Record]) -> list[Group]:
         if group.condition.length in (0, longest[group.condition.task])
         and all(len(group.runs.get(str(name), ())) >= SEEDS for name in (group.ours, group.strongest(number=True)[0]))
     ]
-    return sorted(found, key=lambda group: (group.condition.length > 0, order.index(group.condition.task)))
+    return sorted(
+        found,
+        key=lambda one: (one.condition.length > 0, order.index(one.condition.task), one.condition.critic != "program"),
+    )
 
 
 def _name(group: Group) -> str:
-    """Return the responses of a condition in words, with their length if it is not the recipe's own."""
+    """Return the responses of a condition in words, with their length if it is not the recipe's own, and the critic."""
     name, length = _IN_README[group.condition.task], group.condition.length
     unit = procedural_task(group.condition.task, "train").unit
-    return f"{name} of {length} {unit}" if length else name
+    name = f"{name} of {length} {unit}" if length else name
+    return name if group.condition.critic == "program" else f"{name} (learned reward model)"
 
 
 def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
-    undecided, behind, lengths = [], [], []
+    undecided, tokens, behind = [], [], []
     for group, ahead in zip(found, leads, strict=True):
         lowest, highest = widest(ahead)
         if highest < 0:
             behind.append(_name(group))
         elif lowest <= 0:
+            lengths = [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
             undecided.append(_name(group))
-            lengths += [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
+            tokens.append(f"{fmean(lengths):.0f}")
     copied = [group.final("ilf") for group in found if "ilf" in group.runs]
+    learned = ", or a reward model that learned from it" if any(g.condition.critic != "program" for g in found) else ""
     zero = ""
     if undecided:
-        told, tokens = " and ".join(undecided), round(fmean(lengths))
-        zero = f"The interval of {told} contains 0 ({tokens} tokens per response): no lead is shown. "
+        told = f"{' and '.join(undecided)} ({' and '.join(tokens)} tokens)"
+        zero = f"No lead is shown on {told}: the interval contains 0. "
     if behind:
         zero += f"On {' and '.join(behind)} the number is ahead, with the whole interval. "
-    if higher := [told for group in found if (told := _ends_higher(group))]:
-        zero += f"Numbers that end above the best in tuning, with the lead over them: {'; '.join(higher)}. "
+    zero += _ends_higher(found)
     ilf = ""
     if copied:
         end = number(min(copied))
         ilf = f"At the usual lengths a rival that imitates answers corrected by that fact ends at {end} or more. "
     return (
-        "The critic of these runs is the task's program: its words state the true fact beside each wrong quote, and "
-        f"spans and numbers use the quotes alone. {_trials(found)} {zero}{ilf}"
-        "Pages: [all methods](docs/results/comparison.md), [lengths](docs/results/length.md), "
+        f"The critic is the task's program{learned}: its words state the true fact beside each wrong quote, and spans "
+        f"and numbers use the quotes alone. {_trials(found)} {zero}{ilf}"
+        "[Methods](docs/results/comparison.md), [lengths](docs/results/length.md), "
         "[quickstart](docs/results/quickstart.md)."
     )
 
 
-def _ends_higher(group: Group) -> str:
-    """Return the number that ends best and the lead over it, if it is not the one that was best in tuning."""
-    chosen, highest = group.strongest(number=True)[0], group.highest_number()
-    if highest is None or highest == chosen:
+def _ends_higher(found: Sequence[Group]) -> str:
+    """Return the leads over the numbers that end best and are not those that were best in tuning."""
+    leads = {}
+    for group in found:
+        chosen, highest = group.strongest(number=True)[0], group.highest_number()
+        if highest is not None and highest != chosen:
+            leads[f"{_short(highest)} on {_name(group)}"] = lead(group, group.ours, highest)
+    if not leads:
         return ""
-    return f"{_short(highest)} on {_name(group)}, {widest_text(lead(group, group.ours, highest))}"
+    if all(widest(one)[0] > 0 for one in leads.values()):
+        least = number(min(one.value for one in leads.values()))
+        text = f"Text2Grad ends above it, too, with the whole interval, by {least} or more"
+    else:
+        text = "the leads over it: " + "; ".join(f"{name}, {widest_text(one)}" for name, one in leads.items())
+    return f"In {len(leads)} of {len(found)} rows another number ends above the best in tuning; {text}. "
 
 
 def _trials(found: Sequence[Group]) -> str:
@@ -282,7 +296,7 @@ def _trials(found: Sequence[Group]) -> str:
         pairs[_name(group)] = " and ".join(str(counts.get(name, 0)) for name in shown)
         others += [count for name, count in counts.items() if name not in shown]
     usual = mode(pairs.values())
-    text = f"Tuning trials of the two methods in a row: {usual}"
+    text = f"Tuning trials of the two methods: {usual}"
     text += "".join(f"; of {name} {pair}" for name, pair in pairs.items() if pair != usual)
     return f"{text}; of every other method {min(others)} or more." if others else f"{text}."
 
@@ -388,6 +402,29 @@ def _ablations(files: Files) -> str:
 def _points(found: Estimate) -> str:
     value, low, high = (number(100 * one, 1) for one in found)
     return f"{value} ({low} to {high})"
+
+
+def _defaults(files: Files) -> str:
+    """Return the settings of the recipe beside those that won the tuning, with a learned reward model."""
+    name = "recipe_settings"
+    found = [one for one in groups(files(RUNS)) if one.condition.critic == "reward_model" and name in one.runs]
+    if not found:
+        return "The comparison of tuned settings with the recipe's is not finished."
+    [group] = found
+    tuned = [method for method, one in METHODS.items() if one.leading and is_variant(method) and method in group.runs]
+    leads = {method: lead(group, method, name) for method in tuned}
+    rows = [[f"**{label(name)}**", number(group.final(name)), ""]]
+    rows += [[f"{label(one)}, tuned", number(group.final(one)), widest_text(leads[one])] for one in tuned]
+    better = [label(method) for method, ahead in leads.items() if widest(ahead)[0] > 0]
+    text = "No tuned settings end above the recipe's with the whole interval: the recipe's stay the defaults."
+    if better:
+        text = f"Above the recipe's settings with the whole interval: {' and '.join(better)}."
+    columns = [
+        f"means of {len(group.runs[name])} seeds",
+        words(group.metric),
+        "ahead of the recipe's settings by (95 %)",
+    ]
+    return f"{table(columns, rows)}\n\n{text}"
 
 
 def _discounts(files: Files) -> str:
@@ -519,6 +556,7 @@ BLOCKS: Mapping[str, Callable[[Files], str]] = {
     **{f"{task}-agreement": _agreement(task) for task in _QUICKSTART},
     "summarization-settings": _summarization_settings,
     "ablations": _ablations,
+    "defaults": _defaults,
     "discounts": _discounts,
     "time": _time,
     "qa-words": _qa_words,
