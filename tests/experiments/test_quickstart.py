@@ -196,7 +196,10 @@ def test_every_method_starts_at_the_same_weights_and_differs_in_what_it_is_told(
     assert {"critic.kind=scalar", "critic.model='x/reward_head'"} <= set(each["scalar_reward_model"])
     refreshed = {"refresh.replay_from='x/annotations.jsonl'"}
     assert all(refreshed <= set(given) for name, given in each.items() if name != "verdicts_only")
-    assert all("refresh.steps=[]" not in given for name, given in each.items() if name != "frozen")
+    fixed = {name for name, given in each.items() if "refresh.steps=[]" in given}
+    assert fixed == {"frozen", "annotator_spans"}
+    program = load_recipe(recipe_path("summarization"), each["annotator_spans"]).critic
+    assert (program.use, program.model) == ("", "")
 
 
 def test_methods_have_labels_and_earlier_names_are_accepted(tmp_path: Path) -> None:

@@ -155,6 +155,9 @@ METHODS: Mapping[str, Method] = {
     "gamma_0": _ablation("Text2Grad (γ = 0)", "ppo.gamma=0.0"),
     "lambda_1": _ablation("Text2Grad (λ = 1)", "ppo.lam=1.0"),
     "frozen": _ablation("Text2Grad (frozen reward model)", "refresh.steps=[]"),
+    "annotator_spans": _ablation(
+        "Text2Grad (the annotator's own spans)", "critic.model=''", "refresh.steps=[]", "refresh.audit=0"
+    ),
     "no_words": _ablation(
         "Text2Grad (spans without words)",
         "critic.quoted_in_feedback=false",  # both concern the feedback
@@ -175,6 +178,7 @@ METHODS: Mapping[str, Method] = {
         annotations="verdicts.jsonl",
     ),
     "linear_decay": _ablation("Text2Grad (linear decay)", "reward.weighting=linear_decay"),
+    "token_importance": _ablation("Text2Grad (token importance)", "reward.weighting=token_importance"),
     "last_token": _ablation("Text2Grad (reward on the last token)", "reward.placement=last_token"),
     "span_mass_span": _ablation("Text2Grad (1 per span)", "reward.span_mass=span"),
     "span_mass_response": _ablation("Text2Grad (divided by length)", "reward.span_mass=response"),

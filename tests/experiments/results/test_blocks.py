@@ -106,6 +106,12 @@ def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> 
     behind = lead(other, "text2grad", "grpo")
     words = _headline_words([other], [behind])
     assert f"{told}the leads over it: GRPO on summaries, {behind.value:.3f} (" in words
+    far = study({"text2grad": 0.93, "grpo": 0.60, "scalar_ppo": 0.50}, lengths=(8,))
+    both = groups([*made, *tuned, *far])
+    words = _headline_words(both, [ahead, ahead])
+    assert "In 2 of 2 rows another number ends above the best in tuning; " in words
+    assert f"by {ahead.value:.3f} or more" in words  # the smaller one of both leads
+    assert lead(both[1], "text2grad", "grpo").value > 2 * ahead.value
     [group] = groups([*made, *tuned, *trials("grpo", [0.85], study="later")])
     assert "another number ends above" not in _headline_words([group], [ahead])
 

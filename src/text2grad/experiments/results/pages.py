@@ -156,7 +156,7 @@ def _missing_runs(found: Sequence[Group], planned: Sequence[str] | None) -> str:
         lines = list(planned)
     if not lines:
         return "No run is missing."
-    head = f"**Not finished**, so that this page is preliminary: {len(lines)} parts of the plan have no or few runs."
+    head = "**Not finished**, so that this page is preliminary. Parts of the plan that have no or few runs:"
     text = "\n".join(f"- {line}" for line in lines)
     return f"{head}\n\n{text if len(lines) <= _LINES else folded('Which', text)}"
 
