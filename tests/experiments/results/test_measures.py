@@ -140,6 +140,17 @@ def test_costs_until_the_rivals_final_value() -> None:
     assert never.value == never.high == np.inf
 
 
+def test_the_level_of_a_method_with_fewer_seeds_is_of_the_same_seeds() -> None:
+    """Numbers end at 0.4 and 0.6; spans have seed 0 alone, 0.8 after 100 rollouts: 0.4 after 50 (the mean, 0.5, 62.5)."""
+    whole = two_methods()
+    group = replace(whole, runs={**whole.runs, "text2grad": {0: whole.runs["text2grad"][0]}})
+    found = reach(group, "text2grad", "grpo")
+    assert found.costs["rollouts"] == pytest.approx(50)
+    assert (found.low, found.high) == pytest.approx((50, 50))
+    ratio = rollouts_ratio(group, "text2grad", "grpo")
+    assert ratio.value == ratio.low == ratio.high == pytest.approx(0.25)  # the number needs 200 for its own 0.4
+
+
 def test_a_rival_that_learns_in_rounds_costs_whole_rounds() -> None:
     made = [by_hand("text2grad", seed, values) for seed, values in enumerate(SPANS)]
     group = group_of(*made, *(by_hand("ilf", seed, values) for seed, values in enumerate(SPANS)))

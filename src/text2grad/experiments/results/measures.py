@@ -5,6 +5,7 @@ evaluation, no items; their intervals come from resampled seeds alone.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +105,11 @@ def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> bool:
     )
 
 
+def _on_seeds_of(runs: Mapping[int, Record], others: Mapping[int, Record]) -> Mapping[int, Record]:
+    """Return the other method's runs on the seeds of the first; all of them if the methods are not paired."""
+    return {seed: others[seed] for seed in runs if seed in others} if paired(runs, others) else others
+
+
 def _sets(runs: Mapping[int, Record]) -> list[int]:
     """Return the number of each seed's set of items: that of the first seed with the same ones, if they are known."""
     known: dict[tuple[str, ...], int] = {}
@@ -145,9 +151,10 @@ def _seed_weights(seeds: int, seed: int = 0) -> np.ndarray:
 def reach(group: Group, method: str, rival: str) -> Reach:
     """Return the cost until a method's curve reaches the rival's final value.
 
-    In each resample the level is the final value of the rival in the resample.
+    The level is the final value of the rival on the seeds that both have, in each resample that of the resample.
     """
-    runs, level = group.runs[method], group.sign * float(mean_curve(group.runs[rival], "value")[:, -1].mean())
+    runs, others = group.runs[method], _on_seeds_of(group.runs[method], group.runs[rival])
+    level = group.sign * float(mean_curve(others, "value")[:, -1].mean())
     values = group.sign * mean_curve(runs, "value")
     axes = {cost: mean_curve(runs, _COLUMN[cost]) for cost in COSTS}
     mean = values.mean(axis=0)
@@ -186,7 +193,9 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     the first method does not reach it, NaN if the rival has this value at the start. Student's interval does not
     exist: single seeds may be infinite.
     """
-    mine, theirs = (reach(group, name, rival).costs["rollouts"] for name in (first, rival))
+    others = _on_seeds_of(group.runs[first], group.runs[rival])
+    both_runs = replace(group, runs={first: group.runs[first], rival: others})
+    mine, theirs = (reach(both_runs, name, rival).costs["rollouts"] for name in (first, rival))
     drawn = _drawn_rollouts(group, first, rival)
     ratios = np.divide(drawn[0], drawn[1], out=np.full_like(drawn[0], np.inf), where=drawn[1] > 0)
     seeds = min(len(group.runs[first]), len(group.runs[rival]))
