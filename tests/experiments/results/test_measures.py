@@ -141,7 +141,7 @@ def test_costs_until_the_rivals_final_value() -> None:
 
 
 def test_the_level_of_a_method_with_fewer_seeds_is_of_the_same_seeds() -> None:
-    """Numbers end at 0.4 and 0.6; spans have seed 0 alone, 0.8 after 100 rollouts: 0.4 after 50 (the mean, 0.5, 62.5)."""
+    """Numbers end at 0.4 and 0.6; spans have seed 0 alone, 0.8 after 100 rollouts: 0.4 after 50 (0.5 after 62.5)."""
     whole = two_methods()
     group = replace(whole, runs={**whole.runs, "text2grad": {0: whole.runs["text2grad"][0]}})
     found = reach(group, "text2grad", "grpo")
