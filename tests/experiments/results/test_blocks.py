@@ -12,6 +12,7 @@ from places import ROOT
 from text2grad.errors import DataError
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.results.blocks import BLOCKS, _headline_words, filled
+from text2grad.experiments.results.markdown import widest
 from text2grad.experiments.results.measures import lead
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.paper import paper_page
@@ -106,6 +107,8 @@ def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> 
     behind = lead(other, "text2grad", "grpo")
     words = _headline_words([other], [behind])
     assert f"{told}the leads over it: GRPO on summaries, {behind.value:.3f} (" in words
+    words = _headline_words([group, other], [ahead, behind])  # one tie is enough to tell all leads
+    assert "In 2 of 2 rows another number ends above the best in tuning; the leads over it: GRPO" in words
     far = study({"text2grad": 0.93, "grpo": 0.60, "scalar_ppo": 0.50}, lengths=(8,))
     both = groups([*made, *tuned, *far])
     words = _headline_words(both, [ahead, ahead])
@@ -157,6 +160,7 @@ def test_the_headline_has_the_learned_reward_model_below_the_program(tmp_path: P
     ("tuned", "told"),
     [
         (0.90, "No tuned settings end above the recipe's with the whole interval: the recipe's stay the defaults."),
+        (0.932, "No tuned settings end above the recipe's with the whole interval: the recipe's stay the defaults."),
         (0.97, "Above the recipe's settings with the whole interval: Text2Grad."),
     ],
 )
@@ -175,7 +179,8 @@ def test_tuned_settings_beside_those_of_the_recipe(tmp_path: Path, tuned: float,
     [group] = groups(made)
     ahead = lead(group, "text2grad", "recipe_settings")
     assert rows[1][2].startswith(f"{ahead.value:.3f} (".replace("-", "−"))
-    assert (ahead.value > 0) == (tuned > 0.93)
+    assert (widest(ahead)[0] > 0) == (tuned > 0.95)
+    assert (widest(ahead)[1] > 0) == (tuned > 0.93)  # 0.932: the interval contains 0
 
 
 def test_tuned_settings_without_records(tmp_path: Path) -> None:

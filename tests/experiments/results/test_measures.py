@@ -149,6 +149,9 @@ def test_the_level_of_a_method_with_fewer_seeds_is_of_the_same_seeds() -> None:
     assert (found.low, found.high) == pytest.approx((50, 50))
     ratio = rollouts_ratio(group, "text2grad", "grpo")
     assert ratio.value == ratio.low == ratio.high == pytest.approx(0.25)  # the number needs 200 for its own 0.4
+    early = by_hand("grpo", 0, [(0, 0.0), (10, 0.4), (20, 0.4)])  # after 100 rollouts; the mean of both seeds after 200
+    group = replace(group, runs={**group.runs, "grpo": {0: early, 1: group.runs["grpo"][1]}})
+    assert rollouts_ratio(group, "text2grad", "grpo").value == pytest.approx(0.5)
 
 
 def test_a_rival_that_learns_in_rounds_costs_whole_rounds() -> None:

@@ -272,18 +272,18 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
 
 def _ends_higher(found: Sequence[Group]) -> str:
     """Return the leads over the numbers that end best and are not those that were best in tuning."""
-    leads = {}
+    leads: list[tuple[str, Interval]] = []
     for group in found:
         chosen, highest = group.strongest(number=True)[0], group.highest_number()
         if highest is not None and highest != chosen:
-            leads[f"{_short(highest)} on {_name(group)}"] = lead(group, group.ours, highest)
+            leads.append((f"{_short(highest)} on {_name(group)}", lead(group, group.ours, highest)))
     if not leads:
         return ""
-    if all(widest(one)[0] > 0 for one in leads.values()):
-        least = number(min(one.value for one in leads.values()))
+    if all(widest(one)[0] > 0 for _, one in leads):
+        least = number(min(one.value for _, one in leads))
         text = f"Text2Grad ends above it, too, with the whole interval, by {least} or more"
     else:
-        text = "the leads over it: " + "; ".join(f"{name}, {widest_text(one)}" for name, one in leads.items())
+        text = "the leads over it: " + "; ".join(f"{name}, {widest_text(one)}" for name, one in leads)
     return f"In {len(leads)} of {len(found)} rows another number ends above the best in tuning; {text}. "
 
 
