@@ -167,7 +167,8 @@ def test_the_headline_has_the_learned_reward_model_below_the_program(tmp_path: P
 def test_tuned_settings_beside_those_of_the_recipe(tmp_path: Path, tuned: float, told: str) -> None:
     values = {"text2grad": tuned, "text2grad_group": 0.92, "grpo": 0.99, "recipe_settings": 0.93}
     made = study(values, lengths=(0,), critic="reward_model", speed=4)
-    write(tmp_path / "runs", [*made, *study(lengths=(0,))])
+    other_task = study(values, lengths=(0,), critic="reward_model", task="qa")
+    write(tmp_path / "runs", [*made, *study(lengths=(0,)), *other_task])
     text = filled("<!-- results: defaults -->\n<!-- end -->", tmp_path)
     assert told in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]

@@ -110,6 +110,7 @@ def test_a_metric_that_should_fall_gives_positive_leads_and_repair() -> None:
     assert lead(group, "text2grad", "grpo").value == pytest.approx(0.2)
     assert repair(group, "text2grad").value == pytest.approx(0.75)  # (0.2 - 0.8) / (0 - 0.8)
     assert reach(group, "text2grad", "grpo").costs["steps"] == pytest.approx(8)  # 0.8 → 0.3 in 10 steps; 0.4 at 8
+    assert rollouts_ratio(group, "text2grad", "grpo").value == pytest.approx(0.4)  # the number needs all 20 steps
     apart = group_of(
         *made[:2], *(by_hand("grpo", s, down[1], metric="invented_share", task="stories", start="x") for s in (0, 1))
     )

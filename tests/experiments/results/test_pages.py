@@ -156,6 +156,15 @@ def test_a_method_without_learning_curve_is_in_the_table_alone() -> None:
     assert learners(group) == ["text2grad", "grpo"]
 
 
+def test_a_level_on_fewer_seeds_is_told() -> None:
+    numbers = [record("grpo", seed) for seed in (0, 1)]
+    told = "the final value of one number (GRPO); for a method with fewer seeds, its value on these seeds:"
+    assert told in text_of(result_pages([*numbers, record("text2grad", 0)]), "comparison.md")
+    for same in ((0, 1), (0, 1, 2)):
+        pages = result_pages([*numbers, *(record("text2grad", seed) for seed in same)])
+        assert "the final value of one number (GRPO):" in text_of(pages, "comparison.md")
+
+
 def test_rivals_tuned_with_different_critics_are_not_ranked_by_their_tuning() -> None:
     """GRPO's trials with the program's critiques are easier than the learned number's own with its reward model."""
     made = [record(name, 0, critic="reward_model", value=value) for name, value in (("grpo", 0.8), ("ppo", 0.9))]

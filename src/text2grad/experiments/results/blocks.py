@@ -15,14 +15,14 @@ from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.evaluation import Estimate, mean_interval
-from text2grad.experiments.methods import EARLIER_NAMES, METHODS
+from text2grad.experiments.methods import EARLIER_NAMES
 from text2grad.experiments.reports.plots import mean_curve
 from text2grad.experiments.results import grounded
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.markdown import number, table, widest, widest_text, words
 from text2grad.experiments.results.measures import lead, rollouts_ratio
 from text2grad.experiments.results.records import Record, read_runs
-from text2grad.experiments.results.selection import SEEDS, Group, groups, is_variant, label
+from text2grad.experiments.results.selection import SEEDS, Group, groups, label
 from text2grad.files import read_text
 from text2grad.tasks import procedural_task
 
@@ -405,13 +405,16 @@ def _points(found: Estimate) -> str:
 
 
 def _defaults(files: Files) -> str:
-    """Return the settings of the recipe beside those that won the tuning, with a learned reward model."""
+    """Return the settings of summarization's recipe beside those that won the tuning, with a learned reward model."""
     name = "recipe_settings"
-    found = [one for one in groups(files(RUNS)) if one.condition.critic == "reward_model" and name in one.runs]
+    where = ("summarization", "reward_model")
+    found = [
+        one for one in groups(files(RUNS)) if (one.condition.task, one.condition.critic) == where and name in one.runs
+    ]
     if not found:
         return "The comparison of tuned settings with the recipe's is not finished."
     [group] = found
-    tuned = [method for method, one in METHODS.items() if one.leading and is_variant(method) and method in group.runs]
+    tuned = group.leading_spans
     leads = {method: lead(group, method, name) for method in tuned}
     rows = [[f"**{label(name)}**", number(group.final(name)), ""]]
     rows += [[f"{label(one)}, tuned", number(group.final(one)), widest_text(leads[one])] for one in tuned]

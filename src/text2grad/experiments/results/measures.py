@@ -5,7 +5,6 @@ evaluation, no items; their intervals come from resampled seeds alone.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -84,13 +83,9 @@ def lead(group: Group, first: str, second: str) -> Interval:
     """Return by how much the first method ends above the second: paired if seeds, items and start weights agree."""
     mine, other = group.runs[first], group.runs[second]
     if paired(mine, other):
-        common = [seed for seed in mine if seed in other]
-        values = [np.stack([mine[seed].items, other[seed].items], axis=1).astype(float) for seed in common]
-        return interval(
-            values,
-            lambda means: group.sign * (means[..., 0] - means[..., 1]),
-            sets=_sets({seed: mine[seed] for seed in common}),
-        )
+        mine, other = _on_common_seeds(mine, other)
+        values = [np.stack([mine[seed].items, other[seed].items], axis=1).astype(float) for seed in mine]
+        return interval(values, lambda means: group.sign * (means[..., 0] - means[..., 1]), sets=_sets(mine))
     sides = (mine, other) if group.sign > 0 else (other, mine)
     return difference(*([np.array(run.items, float) for run in runs.values()] for runs in sides))
 
@@ -105,9 +100,12 @@ def paired(first: Mapping[int, Record], second: Mapping[int, Record]) -> bool:
     )
 
 
-def _on_seeds_of(runs: Mapping[int, Record], others: Mapping[int, Record]) -> Mapping[int, Record]:
-    """Return the other method's runs on the seeds of the first; all of them if the methods are not paired."""
-    return {seed: others[seed] for seed in runs if seed in others} if paired(runs, others) else others
+def _on_common_seeds(
+    first: Mapping[int, Record], second: Mapping[int, Record]
+) -> tuple[Mapping[int, Record], Mapping[int, Record]]:
+    """Return the runs of both methods on the seeds that both have, in one order."""
+    common = [seed for seed in first if seed in second]
+    return {seed: first[seed] for seed in common}, {seed: second[seed] for seed in common}
 
 
 def _sets(runs: Mapping[int, Record]) -> list[int]:
@@ -153,15 +151,27 @@ def reach(group: Group, method: str, rival: str) -> Reach:
 
     The level is the final value of the rival on the seeds that both have, in each resample that of the resample.
     """
-    runs, others = group.runs[method], _on_seeds_of(group.runs[method], group.runs[rival])
-    level = group.sign * float(mean_curve(others, "value")[:, -1].mean())
+    runs, others = _compared(group, method, rival)
+    level = _end(group, others)
     values = group.sign * mean_curve(runs, "value")
     axes = {cost: mean_curve(runs, _COLUMN[cost]) for cost in COSTS}
     mean = values.mean(axis=0)
-    costs = {cost: float(_reached(method, axis.mean(axis=0), mean, np.array(level))) for cost, axis in axes.items()}
+    costs = {cost: float(_reached(method, axis.mean(axis=0), mean, level)) for cost, axis in axes.items()}
     of_seeds = _reached(method, axes["rollouts"], values, np.full(len(values), level))
     spent = float(axes["rollouts"][:, -1].mean())
     return Reach(costs, *bounds(_drawn_rollouts(group, method, rival)[0]), spent, list(map(float, of_seeds)))
+
+
+def _compared(group: Group, method: str, rival: str) -> tuple[Mapping[int, Record], Mapping[int, Record]]:
+    """Return the runs of a method, and the rival's: on the seeds of the method where both are paired."""
+    runs, others = group.runs[method], group.runs[rival]
+    return runs, _on_common_seeds(runs, others)[1] if paired(runs, others) else others
+
+
+def _end(group: Group, runs: Mapping[int, Record]) -> np.ndarray:
+    """Return the last value of the mean curve, higher is better; shape []."""
+    ends: np.ndarray = group.sign * mean_curve(runs, "value")[:, -1]
+    return np.array(ends.mean())
 
 
 def _reached(method: str, x: np.ndarray, y: np.ndarray, level: np.ndarray) -> np.ndarray:
@@ -173,9 +183,8 @@ def _drawn_rollouts(group: Group, method: str, rival: str) -> tuple[np.ndarray, 
     """Return the rollouts of both methods until the rival's final value in each resample of the seeds."""
     runs, others = group.runs[method], group.runs[rival]
     if paired(runs, others):
-        common = [seed for seed in runs if seed in others]
-        runs, others = ({seed: of_method[seed] for seed in common} for of_method in (runs, others))
-        weights = other_weights = _seed_weights(len(common))
+        runs, others = _on_common_seeds(runs, others)
+        weights = other_weights = _seed_weights(len(runs))
     else:
         weights, other_weights = _seed_weights(len(runs), 1), _seed_weights(len(others), 2)
     level = other_weights @ (group.sign * mean_curve(others, "value")[:, -1])
@@ -193,9 +202,19 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     the first method does not reach it, NaN if the rival has this value at the start. Student's interval does not
     exist: single seeds may be infinite.
     """
-    others = _on_seeds_of(group.runs[first], group.runs[rival])
-    both_runs = replace(group, runs={first: group.runs[first], rival: others})
-    mine, theirs = (reach(both_runs, name, rival).costs["rollouts"] for name in (first, rival))
+    runs, others = _compared(group, first, rival)
+    level = _end(group, others)
+    mine, theirs = (
+        float(
+            _reached(
+                name,
+                mean_curve(one, "rollouts").mean(axis=0),
+                group.sign * mean_curve(one, "value").mean(axis=0),
+                level,
+            )
+        )
+        for name, one in ((first, runs), (rival, others))
+    )
     drawn = _drawn_rollouts(group, first, rival)
     ratios = np.divide(drawn[0], drawn[1], out=np.full_like(drawn[0], np.inf), where=drawn[1] > 0)
     seeds = min(len(group.runs[first]), len(group.runs[rival]))

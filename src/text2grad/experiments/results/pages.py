@@ -289,8 +289,8 @@ def _kind(method: str) -> str:
 def _cost_table(group: Group, rival: str) -> str:
     level = mean_curve(group.runs[rival], "value")[:, -1].mean()
     title = f"Until the mean curve first reaches {number(level)}, the final value of {label(rival)}"
-    if any(len(runs) != len(group.runs[rival]) for runs in group.runs.values()):
-        title += " (its value on the same seeds for a method with fewer seeds)"
+    if any(len(runs) < len(group.runs[rival]) for runs in group.runs.values()):
+        title += "; for a method with fewer seeds, its value on these seeds"
     rows = []
     for method in sorted(group.runs, key=lambda name: (name != group.ours, -group.sign * group.final(name))):
         found = reach(group, method, rival)

@@ -103,9 +103,14 @@ class Group:
         return 0.0 if self.sign < 0 else 1.0
 
     @property
+    def leading_spans(self) -> list[str]:
+        """Return the leading methods with spans that have runs."""
+        return [name for name, one in METHODS.items() if one.leading and is_variant(name) and name in self.runs]
+
+    @property
     def ours(self) -> str:
         """Return the leading method with spans that has the best value on the tuning items, as rivals are chosen."""
-        leading = [name for name, one in METHODS.items() if one.leading and is_variant(name) and name in self.runs]
+        leading = self.leading_spans
         trials = {name: self.tuning.trials[name][0] for name in leading if name in self.tuning.trials}
         critics = {self.tuning.where[name].critic for name in trials}
         if len(trials) < len(leading) or len(critics) > 1:
