@@ -153,13 +153,17 @@ def reach(group: Group, method: str, rival: str) -> Reach:
     """
     runs, others = _compared(group, method, rival)
     level = _end(group, others)
-    values = group.sign * mean_curve(runs, "value")
-    axes = {cost: mean_curve(runs, _COLUMN[cost]) for cost in COSTS}
-    mean = values.mean(axis=0)
-    costs = {cost: float(_reached(method, axis.mean(axis=0), mean, level)) for cost, axis in axes.items()}
-    of_seeds = _reached(method, axes["rollouts"], values, np.full(len(values), level))
-    spent = float(axes["rollouts"][:, -1].mean())
+    costs = {cost: _cost_of_mean(group, method, runs, _COLUMN[cost], level) for cost in COSTS}
+    rollouts, values = mean_curve(runs, "rollouts"), group.sign * mean_curve(runs, "value")
+    of_seeds = _reached(method, rollouts, values, np.full(len(values), level))
+    spent = float(rollouts[:, -1].mean())
     return Reach(costs, *bounds(_drawn_rollouts(group, method, rival)[0]), spent, list(map(float, of_seeds)))
+
+
+def _cost_of_mean(group: Group, method: str, runs: Mapping[int, Record], column: str, level: np.ndarray) -> float:
+    """Return the cost until the mean curve of some runs reaches a level."""
+    values = group.sign * mean_curve(runs, "value").mean(axis=0)
+    return float(_reached(method, mean_curve(runs, column).mean(axis=0), values, level))
 
 
 def _compared(group: Group, method: str, rival: str) -> tuple[Mapping[int, Record], Mapping[int, Record]]:
@@ -204,17 +208,8 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     """
     runs, others = _compared(group, first, rival)
     level = _end(group, others)
-    mine, theirs = (
-        float(
-            _reached(
-                name,
-                mean_curve(one, "rollouts").mean(axis=0),
-                group.sign * mean_curve(one, "value").mean(axis=0),
-                level,
-            )
-        )
-        for name, one in ((first, runs), (rival, others))
-    )
+    mine = _cost_of_mean(group, first, runs, "rollouts", level)
+    theirs = _cost_of_mean(group, rival, others, "rollouts", level)
     drawn = _drawn_rollouts(group, first, rival)
     ratios = np.divide(drawn[0], drawn[1], out=np.full_like(drawn[0], np.inf), where=drawn[1] > 0)
     seeds = min(len(group.runs[first]), len(group.runs[rival]))
