@@ -288,6 +288,18 @@ def test_some_lengths_have_fewer_seeds(tmp_path: Path) -> None:
     assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
 
 
+def test_other_methods_have_fewer_seeds(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0\nother_seeds = [1]").replace("other_trials = 2", "other_trials = 0")
+    study = study.replace('"dr_grpo"', '"sft_best"')
+    made = experiment(tmp_path, study)
+    assert missing_of_plan(made.plan, []) == ["first, summarization, program as critic: none of 3 evaluations"]
+    found = finish(made)
+    runs = [(one["method"], one["seed"]) for one in read_records(tmp_path / "records")]
+    assert sorted(runs) == [("sft_best", 1), ("text2grad", 0), ("text2grad", 1)]
+    assert found.amount(found.studies[0]).all_runs == 3
+    assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
+
+
 def test_only_one_study_and_what_it_needs(tmp_path: Path) -> None:
     study = STUDY.replace('"first"', '"second"').replace("[0, 1]", "[2]") + 'tuned_in = "first"\n'
     finish(experiment(tmp_path, STUDY + study, only=["second"]))
@@ -388,6 +400,8 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("seeds = [0, 1]", "seeds = [1, 1]"): "study 'first': seeds = [1, 1] names a value twice",
         ("seeds = [0, 1]", "seeds = []"): "study 'first': seeds = []: Tuple should have at least 1 item",
         ("seeds = [0, 1]", ""): "study 'first': seeds: Field required",
+        ("trials = 3", "other_seeds = [1, 2]"): "study 'first': other_seeds chooses among seeds = [0, 1], and has [2]",
+        ("trials = 3", "other_seeds = [1, 1]"): "study 'first': other_seeds = [1, 1] names a value twice",
         ("trials = 3", "confirm_seeds = [3, 1]"): "study 'first': confirm_seeds = [3, 1]: 1 is used already; name",
         ("trials = 3", "tries = 3"): "study 'first': tries: Extra inputs are not permitted; keys: name, task, recipe",
         ("dr_grpo", "drgrpo"): "study 'first', task 'summarization': methods has no value 'drgrpo'. Did you mean "

@@ -307,8 +307,9 @@ class Experiment:
         """Yield the evaluations of a study, the methods of a seed beside one another."""
         for seed, length, faults in study.places():
             for method in study.methods:
-                for number, variant in enumerate(study.variants()):
-                    yield Evaluation(study, method, length, faults, seed, variant, number)
+                if seed in study.seeds_of(method):
+                    for number, variant in enumerate(study.variants()):
+                        yield Evaluation(study, method, length, faults, seed, variant, number)
 
     def _overrides(self, one: Evaluation) -> list[str]:
         """Return the settings of an evaluation, each as "section.key=value"; those of the best trial are last."""

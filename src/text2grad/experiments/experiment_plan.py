@@ -59,6 +59,8 @@ class Study(_Strict):
     """Names of methods."""
     seeds: Annotated[tuple[Seed, ...], Some]
     """Seeds of the evaluations, over all phases."""
+    other_seeds: Annotated[tuple[Seed, ...], Some] | None = None
+    """Seeds of the methods that are not leading; all of `seeds` if left out."""
     lengths: Annotated[tuple[int, ...], Some] = (0,)
     """Values of `length_setting`; 0 is the recipe's own."""
     length_setting: str = "data.length"
@@ -108,14 +110,16 @@ class Study(_Strict):
                 f"tune_eval_seed = {self.tune_eval_seed} chooses held-out items of an evaluation (its seed + "
                 f"{EVALUATION_ITEMS}); choose another"
             )
+        if extra := {*(self.other_seeds or ())} - {*self.seeds}:
+            raise ValueError(f"other_seeds chooses among seeds = {list(self.seeds)}, and has {sorted(extra)}")
         if few := [f"{length}: {list(seeds)}" for length, seeds in self.seeds_at.items() if set(seeds) - {*self.seeds}]:
             raise ValueError(f"seeds_at chooses among seeds = {list(self.seeds)}, and has {'; '.join(few)}")
         known = {str(length) for length in (*self.lengths, self.tuned_at[0])}
         for name, named in (("with_length", self.with_length), ("seeds_at", self.seeds_at)):
             if set(named) - known:
                 raise ValueError(f"{name} names {sorted(set(named) - known)}, which no run has")
-        for name in ("methods", "seeds", "lengths", "faults", "confirm_seeds"):
-            listed = getattr(self, name)
+        for name in ("methods", "seeds", "other_seeds", "lengths", "faults", "confirm_seeds"):
+            listed = getattr(self, name) or ()
             if len(set(listed)) < len(listed):
                 raise ValueError(f"{name} = {list(listed)} names a value twice")
         return self
@@ -132,9 +136,13 @@ class Study(_Strict):
         return self.metric or built_in(self.task).metric
 
     def places(self) -> list[tuple[int, int, float]]:
-        """Return seed, length and faults of the evaluations of a method, those of a seed beside one another."""
+        """Return seed, length and faults of the evaluations of leading methods, those of a seed beside one another."""
         every = product(self.seeds, self.lengths, self.faults)
         return [one for one in every if one[0] in self.seeds_at.get(str(one[1]), self.seeds)]
+
+    def seeds_of(self, method: str) -> tuple[int, ...]:
+        """Return the seeds among which a method is evaluated."""
+        return self.seeds if METHODS[method].leading or self.other_seeds is None else self.other_seeds
 
     def trials_of(self, method: str) -> int:
         """Return the number of a method's tuning trials; 0 for a method without searched settings."""

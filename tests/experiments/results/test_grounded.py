@@ -8,7 +8,7 @@ import pytest
 
 from made_records import record, trials
 from places import ROOT
-from text2grad.experiments.results.grounded import PLANNED, in_words, share_left
+from text2grad.experiments.results.grounded import PLANNED, in_words, not_finished, share_left
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import Record
 from text2grad.experiments.results.selection import groups
@@ -85,6 +85,17 @@ def test_the_page_stands_apart_from_the_made_worlds() -> None:
     assert "grounded" not in pages["comparison.md"].decode()
     assert "\0" not in page
     assert "grounded.md" not in result_pages([record()], draw=False)
+
+
+def test_methods_that_are_not_leading_need_three_seeds() -> None:
+    more = [run(method, 3) for method in ("text2grad_group", "grpo")]
+    dpo = [run("dpo", seed, unsupported_share=0.3) for seed in range(3)]
+    [found] = groups([*study(), *more, *dpo])
+    [told] = not_finished(found)
+    assert told == "**Not finished**: no run of imitation of the best responses, ILF (perfect refiner) yet."
+    [found] = groups([*study(), *more[:1], *dpo[:2]])
+    [told] = not_finished(found)
+    assert told.endswith(" yet; 3 of 4 seeds of one number (GRPO); 2 of 3 seeds of DPO.")
 
 
 def test_the_planned_methods_are_those_of_the_plan() -> None:

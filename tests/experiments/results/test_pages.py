@@ -280,7 +280,7 @@ def test_the_command_writes_pages_once(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "comparison-summarization-program-r.png").read_bytes().startswith(PNG)
     assert main(command) == 0
     assert "nothing: all pages are up to date" in capsys.readouterr().out
-    planned = "short, summarization, program as critic: none of 1 evaluations of each of 3 methods"
+    planned = "short, summarization, program as critic: none of 3 evaluations"
     assert planned in (tmp_path / "comparison.md").read_text("utf-8")
     assert main([*command, "--runs", str(tmp_path / "nothing")]) == 0
     assert "No evaluation is recorded yet" in (tmp_path / "comparison.md").read_text("utf-8")

@@ -5,10 +5,11 @@ from statistics import fmean
 from typing import Any
 
 from text2grad.evaluation import mean_interval
+from text2grad.experiments.methods import METHODS
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.markdown import between, number, table
 from text2grad.experiments.results.records import Record
-from text2grad.experiments.results.selection import Group, label
+from text2grad.experiments.results.selection import SEEDS_OF_OTHERS, Group, label
 
 TASK = "grounded"
 ABOUT = """\
@@ -121,6 +122,11 @@ def not_finished(group: Group) -> list[str]:
     """Return a sentence that names the planned methods with no run, or with too few; none if all are finished."""
     lacking = [label(name) for name in PLANNED if name not in group.runs]
     most = max(map(len, group.runs.values()))
-    few = [f"{len(runs)} of {most} seeds of {label(name)}" for name, runs in group.runs.items() if len(runs) < most]
+    needed = {name: most if METHODS[name].leading else min(most, SEEDS_OF_OTHERS) for name in group.runs}
+    few = [
+        f"{len(runs)} of {needed[name]} seeds of {label(name)}"
+        for name, runs in group.runs.items()
+        if len(runs) < needed[name]
+    ]
     told = [*([f"no run of {', '.join(lacking)} yet"] if lacking else []), *few]
     return [f"**Not finished**: {'; '.join(told)}."] if told else []

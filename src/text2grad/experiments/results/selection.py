@@ -325,10 +325,11 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
     found = []
     for study in plan.study:
         mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
-        places = study.places()
-        evaluations = len(places) * len(study.variants())
-        lacking = []
+        lacking, total = [], 0
         for method in study.methods:
+            places = [one for one in study.places() if one[0] in study.seeds_of(method)]
+            evaluations = len(places) * len(study.variants())
+            total += evaluations
             tuned = tuning_study(plan, study, method)
             planned = [one for one in mine if (one.method, one.purpose) == (method, "evaluation")]
             done = sum((one.seed, one.length, one.faults) in places for one in planned if chosen(one, study))
@@ -339,7 +340,7 @@ def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
                 lacking.append(f"{label(method)} {done} of {evaluations} evaluations{more}")
         name = f"{study.name}, {study.task}, {study.critic.replace('_', ' ')} as critic"
         if lacking and not mine:
-            found.append(f"{name}: none of {evaluations} evaluations of each of {len(study.methods)} methods")
+            found.append(f"{name}: none of {total} evaluations")
         elif lacking:
             found.append(f"{name}: {'; '.join(lacking)}")
     return found
