@@ -11,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from text2grad.models import cpu_products as module
 from text2grad.models.cpu_products import attention, fast_products, product_error, slow_mkl, use_fast_products
+from text2grad.models.pretrained import load_policy
 from text2grad.models.sampling import sample
 from tiny_models import tiny
 
@@ -135,3 +136,32 @@ def test_the_machine_is_judged_by_vendor_and_flags(
     assert not slow_mkl(tmp_path / "none")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
     assert not slow_mkl(file)
+
+
+@pytest.mark.parametrize(
+    ("capability", "accelerator", "width", "dtype", "warned"),
+    [
+        ("AVX2", False, 256, torch.bfloat16, True),
+        ("AVX2", False, 256, torch.float16, True),
+        ("AVX2", False, 256, torch.float32, False),
+        ("AVX2", False, 16, torch.bfloat16, False),
+        ("AVX2", True, 256, torch.bfloat16, False),
+        ("AVX512", False, 256, torch.bfloat16, False),
+    ],
+)
+def test_16_bits_on_a_cpu_without_products_for_them_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    capability: str,
+    accelerator: bool,
+    width: int,
+    dtype: torch.dtype,
+    warned: bool,
+) -> None:
+    model(width).save_pretrained(tmp_path)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
+    load_policy(str(tmp_path), dtype=str(dtype).removeprefix("torch."))
+    told = [one for one in caplog.messages if f"in {str(dtype).removeprefix('torch.')}, and this CPU" in one]
+    assert len(told) == warned

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, ModelError
-from text2grad.models.cpu_products import use_fast_products
+from text2grad.models.cpu_products import use_fast_products, warn_of_slow_halves
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -89,6 +89,7 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     except Exception as error:  # each library has its own for a damaged file
         raise _unloadable(what, path, error) from error
     use_fast_products(model)
+    warn_of_slow_halves(model)
     return model
 
 
