@@ -87,7 +87,7 @@ def warn_of_slow_halves(model: Any) -> None:
         name = str(model.dtype).removeprefix("torch.")
         note(
             f"the weights are in {name}, and this CPU, without AVX-512, has no fast products in 16 bits: in 32 bits "
-            'they take about a fiftieth of the time. Set model.dtype = "float32" (`evaluate --dtype float32`)',
+            'they take about a fiftieth of the time. Choose "float32" as their dtype (of a policy: model.dtype)',
             warning=True,
         )
 
