@@ -1,4 +1,4 @@
-"""2,000 requests, killed with SIGKILL at 20 random moments: nothing is lost, and nothing is paid for twice."""
+"""2,000 requests, killed with SIGKILL at random moments: nothing is lost, and nothing is paid for twice."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from text2grad.critics.servers.store import Request, Store
 from text2grad.critics.servers.templates import Template
 from text2grad.types import Example
 
-REQUESTS, KILLS, CONCURRENCY = 2_000, 20, 16
+REQUESTS, CONCURRENCY = 2_000, 16
 FILES = ("annotations.jsonl", "failures.jsonl")
 EXAMPLES = [(f"Where does number {row} live?", f"In house {row}, since spring.") for row in range(REQUESTS)]
 
@@ -65,12 +65,13 @@ def kill_when(process: subprocess.Popen[bytes], server: Running, requests: int) 
     process.wait()
 
 
-def test_a_run_that_is_killed_twenty_times_ends_like_one_that_never_was(
-    server: Running, recipe: Path, tmp_path: Path
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_ends_like_one_that_never_was(
+    kills: int, server: Running, recipe: Path, tmp_path: Path
 ) -> None:
     out, rng, asked, paid = tmp_path / "killed", Random(0), questions(), dict[str, int]()
     ends = []
-    for moment in sorted(rng.sample(range(1, REQUESTS * 9 // 10), KILLS)):
+    for moment in sorted(rng.sample(range(1, REQUESTS * 9 // 10), kills)):
         process = start(recipe, server, out)
         kill_when(process, server, moment)
         counts = server.state()["counts"]
@@ -78,12 +79,12 @@ def test_a_run_that_is_killed_twenty_times_ends_like_one_that_never_was(
         with Store(out / "answers.sqlite") as store:
             paid = {name: counts[name] for name, question in asked.items() if store.get(question)}
         ends.append(process.returncode)
-    assert ends.count(-signal.SIGKILL) >= KILLS - 1  # the last one may have ended by itself on a slow machine
+    assert ends.count(-signal.SIGKILL) >= kills - 1  # the last one may have ended by itself on a slow machine
     assert start(recipe, server, out).wait() == 0
     counts = server.state()["counts"]
     assert all(counts[name] == times for name, times in paid.items())
     assert len(counts) == REQUESTS
-    assert sum(counts.values()) - REQUESTS <= KILLS * CONCURRENCY  # those that were under way at a kill
+    assert sum(counts.values()) - REQUESTS <= kills * CONCURRENCY  # those that were under way at a kill
 
     with running() as other:
         assert start(recipe, other, tmp_path / "undisturbed").wait() == 0

@@ -53,10 +53,11 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one_and_seeds_differ() -> N
     assert not {e.prompt for e in TRAIN.examples(50)} & {e.prompt for e in CodeTask(seed=1).examples(50)}
 
 
-def test_a_hundred_thousand_items_are_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_items_are_distinct(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the search for inputs, which takes most of the time and refuses about half."""
     monkeypatch.setattr(code, "write_tests", lambda steps, rng: "")
-    assert len({example.prompt for example in TRAIN.examples(100_000)}) == 100_000
+    assert len({example.prompt for example in TRAIN.examples(count)}) == count
 
 
 def test_a_prompt_that_comes_up_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
