@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -305,11 +305,10 @@ class Experiment:
 
     def _evaluations(self, study: Study) -> Iterator[Evaluation]:
         """Yield the evaluations of a study, the methods of a seed beside one another."""
-        for seed, length, faults in study.places():
-            for method in study.methods:
-                if seed in study.seeds_of(method):
-                    for number, variant in enumerate(study.variants()):
-                        yield Evaluation(study, method, length, faults, seed, variant, number)
+        every = product(study.places(), study.methods, enumerate(study.variants()))
+        for (seed, length, faults), method, (number, variant) in every:
+            if seed in study.seeds_of(method):
+                yield Evaluation(study, method, length, faults, seed, variant, number)
 
     def _overrides(self, one: Evaluation) -> list[str]:
         """Return the settings of an evaluation, each as "section.key=value"; those of the best trial are last."""
