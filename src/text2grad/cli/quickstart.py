@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich.console import Console
 
@@ -28,9 +28,6 @@ from text2grad.experiments import (
 )
 from text2grad.files import lock_directory
 from text2grad.progress import Progress, duration
-
-if TYPE_CHECKING:
-    pass
 
 TASKS = ("summarization", "code", "qa")
 LONGEST_FIRST = ("code", "summarization", "qa")
@@ -103,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             refuse_other_settings(out, recipe, way_out=WAY_OUT)
             steps = recipe.run.steps
             name = f"{task} {seed}"
-            jobs[name] = models_job(args, task, seed, methods, threads=None if len(parts) == 1 else 1)
+            jobs[name] = models_job(args, task, seed, methods)
             updates[name] = partial(bars.models, name, jobs[name].log)
             for method in methods:
                 directory = method_directory(out, method)
@@ -117,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence[str], *, threads: int | None) -> Job:
+def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence[str]) -> Job:
     """Return the job that makes the models of phases 1 and 2, in a process of its own that frees its memory."""
     out = args.out / task / f"seed-{seed}"
     command = [sys.executable, "-m", "text2grad.cli", "quickstart", "--task", task, "--models-of", str(seed)]
@@ -125,9 +122,7 @@ def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence
     command += [part for setting in args.overrides for part in ("--set", setting)]
     made = ["sft", "annotations.jsonl", "reward_model", "start", "sft_evaluation.json"]
     made += [METHODS[method].needs for method in methods if METHODS[method].needs]
-    return Job(
-        lambda: command, out.with_suffix(".log"), lambda: all((out / name).exists() for name in made), threads=threads
-    )
+    return Job(lambda: command, out.with_suffix(".log"), lambda: all((out / name).exists() for name in made))
 
 
 def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrides: Sequence[str]) -> None:

@@ -3,6 +3,9 @@
 A job starts when the job that it needs is finished; of several ready jobs the first in the given order starts. Finished
 jobs are not run. The output of a job is appended to its log. If a job fails, or the user presses Ctrl-C, the jobs under
 way get SIGTERM, and their ends are awaited: a training run finishes its step and saves it.
+
+A job has one thread. With more, each spins until the others have done their part, and small models take fifty times as
+long as soon as another process wants a core.
 """
 
 import os
@@ -26,7 +29,6 @@ class Job(NamedTuple):
         log: file to which its output is appended.
         finished: () → whether nothing is left to do; asked at the beginning, and before the job starts.
         needs: name of the job that must be finished before, or names.
-        threads: OMP_NUM_THREADS of the process; None keeps the value of the environment.
         on_end: called with the job's name and the exit code when the process ends; returns whether the job is finished:
             if not, the jobs that need it do not run. None raises an error unless the code is 0.
     """
@@ -35,7 +37,6 @@ class Job(NamedTuple):
     log: Path
     finished: Callable[[], bool]
     needs: str | Sequence[str] | None = None
-    threads: int | None = 1
     on_end: Callable[[str, int], bool] | None = None
 
     @property
@@ -114,12 +115,11 @@ def last_line(log: Path) -> str:
 
 def _start(job: Job) -> "subprocess.Popen[bytes]":
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    threads = {} if job.threads is None else {"OMP_NUM_THREADS": str(job.threads)}
     with job.log.open("ab") as file:
         return subprocess.Popen(
             list(job.command()),
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **threads},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C on a terminal reaches this process alone, which passes it on
         )
