@@ -139,14 +139,15 @@ def test_the_machine_is_judged_by_vendor_and_flags(
 
 
 @pytest.mark.parametrize(
-    ("capability", "accelerator", "width", "dtype", "warned"),
+    ("capability", "device", "width", "dtype", "warned"),
     [
-        ("AVX2", False, 256, torch.bfloat16, True),
-        ("AVX2", False, 256, torch.float16, True),
-        ("AVX2", False, 256, torch.float32, False),
-        ("AVX2", False, 16, torch.bfloat16, False),
-        ("AVX2", True, 256, torch.bfloat16, False),
-        ("AVX512", False, 256, torch.bfloat16, False),
+        ("AVX2", None, 256, torch.bfloat16, True),
+        ("AVX2", None, 256, torch.float16, True),
+        ("AVX2", None, 256, torch.float32, False),
+        ("AVX2", None, 16, torch.bfloat16, False),
+        ("AVX2", "cuda", 256, torch.bfloat16, False),
+        ("AVX2", "mps", 256, torch.bfloat16, True),  # models stay on the CPU there
+        ("AVX512", None, 256, torch.bfloat16, False),
     ],
 )
 def test_16_bits_on_a_cpu_without_products_for_them_are_told(
@@ -154,14 +155,15 @@ def test_16_bits_on_a_cpu_without_products_for_them_are_told(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
     capability: str,
-    accelerator: bool,
+    device: str | None,
     width: int,
     dtype: torch.dtype,
     warned: bool,
 ) -> None:
     model(width).save_pretrained(tmp_path)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
+    found = device and torch.device(device)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
     load_policy(str(tmp_path), dtype=str(dtype).removeprefix("torch."))
     told = [one for one in caplog.messages if f"in {str(dtype).removeprefix('torch.')}, and this CPU" in one]
     assert len(told) == warned

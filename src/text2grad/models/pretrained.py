@@ -89,7 +89,8 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     except Exception as error:  # each library has its own for a damaged file
         raise _unloadable(what, path, error) from error
     use_fast_products(model)
-    warn_of_slow_halves(model)
+    if on_cpu():
+        warn_of_slow_halves(model)
     return model
 
 
