@@ -1,9 +1,10 @@
-"""How much of the program critic's gain does a learned reward model give? Pairs of runs → results/learned_reward.json.
+"""How much of the program critic's gain does a learned reward model give? Runs → results/learned_reward.json.
 
-    python docs/make_learned.py PROGRAM LEARNED [PROGRAM LEARNED ...]
+    python docs/make_learned.py LEARNED [LEARNED ...]
 
-Each pair is of one seed: a run of recipes/smollm2-grounded.toml in bfloat16, whose critic is the program, and a run of
-recipes/smollm2-learned.toml, whose critic is the reward model that `text2grad reward` made from its annotations.
+LEARNED is the directory of a run of recipes/smollm2-learned.toml, whose critic is the reward model that
+`text2grad reward` made from the program's annotations. Beside it stands the run of Text2Grad with the same seed in
+results/runs/smollm2.jsonl, whose critic is the program. Pairs of other seeds, which the file already has, are kept.
 """
 
 import json
@@ -11,9 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from text2grad.files import to_json
+from text2grad.experiments.results.records import Record, read_runs
+from text2grad.files import to_json, write_atomically
 
-OUT = Path(__file__).parent / "results" / "learned_reward.json"
+RESULTS = Path(__file__).parent / "results"
+OUT = RESULTS / "learned_reward.json"
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -21,25 +24,29 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def metrics_of(run: Path) -> list[dict[str, float]]:
-    """Return the metrics of a run's first and last evaluation."""
-    files = sorted((run / "evaluations").glob("*.json"))
-    return [json.loads(files[place].read_bytes())["metrics"] for place in (0, -1)]
+def program_of(seed: int, records: list[Record]) -> list[dict[str, float]]:
+    """Return the metrics of the first and last evaluation of the program's run with a seed."""
+    for one in records:
+        if (one.study, one.method, one.purpose, one.seed) == ("smollm2", "text2grad_group", "evaluation", seed):
+            return [dict(one.curve[place]["metrics"]) for place in (0, -1)]
+    sys.exit(f"{RESULTS / 'runs'} has no evaluation of text2grad_group with seed {seed}: run recipes/smollm2.toml")
 
 
-def pair_of(program: Path, learned: Path) -> dict[str, Any]:
+def pair_of(learned: Path, records: list[Record]) -> dict[str, Any]:
     """Return the figures of one seed."""
     recipe = json.loads((learned / "run.json").read_bytes())["recipe"]
-    (start, by_program), (_, by_learned) = metrics_of(program), metrics_of(learned)
+    start, by_program = program_of(recipe["run"]["seed"], records)
+    last = max((learned / "evaluations").glob("*.json"))
     audits = [
         {name.removeprefix("audit/"): value for name, value in line.items() if name.startswith("audit/")}
         for line in lines_of(learned / "metrics.jsonl")
     ]
     return {
         "seed": recipe["run"]["seed"],
+        "dtype": recipe["model"]["dtype"],
         "start": start,
         "program": by_program,
-        "learned": by_learned,
+        "learned": json.loads(last.read_bytes())["metrics"],
         "annotations": len(lines_of(Path(recipe["refresh"]["replay_from"]))),
         "refreshes": recipe["refresh"]["steps"],
         "audits": audits,
@@ -49,9 +56,12 @@ def pair_of(program: Path, learned: Path) -> dict[str, Any]:
 def main() -> None:
     """Write the figures of all pairs."""
     runs = list(map(Path, sys.argv[1:]))
-    if not runs or len(runs) % 2:
+    if not runs:
         sys.exit(__doc__)
-    OUT.write_bytes(to_json([pair_of(*pair) for pair in zip(runs[::2], runs[1::2], strict=True)], indent=2))
+    records = read_runs(RESULTS / "runs")
+    pairs = {one["seed"]: one for one in json.loads(OUT.read_bytes())} if OUT.exists() else {}
+    pairs |= {one["seed"]: one for one in (pair_of(run, records) for run in runs)}
+    write_atomically(OUT, to_json([pairs[seed] for seed in sorted(pairs)], indent=2))
 
 
 if __name__ == "__main__":

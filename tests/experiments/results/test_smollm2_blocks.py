@@ -38,19 +38,23 @@ def test_the_share_of_the_programs_gain_is_that_of_the_mean_over_seeds(tmp_path:
     audits = [{"recall/positive": 0.8, "recall/negative": 0.5}, {"recall/positive": 0.6}]
     pairs = [
         {"start": metrics(start), "program": metrics(program), "learned": metrics(learned)}
-        | {"audits": audits, "annotations": 596, "refreshes": [5, 10]}
-        for start, program, learned in ((0.5, 0.1, 0.2), (0.5, 0.2, 0.1))
+        | {"seed": seed, "audits": audits, "annotations": 596 + seed, "refreshes": [5, 10]}
+        for seed, (start, program, learned) in enumerate([(0.5, 0.1, 0.2), (0.6, 0.2, 0.1)])
     ]
-    pairs[1] |= {"start": metrics(0.6)}
     (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
     text = " ".join(block("learned-reward", tmp_path).split())
     assert "gives 100 % of the program's gain" in text  # (0.3 + 0.5) / (0.4 + 0.4)
+    assert "names and numbers (75 % on seed 0, 125 % on seed 1)." in text  # 0.3 / 0.4; 0.5 / 0.4
+    assert "learned from 596 to 597 annotated answers" in text
     assert "| 2 seeds | unsupported names and numbers |" in text
     assert "| start | 0.550 |" in text
     assert "found 70 % of the positive tokens and 50 % of the negative tokens" in text  # (0.8 + 0.6) / 2; 0.5
     pairs[1] |= {"learned": metrics(0.3)}
     (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
     assert "gives 75 %" in block("learned-reward", tmp_path)  # (0.3 + 0.3) / 0.8
+    (tmp_path / "learned_reward.json").write_text(json.dumps(pairs[:1]))
+    text = " ".join(block("learned-reward", tmp_path).split())
+    assert "in unsupported names and numbers. It learned from 596 annotated answers," in text
 
 
 def test_a_loss_is_an_interval_on_the_worse_side(tmp_path: Path) -> None:

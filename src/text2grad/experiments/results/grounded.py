@@ -78,9 +78,16 @@ def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
         for key, shown in names.items()
     ]
     gains = {
-        key: fmean(one["start"]["unsupported_share"] - one[key]["unsupported_share"] for one in pairs)
+        key: [one["start"]["unsupported_share"] - one[key]["unsupported_share"] for one in pairs]
         for key in ("program", "learned")
     }
+    share = 100 * fmean(gains["learned"]) / fmean(gains["program"])
+    of_seeds = [
+        f"{100 * learned / program:.0f} % on seed {one['seed']}"
+        for one, learned, program in zip(pairs, gains["learned"], gains["program"], strict=True)
+    ]
+    told = f" ({', '.join(of_seeds)})" if len(pairs) > 1 else ""
+    annotations = sorted({one["annotations"] for one in pairs})
     seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
     audits = [audit for one in pairs for audit in one["audits"]]
     recalls = " and ".join(
@@ -91,8 +98,8 @@ def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
     refreshed = ", ".join(map(str, pairs[0]["refreshes"]))
     return (
         f"{table([seeds, *(name for name, _ in FIGURES.values())], rows)}\n\n"
-        f"The learned reward model gives {100 * gains['learned'] / gains['program']:.0f} % of the program's gain in "
-        f"unsupported names and numbers. It learned from {pairs[0]['annotations']} annotated answers, and from "
+        f"The learned reward model gives {share:.0f} % of the program's gain in unsupported names and numbers{told}. "
+        f"It learned from {' to '.join(map(str, annotations[:1] + annotations[1:][-1:]))} annotated answers, and from "
         f"answers of the policy after steps {refreshed}. During the run it found {recalls} of the program."
     )
 
