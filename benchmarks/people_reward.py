@@ -5,7 +5,8 @@
 
 The texts are dealt into folds; the reward model of `recipes/reward-people.toml` learns from the other folds and is
 measured on this one. What several people marked in one response is joined. A unit is a word; its score is the share of
-`--votes` sampled critiques that mark it negative. Compared:
+`--votes` sampled critiques that mark it negative. F1 is told for each type of error, too: without the words that people
+marked with other types alone. Compared:
 
     model         constrained decoding, votes with the saved threshold
     model, free   the likeliest critique without constraint
@@ -14,7 +15,8 @@ measured on this one. What several people marked in one response is joined. A un
     everything    every word is marked
 
 Thresholds of prior and look-up are those of the best F1 on the training folds. Intervals: bootstrap over texts. Every
-command continues where it was stopped (`--work`). Writes docs/results/people_reward.json.
+command continues where it was stopped (`--work`). `--model` may be a reward model that has learned something else
+before, such as a program's critiques; `--called` names it in the results. Writes docs/results/people_reward.json.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -44,13 +46,30 @@ F1 = Ratio(("both", "both"), ("marked", "true"))
 AUROC = Area(*(tuple(f"{side}/{step}" for step in range(SCORES)) for side in ("true", "other")))
 
 
+class Mark(NamedTuple):
+    """A range of characters that a person marked, and the type of the error."""
+
+    start: int
+    end: int
+    kind: str
+
+
 class Word(NamedTuple):
-    """A word of a response: text, place in [0, 1), number of words of its response, and whether people marked it."""
+    """A word of a response.
+
+    Attributes:
+        text: in lower case.
+        place: in [0, 1).
+        length: number of words of its response.
+        true: whether people marked it.
+        kinds: types of the errors that they marked there.
+    """
 
     text: str
     place: float
     length: int
     true: bool
+    kinds: frozenset[str] = frozenset()
 
 
 Score = Callable[[Word], float]
@@ -72,12 +91,38 @@ def _union(critiques: Sequence[Critique]) -> Critique:
     return Critique("\n".join(reasons), tuple(spans))
 
 
-def words_of(response: str, critique: Critique) -> list[Word]:
-    """Return the words of a response with the negative marks of a critique."""
+def marks_of(path: str, form: str) -> dict[str, list[Mark]]:
+    """Return response → marks with their types, from the published file; benign and questionable ones are left out."""
+    text, found = Path(path).read_text("utf-8"), defaultdict(list)
+    if form == "qa_feedback":
+        for record in json.loads(text):
+            errors = record["feedback"]["errors"]
+            found[record["prediction 1"]] += [Mark(one["start"], one["end"], one["error type"]) for one in errors]
+    else:
+        for record in map(json.loads, text.splitlines()):
+            for one in record["annotations"]:
+                kind = next((label for label in reversed(sorted(one["labels"])) if label.startswith("Unwanted")), "")
+                found[record["summary"]] += [Mark(one["start"], one["end"], kind)] if kind else []
+    return found
+
+
+def kinds_of(marked: Mapping[str, list[Mark]]) -> list[str]:
+    """Return the types of errors, the most frequent first."""
+    return [kind for kind, _ in Counter(mark.kind for marks in marked.values() for mark in marks).most_common()]
+
+
+def words_of(response: str, critique: Critique, marks: Iterable[Mark] = ()) -> list[Word]:
+    """Return the words of a response with the negative marks of a critique, and the types of the errors."""
     marked = negative(critique, response)
     places = list(re.finditer(r"\w+", response))
     return [
-        Word(one[0].lower(), number / len(places), len(places), any(marked[one.start() : one.end()]))
+        Word(
+            one[0].lower(),
+            number / len(places),
+            len(places),
+            any(marked[one.start() : one.end()]),
+            frozenset(mark.kind for mark in marks if mark.start < one.end() and one.start() < mark.end),
+        )
         for number, one in enumerate(places)
     ]
 
@@ -119,13 +164,16 @@ def best_threshold(train: Sequence[Word], score: Score) -> float:
     return found
 
 
-def counts(words: Sequence[Word], scores: Sequence[float], marks: Sequence[bool]) -> Counter[str]:
-    """Return the counts of `F1` and `AUROC`; scores are in [0, 1]."""
+def counts(
+    words: Sequence[Word], scores: Sequence[float], marks: Sequence[bool], kinds: Iterable[str] = ()
+) -> Counter[str]:
+    """Return the counts of `F1`, overall and for types of errors, and of `AUROC`; scores are in [0, 1]."""
     found: Counter[str] = Counter()
     for word, score, mark in zip(words, scores, marks, strict=True):
-        found["both"] += word.true and mark
-        found["true"] += word.true
-        found["marked"] += mark
+        for prefix in ("", *(f"{kind}/" for kind in kinds if kind in word.kinds or not word.kinds)):
+            found[f"{prefix}both"] += word.true and mark
+            found[f"{prefix}true"] += word.true
+            found[f"{prefix}marked"] += mark
         found[f"{'true' if word.true else 'other'}/{round(score * (SCORES - 1))}"] += 1
     return found
 
@@ -167,26 +215,27 @@ def fold_of_model(
 
 
 def rows_of_fold(
-    directory: Path, train: list[Annotation], test: list[Annotation]
+    directory: Path, train: list[Annotation], test: list[Annotation], marked: Mapping[str, list[Mark]]
 ) -> dict[str, dict[str, Counter[str]]]:
-    """Return method → text → counts."""
+    """Return method → text → counts; `marked`: response → marks of people."""
     found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     known = [word for one in train for word in words_of(one.response, one.critique)]
-    compared = baselines(known)
+    compared, kinds = baselines(known), kinds_of(marked)
     votes, free = (
         {(one.prompt, one.response): one.critique for one in read_annotations(directory / name / "predictions.jsonl")}
         for name in ("votes", "free")
     )
     shares = votes_of(directory / "votes" / "samples.jsonl", test)
     for one, share in zip(test, shares, strict=True):
-        words, key = words_of(one.response, one.critique), (one.prompt, one.response)
+        words = words_of(one.response, one.critique, marked[one.response])
+        key = (one.prompt, one.response)
         for name, (score, threshold) in compared.items():
             values = [score(word) for word in words]
-            found[name][one.prompt] += counts(words, values, [value >= threshold for value in values])
+            found[name][one.prompt] += counts(words, values, [value >= threshold for value in values], kinds)
         marks = [word.true for word in words_of(one.response, votes[key])]
-        found["model"][one.prompt] += counts(words, share, marks)
+        found["model"][one.prompt] += counts(words, share, marks, kinds)
         marks = [word.true for word in words_of(one.response, free[key])]
-        found["model, free"][one.prompt] += counts(words, [float(mark) for mark in marks], marks)
+        found["model, free"][one.prompt] += counts(words, [float(mark) for mark in marks], marks, kinds)
     return found
 
 
@@ -216,6 +265,7 @@ def main() -> None:
     add("format", choices=("faithbench", "qa_feedback"))
     add("--data", required=True)
     add("--model", default="models/smollm2", help="base of the reward model")
+    add("--called", action="append", default=[], help="further words in the name of the results; may be repeated")
     add("--words", action=argparse.BooleanOptionalAction, default=True, help="write the reasons before the quotes")
     add("--folds", type=int, default=5)
     add("--only", type=int, action="append", help="a fold to run, from 0; may be repeated (default: all)")
@@ -228,33 +278,41 @@ def main() -> None:
     options = parser.parse_args()
     source = read_source(options.data, format=options.format)
     read = joined(one for one in source if isinstance(one, Annotation))
+    marked = marks_of(options.data, options.format)
     texts = sorted({one.prompt for one in read})
     Random(options.seed).shuffle(texts)
     fold_of = {text: number % options.folds for number, text in enumerate(texts[: options.limit])}
-    base = options.work / options.format / ("words" if options.words else "spans")
+    name = ", ".join([options.format, f"{'with' if options.words else 'without'} words", *options.called])
+    base = options.work / options.format / re.sub(r"\W+", "-", name.partition(", ")[2])
     rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
     done = options.only or list(range(options.folds))
     for fold in done:
         train = [one for one in read if fold_of.get(one.prompt, fold) != fold]
         test = [one for one in read if fold_of.get(one.prompt) == fold]
         fold_of_model(options, base / f"fold-{fold}", train, test)
-        for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test).items():
+        for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test, marked).items():
             rows[name] |= of_texts
     order = sorted(rows["model"])
     figures: dict[str, Statistic] = {"f1": F1, "auroc": AUROC}
+    of_kinds: dict[str, Statistic] = {
+        kind: Ratio((f"{kind}/both",) * 2, (f"{kind}/marked", f"{kind}/true")) for kind in kinds_of(marked)
+    }
     tables = {name: [dict(of_texts[text]) for text in order] for name, of_texts in rows.items()}
     result = {
         "texts": len(order),
         "responses": sum(one.prompt in rows["model"] for one in read),
         "folds": done,
+        "settings": options.set,
+        "words": {kind: sum(one.get(f"{kind}/true", 0) for one in tables["everything"]) for kind in of_kinds},
         "figures": {name: plain(estimate(one, figures)) for name, one in tables.items()},
+        "f1 by type": {name: plain(estimate(one, of_kinds)) for name, one in tables.items()},
         "model ahead of": {
             name: plain(differences(tables["model"], one, figures)) for name, one in tables.items() if name != "model"
         },
     }
     print(json.dumps(result, indent=1))
     before = json.loads(options.json.read_bytes()) if options.json.exists() else {}
-    before[f"{options.format}, {'with' if options.words else 'without'} words"] = result
+    before[name] = result
     write_atomically(options.json, to_json(before, indent=1) + b"\n")
 
 

@@ -1,5 +1,6 @@
 """benchmarks/people_reward.py: joined marks, words, baselines and counts by hand."""
 
+import json
 import sys
 from collections.abc import Iterator
 
@@ -60,3 +61,37 @@ def test_the_prior_knows_place_and_length(bench) -> None:
     score = bench.prior(train)
     assert score(train[0]) > score(train[2]) == score(train[3])
     assert score(bench.Word("w", 0.0, 200, False)) == 0.5  # no response of this length was seen
+
+
+def test_f1_of_a_type_leaves_out_words_marked_with_other_types_alone(bench) -> None:
+    """Words 1 (a), 2 (b), 3 (a and b), 4 (none); the model marks 1, 2 and 4. Type a looks at 1, 3 and 4, type b at 2, 3
+    and 4. A word that nobody marked counts for every type, in responses without the type, too."""
+    kinds = [{"a"}, {"b"}, {"a", "b"}, set()]
+    words = [bench.Word("w", 0.0, 4, bool(kind), frozenset(kind)) for kind in kinds]
+    row = bench.counts(words, [0.0] * 4, [True, True, False, True], ["a", "b"])
+    assert (row["a/both"], row["a/marked"], row["a/true"]) == (1, 2, 2)
+    assert (row["b/both"], row["b/marked"], row["b/true"]) == (1, 2, 2)
+    assert (row["both"], row["marked"], row["true"]) == (2, 3, 3)
+    other = bench.counts([bench.Word("w", 0.0, 1, False)], [0.0], [True], ["a", "b"])
+    assert (other["a/both"], other["a/marked"], other["a/true"]) == (0, 1, 0)
+
+
+def test_types_of_marks_come_from_the_published_files(bench, tmp_path) -> None:
+    error = {"error type": "Irrelevant", "start": 3, "end": 7}
+    records = [{"prediction 1": "in Lyon on Friday", "feedback": {"errors": [error]}}]
+    (tmp_path / "qa.json").write_text(json.dumps(records))
+    [(response, marks)] = bench.marks_of(str(tmp_path / "qa.json"), "qa_feedback").items()
+    assert (response, marks) == ("in Lyon on Friday", [bench.Mark(3, 7, "Irrelevant")])
+    critique = Critique("", (Span(3, 7, "negative"),))
+    assert [set(word.kinds) for word in bench.words_of(response, critique, marks)] == [
+        set(),
+        {"Irrelevant"},
+        set(),
+        set(),
+    ]
+    labels = (["Unwanted", "Unwanted.Intrinsic"], ["Questionable", "Unwanted"], ["Benign"])
+    annotations = [{"labels": one, "start": number, "end": number + 1} for number, one in enumerate(labels)]
+    (tmp_path / "fb.jsonl").write_text(json.dumps({"summary": "abc", "annotations": annotations}) + "\n")
+    found = bench.marks_of(str(tmp_path / "fb.jsonl"), "faithbench")
+    assert found["abc"] == [bench.Mark(0, 1, "Unwanted.Intrinsic"), bench.Mark(1, 2, "Unwanted")]
+    assert bench.kinds_of({"x": found["abc"], "y": found["abc"][1:]}) == ["Unwanted", "Unwanted.Intrinsic"]
