@@ -86,3 +86,12 @@ def test_a_reward_model_beside_its_baselines(tmp_path: Path) -> None:
     assert "faithbench, with words: 580 responses to 58 texts, folds 2" in text
     assert "| model | 0.400 (0.300 to 0.500) | 0.700 (0.600 to 0.800) |  |  |" in text
     assert "0.100 (0.050 to 0.150) | 0.200 (0.100 to 0.300) |" in text
+    result |= {"words": {"Irrelevant": 12, "Redundant": 0}}
+    result |= {
+        "f1 by type": {name: {"Irrelevant": figure(f1, 0.3, 0.6)} for name, f1 in (("model", 0.4), ("prior", 0.5))}
+    }
+    (tmp_path / "people_reward.json").write_text(json.dumps({"qa_feedback, without words": result}))
+    text = block("people-reward", tmp_path)
+    assert "| F1 by type of error | marked words | model | prior |" in text
+    assert "| Irrelevant | 12 | 0.400 | 0.500 |" in text
+    assert "| Redundant | 0 |  |  |" in text

@@ -208,7 +208,19 @@ def _people_reward(files: Files) -> str:
         columns = ["", "F1 of marked words", "AUROC", "model ahead by, F1", "model ahead by, AUROC"]
         told = f"{name}: {result['responses']} responses to {result['texts']} texts, folds {len(result['folds'])}"
         parts.append(f"{told}\n\n{table(columns, rows)}")
+        if "f1 by type" in result:
+            parts.append(_f1_by_type(result))
     return "\n\n".join(parts)
+
+
+def _f1_by_type(result: Mapping[str, Any]) -> str:
+    """Return F1 of each type of error; a figure is empty where nothing was marked."""
+    methods = result["f1 by type"]
+    rows = []
+    for kind, marked in result["words"].items():
+        cells = [number(figures[kind]["value"]) if kind in figures else "" for figures in methods.values()]
+        rows.append([kind, f"{marked:.0f}", *cells])
+    return table(["F1 by type of error", "marked words", *methods], rows)
 
 
 def _compared_groups(records: Sequence[Record]) -> list[Group]:
