@@ -1,7 +1,10 @@
-"""The command line itself: notices of renamed settings."""
+"""The command line itself: notices of renamed settings, signals, and threads."""
 
 import argparse
+import os
 import signal
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -130,3 +133,16 @@ def test_a_command_without_resume_continues_by_itself(
     monkeypatch.setattr("text2grad.cli.quickstart.run", run)
     assert main(["quickstart", "--task", "qa"]) == 130
     assert capsys.readouterr().err == "interrupted. Continue with: text2grad quickstart --task qa\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_spin_shortly_unless_the_user_chose(given: dict[str, str], spins: str | None) -> None:
+    """A process that has not imported torch yet, as libgomp reads the variable once, when torch is imported."""
+    code = "import os, sys, text2grad.cli; early = 'torch' in sys.modules; text2grad.cli.main(['recipe', 'ppo']); "
+    code += "print(early, os.environ.get('GOMP_SPINCOUNT'))"
+    mine = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], env=mine | given, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"False {spins}"
