@@ -219,8 +219,7 @@ class TracedModel:
             for module in modules
             for tensor in (*module.parameters(), *module.buffers())
         }
-        gc.collect()
-        gc.freeze()  # so that later collections look at new objects only
+        gc.freeze()  # collections in the block look at its own objects only
         try:
             with (
                 tiles_as_on(self.device),
