@@ -1,5 +1,9 @@
-"""What all tests share: one thread, so that sums have one order and two workers do not fight over two cores."""
+"""What all tests share: one thread, so that sums have one order and two workers do not fight over two cores; no waits
+for garbage of imported libraries, or for a disk that nobody unplugs.
+"""
 
+import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +19,22 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def libraries_are_no_garbage() -> None:
+    """accelerate collects garbage at each start of a trainer: half a second, once torch and transformers are imported."""
+    if gc.get_freeze_count() == 0:  # a plan unfreezes
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_wait_for_the_disk() -> Iterator[None]:
+    """Files survive the death of a process without `fsync`; tests of its calls replace it themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="module")
