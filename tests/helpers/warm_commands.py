@@ -9,6 +9,7 @@ the client is this file as a script, and passes on its arguments, folder, enviro
                                      → the launcher's own parser reads its options; the command runs in one process
 """
 
+import gc
 import json
 import os
 import shutil
@@ -59,6 +60,8 @@ def serve(path: str) -> None:
     """Import the libraries, then fork for each request."""
     for module in LOADED:
         import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would read, and so copy, all that was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
