@@ -282,8 +282,8 @@ def main() -> None:
     texts = sorted({one.prompt for one in read})
     Random(options.seed).shuffle(texts)
     fold_of = {text: number % options.folds for number, text in enumerate(texts[: options.limit])}
-    name = ", ".join([options.format, f"{'with' if options.words else 'without'} words", *options.called])
-    base = options.work / options.format / re.sub(r"\W+", "-", name.partition(", ")[2])
+    parts = ["with words" if options.words else "without words", *options.called]
+    base = options.work / options.format / re.sub(r"\W+", "-", " ".join(parts))
     rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
     done = options.only or list(range(options.folds))
     for fold in done:
@@ -312,7 +312,7 @@ def main() -> None:
     }
     print(json.dumps(result, indent=1))
     before = json.loads(options.json.read_bytes()) if options.json.exists() else {}
-    before[name] = result
+    before[", ".join([options.format, *parts])] = result
     write_atomically(options.json, to_json(before, indent=1) + b"\n")
 
 

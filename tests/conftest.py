@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def libraries_are_no_garbage() -> None:
-    """accelerate collects garbage at each start of a trainer: half a second, once torch and transformers are imported."""
+    """accelerate collects garbage at each start of a trainer: half a second once torch and transformers are there."""
     if gc.get_freeze_count() == 0:  # a plan unfreezes
         gc.collect()
         gc.freeze()

@@ -8,7 +8,7 @@ import pytest
 
 from places import ROOT
 from text2grad.evaluation.intervals import estimate
-from text2grad.feedback import Annotation
+from text2grad.feedback import Annotation, write_annotations
 from text2grad.types import Critique, Span
 
 
@@ -95,3 +95,35 @@ def test_types_of_marks_come_from_the_published_files(bench, tmp_path) -> None:
     found = bench.marks_of(str(tmp_path / "fb.jsonl"), "faithbench")
     assert found["abc"] == [bench.Mark(0, 1, "Unwanted.Intrinsic"), bench.Mark(1, 2, "Unwanted")]
     assert bench.kinds_of({"x": found["abc"], "y": found["abc"][1:]}) == ["Unwanted", "Unwanted.Intrinsic"]
+
+
+def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypatch) -> None:
+    """Four questions in two folds; of each answer "in Lyon" people marked "in", and the model marks all of it."""
+    error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
+    feedback = {"errors": [error], "missing-info": []}
+    records = [
+        {"question": question, "prediction 1": "in Lyon", "passages": [], "feedback": feedback} for question in "abcd"
+    ]
+    (tmp_path / "qa.json").write_text(json.dumps(records))
+    whole = Critique("", (Span(0, 7, "negative"),))
+
+    def fold_of_model(options, directory, train, test) -> None:
+        assert not {one.prompt for one in train} & {one.prompt for one in test}
+        for name in ("votes", "free"):
+            predictions = directory / name / "predictions.jsonl"
+            predictions.parent.mkdir(parents=True)
+            write_annotations(predictions, [Annotation(one.prompt, one.response, whole) for one in test])
+
+    monkeypatch.setattr(bench, "fold_of_model", fold_of_model)
+    monkeypatch.setattr(bench, "votes_of", lambda path, test: [[0.75, 0.25] for _ in test])
+    out, work = tmp_path / "found.json", tmp_path / "work"
+    asked = ["qa_feedback", "--data", str(tmp_path / "qa.json"), "--folds", "2", "--no-words", "--called", "twice"]
+    monkeypatch.setattr(sys, "argv", ["people_reward.py", *asked, "--json", str(out), "--work", str(work)])
+    bench.main()
+    assert sorted(one.name for one in (work / "qa_feedback" / "without-words-twice").iterdir()) == ["fold-0", "fold-1"]
+    [(name, found)] = json.loads(out.read_bytes()).items()
+    assert name == "qa_feedback, without words, twice"
+    assert (found["texts"], found["responses"], found["words"]) == (4, 4, {"Irrelevant": 4})
+    assert found["figures"]["model"]["auroc"]["value"] == 1.0
+    assert found["f1 by type"]["model"]["Irrelevant"]["value"] == pytest.approx(2 / 3)  # 2 · 4 / (8 + 4)
+    assert found["f1 by type"]["look-up"]["Irrelevant"]["value"] == 1.0
