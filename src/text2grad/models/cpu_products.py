@@ -7,8 +7,9 @@ there is no AMX, and only after a product has come out with the error of fp32.
 
 The decision is a rule on the machine and the model, never a timing: a resumed run computes as before. oneDNN makes a
 program for each new shape (0.6 ms), so models narrower than `NARROWEST` keep MKL. Each of its products costs 10 µs to
-start, and torch's attention starts two for each row and head: for a single new token, where these are tiny, attention
-is computed by sums in place of products.
+start, and those of attention copy the keys, which lie in a buffer with room. torch's own attention starts two products
+for each row and query head. For a single new token attention is therefore computed by MKL, with the query heads of a
+key head in one product.
 
 Shapes: B rows, H query heads, G key heads, L positions, D head size.
 """
@@ -24,7 +25,6 @@ from text2grad.progress import LOG, note
 VARIABLE = "TEXT2GRAD_FAST_PRODUCTS"
 """Environment variable; "0" leaves torch's products as they are."""
 NARROWEST = 256  # hidden size
-LARGEST_SUM = 2**24  # numbers of B · H · L · D; above, a product is long enough for its start
 LARGEST_ERROR = 1e-5  # of a product with 512 terms, relative; fp32 has 1e-6, bf16 4e-3
 
 _owned = False  # whether the process may be changed
@@ -117,7 +117,7 @@ def _set_attention(function: Any) -> None:
 def attention(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *, scaling: float | None = None, **more: Any
 ) -> tuple[Any, None]:
-    """Compute attention as transformers' "sdpa" does; for a single new token by sums.
+    """Compute attention as transformers' "sdpa" does; for a single new token by MKL, with few products.
 
     Args:
         module: the attention layer.
@@ -136,18 +136,22 @@ def attention(
 
     rows, heads, tokens, size = query.shape
     others = any(more.get(name) is not None for name in ("position_bias", "cache", "s_aux", "softcap"))
-    small = tokens == 1 and rows * heads * key.shape[2] * size <= LARGEST_SUM
-    if not small or others or torch.is_grad_enabled() or query.dtype != torch.float32:
+    if tokens != 1 or others or torch.is_grad_enabled() or query.dtype != torch.float32:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **more)
-    groups = key.shape[1]
-    scaled = (query * (size**-0.5 if scaling is None else scaling)).view(rows, groups, heads // groups, 1, size)
-    scores = (key[:, :, None] * scaled).sum(-1).view(rows, heads, 1, -1)  # [B, H, 1, L]
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, -torch.inf)
-    elif attention_mask is not None:
-        scores = scores + attention_mask
-    weights = scores.softmax(-1).view(rows, groups, heads // groups, -1, 1)
-    return (weights * value[:, :, None]).sum(-2).view(rows, 1, heads, -1), None
+    keys, values = (part.reshape(-1, *part.shape[2:]) for part in (key, value))  # [B · G, L, D]
+    shared = (query * (size**-0.5 if scaling is None else scaling)).reshape(len(keys), -1, size)  # [B · G, H / G, D]
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, matmul.fp32_precision = matmul.fp32_precision, "none"
+    try:
+        scores = torch.bmm(shared, keys.transpose(1, 2)).view(rows, heads, 1, -1)
+        if attention_mask is not None and attention_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attention_mask, -torch.inf)
+        elif attention_mask is not None:
+            scores = scores + attention_mask
+        weights = scores.softmax(-1).view(len(keys), -1, keys.shape[1])
+        return torch.bmm(weights, values).view(rows, 1, heads, size), None
+    finally:
+        matmul.fp32_precision = before
 
 
 def _wide_fp32_on_cpu(model: Any) -> bool:
