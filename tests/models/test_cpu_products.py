@@ -81,7 +81,10 @@ def test_the_error_of_fp32_passes_and_that_of_bf16_does_not() -> None:
 
 @pytest.mark.parametrize("masked", [None, "bool", "additive"])
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_attention_of_a_single_token_is_that_of_transformers(groups: int, masked: str | None) -> None:
+@pytest.mark.parametrize("scaling", [0.3, None])
+def test_attention_of_a_single_token_is_that_of_transformers(
+    scaling: float | None, groups: int, masked: str | None
+) -> None:
     generator = torch.Generator().manual_seed(groups)
     query, key, value = (
         torch.randn(3, n, length, 8, generator=generator) for n, length in ((4, 1), (groups, 5), (groups, 5))
@@ -91,8 +94,8 @@ def test_attention_of_a_single_token_is_that_of_transformers(groups: int, masked
     layer = torch.nn.Module()
     layer.num_key_value_groups, layer.is_causal = 4 // groups, True  # type: ignore[assignment]
     with torch.no_grad():
-        ours, _ = attention(layer, query, key, value, mask, scaling=0.3)
-        theirs, _ = sdpa_attention_forward(layer, query, key, value, mask, scaling=0.3)
+        ours, _ = attention(layer, query, key, value, mask, scaling=scaling)
+        theirs, _ = sdpa_attention_forward(layer, query, key, value, mask, scaling=scaling)
     assert ours.shape == theirs.shape == (3, 1, 4, 8)
     torch.testing.assert_close(ours, theirs)
 
@@ -110,6 +113,7 @@ def test_a_wide_model_samples_the_same_text_in_a_command(on_amd: None) -> None:
         assert use_fast_products(policy)
         assert ALL_ATTENTION_FUNCTIONS["sdpa"] is attention
         fast, fast_logits = answers()
+        assert MATMUL.fp32_precision == "bf16"  # attention of new tokens leaves it so
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
     assert fast == plain
     torch.testing.assert_close(fast_logits, logits, atol=1e-4, rtol=1e-4)
