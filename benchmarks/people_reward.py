@@ -15,8 +15,8 @@ marked with other types alone. Compared:
     everything    every word is marked
 
 Thresholds of prior and look-up are those of the best F1 on the training folds. Intervals: bootstrap over texts. Every
-command continues where it was stopped (`--work`). `--model` may be a reward model that has learned something else
-before, such as a program's critiques; `--called` names it in the results. Writes docs/results/people_reward.json.
+command continues where it was stopped (`--work`); `--called` keeps a run with other settings apart, in directory and
+results. Writes docs/results/people_reward.json.
 """
 
 import argparse

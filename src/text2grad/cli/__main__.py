@@ -52,7 +52,7 @@ from text2grad.models import fast_products
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
 SHOW_WARNING = warnings.showwarning
-SPINS = {"GOMP_SPINCOUNT": "1000"}
+SPINS = "1000"
 """How often a thread of torch looks whether the others have done their part before it sleeps (libgomp's variable).
 
 Threads usually spin for milliseconds. Where one of the others waits for a core, all of these are lost: beside one busy
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.update(SPINS | os.environ)  # libgomp reads them when torch is imported, which commands do later
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported, which commands do later
     configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
         with warnings.catch_warnings(), _signals_interrupt(), fast_products():  # the first restores `showwarning`
