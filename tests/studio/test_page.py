@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import expect
 
 from places import STORIES
-from studio_browser import CHROMIUM, Served, chromium, page_of, served
+from studio_browser import CHROMIUM, SECONDS, Served, chromium, page_of, served
 from studio_world import append, record, write_run
 from text2grad.studio.marks import MarkStore
 
@@ -305,6 +306,67 @@ def test_what_a_closed_page_could_not_save_is_saved_by_the_next(browser: Any, se
         saved(other)
         other.close()
     assert spans(server.store, "closed") == [("sat", "negative")]
+
+
+@contextmanager
+def held(page: Any, pattern: str, method: str = "GET") -> Iterator[list[Any]]:
+    """Keep matching requests of a page from the server; `release(one)` sends one, the end of the block the rest."""
+    requests: list[Any] = []
+    page.route(pattern, lambda route: requests.append(route) if route.request.method == method else route.fallback())
+    yield requests
+    while requests:
+        requests.pop(0).continue_()
+    page.unroute(pattern)
+
+
+def wait_for(page: Any, requests: list[Any], number: int) -> None:
+    """Wait until so many requests are held."""
+    for _ in range(SECONDS * 20):
+        if len(requests) >= number:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"{len(requests)} requests came, not {number}")
+
+
+def test_a_late_answer_does_not_replace_what_was_opened_after_it(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "late") as page:
+        address = page.url
+        with held(page, "**/api/marks/*") as requests:
+            page.keyboard.press("j")
+            wait_for(page, requests, 1)
+            page.keyboard.press("k")
+            wait_for(page, requests, 2)
+            page.keyboard.press("d")  # waits for the response that is on its way: the first
+            requests.pop(1).continue_()
+            expect(page.locator(".done-row")).to_contain_text("Done, next")
+        expect(page.locator(".item").first).to_contain_text("done ✓")
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "1")
+        page.keyboard.press("k")
+        expect(page.locator(".done-row")).to_contain_text("Done ✓")
+        assert page.url == address
+        with held(page, "**/api/marks/*") as requests:
+            page.keyboard.press("j")
+            wait_for(page, requests, 1)
+            page.get_by_role("button", name="My marks").click()
+            page.wait_for_selector(".summary")
+        page.wait_for_load_state("networkidle")
+        assert page.locator("#response").count() == 0
+
+
+def test_a_response_that_is_opened_again_has_the_marks_that_are_not_yet_saved(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "quick") as page:
+        with held(page, "**/api/marks", "POST") as requests:
+            segment(page, "cat").click()
+            page.keyboard.press("n")
+            wait_for(page, requests, 1)
+            page.keyboard.press("j")
+            page.keyboard.press("k")
+        saved(page)
+        page.keyboard.press("d")
+        saved(page)
+        assert spans(server.store, "quick") == [("cat", "negative")]
+        page.keyboard.press("k")
+        expect(page.locator("#response .poor")).to_have_text("cat")
 
 
 def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Served) -> None:

@@ -28,7 +28,7 @@ export class Detail {
     this.root = root;
     this.tip = tip;
     this.context = context; // { rater(), readOnly(), outbox, onMarks(record, marks), next(), ask(record), run(), teach() }
-    this.record = null;
+    this.leave();
     this.empty();
   }
 
@@ -41,14 +41,25 @@ export class Detail {
     this.root.replaceChildren(text);
   }
 
+  /** Show a response; answers false if another was asked for, or the view was left, before its marks came. */
   async open(record) {
+    this.opening = record;
+    await this.context.outbox.flush(); // the server's answer has every mark of this page
     const saved = await get(`marks/${record.item}`, { rater: this.context.rater() });
+    if (this.opening !== record) return false;
     this.record = record;
     this.critic = { state: "none" };
     this.marks = new Marks(record, saved, this.context.rater(), this.context.outbox, () => this.changed());
     this.build();
     this.showMarks();
     if (this.criticAt() >= 0) this.recallCritic(record);
+    return true;
+  }
+
+  /** Forget the response, and the one that is on its way. */
+  leave() {
+    this.record = null;
+    this.opening = null;
   }
 
   /** Show what the critic said before about this response, if it was asked. */

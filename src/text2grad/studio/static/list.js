@@ -16,6 +16,7 @@ export class VirtualList {
     this.choose = choose;
     this.opened = opened;
     this.opening = 0; // rows on their way
+    this.shown = false; // whether the row that was asked for last is shown
     this.space = root.appendChild(document.createElement("div"));
     this.space.className = "space";
     this.elements = new Map();
@@ -122,13 +123,13 @@ export class VirtualList {
   }
 
   async open(index) {
-    let shown = false;
     this.opening += 1;
+    this.shown = false;
     try {
-      shown = await this.openNow(index);
+      if (await this.openNow(index)) this.shown = true; // one that was asked for before answers false
     } finally {
       this.opening -= 1;
-      if (!this.opening) this.opened(shown);
+      if (!this.opening) this.opened(this.shown);
     }
   }
 

@@ -15,7 +15,8 @@ export class Outbox {
     this.tab = null;
     this.opened = new Set();
     this.queue = [];
-    this.sending = false;
+    this.flushing = null;
+    this.retry = 0;
     this.key = PENDING + crypto.randomUUID();
     navigator.locks.request(this.key, () => new Promise(() => {})); // held as long as this page lives
     this.adopt();
@@ -48,9 +49,14 @@ export class Outbox {
     this.onState(this.queue.length, "");
   }
 
-  async flush() {
-    if (this.sending) return;
-    this.sending = true;
+  /** Send all that waits; resolves when nothing does, or when the server cannot be reached. */
+  flush() {
+    this.flushing ||= this.send().finally(() => { this.flushing = null; });
+    return this.flushing;
+  }
+
+  async send() {
+    clearTimeout(this.retry);
     while (this.queue.length) {
       const { rater, events } = this.queue[0];
       try {
@@ -64,13 +70,12 @@ export class Outbox {
           this.onState(this.queue.length, error.message);
           continue;
         }
-        setTimeout(() => { this.sending = false; this.flush(); }, RETRY_MS);
+        this.retry = setTimeout(() => this.flush(), RETRY_MS);
         return;
       }
       this.queue.shift();
       this.keep();
     }
-    this.sending = false;
   }
 }
 

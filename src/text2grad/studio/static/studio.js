@@ -100,6 +100,7 @@ const list = new VirtualList($("list"), {
 
 const placeOf = record => record.place ? `${record.place[0] ?? "-"}.${record.place[1]}` : "";
 
+/** Show a response; answers whether it is shown, and not another that was asked for later. */
 const show = async record => {
   $("tip").hidden = true;
   if (state.view === "teach") {
@@ -107,13 +108,21 @@ const show = async record => {
     pressView();
     list.refresh({ keep: true });
   }
-  await detail.open(record);
+  if (!await detail.open(record)) return false;
   document.body.classList.add("shows-detail");
   const place = placeOf(record);
   if (place) history.replaceState(null, "", `#/${encodeURIComponent(state.runs[state.run].name)}/${place}`);
+  return true;
 };
 
 let turn = 0;
+
+/** Give the place of the response to another view; a response that is on its way does not come back into it. */
+const leave = () => {
+  turn += 1;
+  detail.leave();
+};
+
 /** Open a response; answers whether it is shown, and not another that was asked for later. */
 const openRow = async row => {
   turn += 1;
@@ -126,12 +135,10 @@ const openRow = async row => {
       record = await get(`runs/${number}/places/${place[0] ?? "-"}.${place[1]}`).catch(() => null);
       if (record && record.item !== item) record = null; // the run was made anew: the marks keep their own text
     }
-    if (mine === turn) await show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
-    return mine === turn;
+    return mine === turn && show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
   }
   const record = await get(`runs/${state.run}/rollouts/${row.id}`).catch(error => { $("count").textContent = error.message; });
-  if (record && mine === turn) await show(record);
-  return Boolean(record) && mine === turn;
+  return Boolean(record) && mine === turn && show(record);
 };
 
 const pressView = () => {
@@ -148,9 +155,10 @@ const setView = async view => {
   if (view === "teach") {
     $("tip").hidden = true;
     document.body.classList.add("shows-detail");
-    if (before !== "teach") state.left = before === "read" ? detail.record : null;
-    await teach.open(detail.record);
-    detail.record = null;
+    const { record } = detail;
+    if (before !== "teach") state.left = before === "read" ? record : null;
+    leave();
+    await teach.open(record);
     return;
   }
   if (view === "read" && before === "teach" && state.left) { // back to where the lesson began
@@ -160,7 +168,7 @@ const setView = async view => {
   }
   document.body.classList.remove("shows-detail");
   detail.empty();
-  detail.record = null;
+  leave();
   if (view === "mine") await showSummary();
   await list.refresh();
 };
@@ -289,7 +297,7 @@ const ownText = () => {
   form.append(line("h2", "A response of your own"), ...labels, go);
   form.addEventListener("submit", event => event.preventDefault());
   $("detail").replaceChildren(form);
-  detail.record = null;
+  leave();
   document.body.classList.add("shows-detail");
   prompt.focus();
 };
@@ -393,7 +401,7 @@ for (const one of document.querySelectorAll("[data-view]")) one.addEventListener
 $("help-open").addEventListener("click", showHelp);
 $("own").addEventListener("click", ownText);
 $("summary-open").addEventListener("click", async () => {
-  detail.record = null;
+  leave();
   await showSummary();
   document.body.classList.add("shows-detail");
 });
