@@ -208,6 +208,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "write_feedback": False,
         "form": "dense",
         "match": "normalized",
+        "constrain": False,
     }
     settings |= {"votes": 3, "vote_threshold": 0.25}
     given = like(taught, **settings, limits=limits)

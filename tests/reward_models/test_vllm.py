@@ -79,6 +79,18 @@ def test_the_grammar_ends_with_an_outcome_where_the_model_writes_it(form: str) -
     assert all(("NUMBER" in request.grammar) == (form == "spans_and_outcome") for request in asked)
 
 
+def test_labels_of_words_have_a_grammar_and_need_room_for_every_word() -> None:
+    grammars = [critique_grammar(one, form="dense", max_tokens=200) for one in RESPONSES]
+    model, asked = critic(form="dense", limits=QuoteLimits(one_list=True))
+    model(ASKED, RESPONSES)
+    assert [one.grammar for one in asked] == grammars
+    least = [int(model._least(model._labels(one))) for one in RESPONSES]
+    assert max(least) > min(least)
+    model, asked = critic(form="dense", max_new_tokens=max(least) - 1)
+    model(ASKED, RESPONSES)
+    assert len(asked) == sum(one < max(least) for one in least)
+
+
 @pytest.mark.parametrize("write_feedback", [True, False])
 def test_each_response_is_asked_about_with_its_own_grammar(write_feedback: bool) -> None:
     limits = QuoteLimits(max_quotes=2)
@@ -150,11 +162,12 @@ def test_without_the_constraint_quotes_are_found_as_one_wishes() -> None:
     assert [one.spans for one in found] == [(), (Span(0, 7, "positive"),)]
 
 
-def test_labels_of_words_are_read_in_their_form_and_held_to_no_grammar() -> None:
+def test_labels_of_words_without_constraint_are_read_in_their_form() -> None:
     told = json.dumps({"textual_feedback": "", "word_labels": [["Ann", 1]]})
-    here = GenerativeRewardModel(small_run.tokenizer_and_model()[1], made("llama3"), form="dense", max_new_tokens=9)
+    how: dict[str, Any] = {"form": "dense", "constrain": False, "max_new_tokens": 9}
+    here = GenerativeRewardModel(small_run.tokenizer_and_model()[1], made("llama3"), **how)
     here.write = lambda examples, responses: [told]  # type: ignore[method-assign]
-    model, asked = critic(told, form="dense")
+    model, asked = critic(told, **how)
     assert model(ASKED[2:], RESPONSES[2:]) == here(ASKED[2:], RESPONSES[2:])
     assert asked[0].grammar == ""
 
@@ -186,11 +199,6 @@ def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: st
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        (
-            {"form": "scores", "constrain": True},
-            ConfigError,
-            "constrained decoding works with the forms 'spans', 'spans_and_outcome', 'labelled_spans', ",
-        ),
         ({"form": "prose"}, ConfigError, "form has no value 'prose'"),
         ({"max_new_tokens": 3}, ModelError, "max_new_tokens = 3 is too short for a critique: an empty critique has "),
     ],

@@ -20,7 +20,7 @@ class CriticConfig(Section):
     match: Literal["exact", "normalized"] = "exact"
     """How a quote in a critique's text is found in the response."""
     constrain: bool | None = None
-    """Constrain decoding to valid JSON and to verbatim quotes; leave out for the saved setting (true)."""
+    """Constrain decoding to JSON with verbatim quotes, or a label per word; leave out for the saved setting (true)."""
     whole_words: bool = False
     """A constrained quote begins and ends at word boundaries."""
     max_quote_words: Count | None = None

@@ -191,7 +191,7 @@ class Pipeline:
             write_feedback=write_feedback,
             max_new_tokens=settings.max_new_tokens,
             form=form,
-            constrain=form == "spans" and self.recipe.critic.constrain is not False,
+            constrain=self.recipe.critic.constrain is not False,
             on_step=lambda done: self.on_progress(path.name, done, settings.steps),
         )
         self._note("left_out", left_out)

@@ -2,19 +2,20 @@
 
     prompt x, response y → prompt of the reward model → decoded critique text z → feedback and spans
 
-Constrained decoding guarantees, for any weights, complete JSON whose quotes occur in the response.
+Constrained decoding guarantees, for any weights, complete JSON whose quotes occur in the response, or that has a label
+for each of its words.
 """
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, get_args
 
 from text2grad.costs import TokenCount
-from text2grad.errors import ConfigError, ModelError, check_known
+from text2grad.errors import ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
@@ -27,7 +28,14 @@ from text2grad.models import (
     padding_id,
     stop_ids,
 )
-from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, FreeChoice, skeleton_of
+from text2grad.reward_models.decoding.constrained import (
+    ConstrainedChoice,
+    ConstrainedCritique,
+    ConstrainedLabels,
+    FreeChoice,
+    skeleton_of,
+)
+from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.shared_base import load_writer
@@ -58,21 +66,6 @@ def critique_prompts(
     return list(tokenizer(prompts)["input_ids"])
 
 
-def constrains(constrain: bool | None, form: CritiqueForm) -> bool:
-    """Return whether decoding is constrained; None constrains it if the form allows it.
-
-    Raises:
-        ConfigError: if there is no such form, or `constrain` is True for a form with word labels.
-    """
-    check_known("form", form, get_args(CritiqueForm))
-    if constrain and form not in QUOTING:
-        raise ConfigError(
-            f"constrained decoding works with the forms {', '.join(map(repr, QUOTING))}, and this model writes the "
-            f"form {form!r}. Leave constrain out (in a recipe: critic.constrain)."
-        )
-    return form in QUOTING if constrain is None else constrain
-
-
 def saved_settings(directory: str | Path) -> dict[str, Any]:
     """Return the settings in a model's directory under their current names; without a file, no limits of quotes."""
     path = Path(directory) / SETTINGS_FILE
@@ -97,7 +90,7 @@ class CritiqueDecoder(ABC):
         write_feedback: bool = True,
         form: CritiqueForm = "spans",
         match: Match = "exact",
-        constrain: bool | None = None,
+        constrain: bool = True,
         limits: QuoteLimits | None = None,
         prompt_format: PromptFormat = "plain",
         votes: int = 1,
@@ -115,8 +108,8 @@ class CritiqueDecoder(ABC):
             form: "spans" quotes the response; "spans_and_outcome" and "labelled_spans" add a number for the whole
                 response; "dense" and "scores" label each word (`writing`).
             match: how quotes are located in the response; with constrained decoding always "exact".
-            constrain: allow only complete JSON with verbatim quotes (docs/constrained.md); None does so for the forms
-                that quote. Without it, a truncated list of quotes is read up to its last quote.
+            constrain: allow only complete JSON with verbatim quotes, or with one label for each word
+                (docs/constrained.md). Without it, a truncated list of quotes is read up to its last quote.
             limits: further limits of the quotes in constrained decoding.
             prompt_format: as in training: "chat" uses the chat template, "plain" does not.
             votes: critiques sampled per response and combined by `vote`; 1 decodes greedily.
@@ -124,12 +117,11 @@ class CritiqueDecoder(ABC):
             seed: of sampling.
 
         Raises:
-            ConfigError: if there is no such form, `constrain` is True for a form with word labels, or `votes` or
-                `vote_threshold` is out of range.
+            ConfigError: if there is no such form, or `votes` or `vote_threshold` is out of range.
             ModelError: if the tokenizer or `max_new_tokens` has no room for the JSON of a critique.
         """
-        self.constrain = constrains(constrain, form)
-        self._size, self.eos_ids = size, eos_ids
+        check_known("form", form, get_args(CritiqueForm))
+        self.constrain, self._size, self.eos_ids = constrain, size, eos_ids
         self.tokenizer, self.max_new_tokens, self.write_feedback = tokenizer, max_new_tokens, write_feedback
         self.form: CritiqueForm = form
         self.match: Match = match
@@ -198,8 +190,18 @@ class CritiqueDecoder(ABC):
 
     @property
     def _min_tokens(self) -> int:
-        """Number of tokens of the shortest critique."""
+        """Number of tokens of the shortest critique, without the labels of words."""
         return int(self._skeleton.cost[START]) if self.constrain else 1
+
+    def _labels(self, response: str) -> WordLabels | None:
+        """Return the valid labels of a response; None without constraint, and for forms that quote."""
+        if not self.constrain or self.form in QUOTING:
+            return None
+        return WordLabels(response, LABEL_FORMS[self.form], self._skeleton.vocabulary)
+
+    def _least(self, labels: WordLabels | None) -> float:
+        """Return the number of tokens of the shortest critique with these labels."""
+        return self._min_tokens + (0 if labels is None else labels.cost[0])
 
 
 class _Request(NamedTuple):
@@ -251,26 +253,38 @@ class GenerativeRewardModel(CritiqueDecoder):
         place = {group: number for number, group in enumerate(longest)}
         keys = [(longest[request.group], place[request.group], len(request.ids)) for request in requests]
         order = sorted(range(len(requests)), key=keys.__getitem__)
-        texts, least = [""] * len(requests), self._min_tokens
+        texts, labels = [""] * len(requests), {one: self._labels(one) for one in {own.response for own in requests}}
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
-            rows = [row for row in batch if self._room(requests[row].ids) >= least]
+            rows = [row for row in batch if self._fits(requests[row], labels)]
             if rows:
-                for row, text in zip(rows, self._decode([requests[row] for row in rows]), strict=True):
+                for row, text in zip(rows, self._decode([requests[row] for row in rows], labels), strict=True):
                     texts[row] = text
         return texts
 
-    def _decode(self, requests: Sequence[_Request]) -> list[str]:
+    def _fits(self, request: _Request, labels: Mapping[str, WordLabels | None]) -> bool:
+        """Return whether there is room for the shortest critique."""
+        return self._room(request.ids) >= self._least(labels[request.response])
+
+    def _decode(self, requests: Sequence[_Request], labels: Mapping[str, WordLabels | None]) -> list[str]:
         """Return the texts of one batch."""
-        room = min(self._room(request.ids) for request in requests)
+        rooms = [self._room(request.ids) for request in requests]
         rngs = [request.rng for request in requests if request.rng is not None]
         if self.constrain:
-            limits: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
-            critiques = [ConstrainedCritique(self._skeleton, request.response, **limits) for request in requests]
-            self._write(requests, room, ConstrainedChoice(critiques, rngs))
+            critiques = [
+                self._constrained(request, room, labels[request.response])
+                for request, room in zip(requests, rooms, strict=True)
+            ]
+            self._write(requests, max(rooms), ConstrainedChoice(critiques, rngs))
             return [critique.text for critique in critiques]
-        ids = self._write(requests, room, FreeChoice(rngs) if rngs else most_likely)
+        ids = self._write(requests, min(rooms), FreeChoice(rngs) if rngs else most_likely)
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
+
+    def _constrained(self, request: _Request, room: int, labels: WordLabels | None) -> ConstrainedCritique:
+        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
+        if labels is None:
+            return ConstrainedCritique(self._skeleton, request.response, **settings)
+        return ConstrainedLabels(self._skeleton, request.response, labels=labels, **settings)
 
     def _write(self, requests: Sequence[_Request], room: int, choose: Choose) -> list[tuple[int, ...]]:
         written = decode(

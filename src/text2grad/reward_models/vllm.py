@@ -14,7 +14,8 @@ from text2grad.errors import ConfigError, ModelError
 from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tokenizer
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import CritiqueDecoder, constrains, saved_settings
+from text2grad.reward_models.generative import CritiqueDecoder, saved_settings
+from text2grad.reward_models.writing import QUOTING
 from text2grad.types import Example
 
 EngineSettings = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -127,7 +128,7 @@ class VLLMRewardModel(CritiqueDecoder):
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         prompts = self._prompts(examples, responses)
         rooms = [min(self.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
-        rows = [row for row, room in enumerate(rooms) if room >= self._min_tokens]
+        rows = [row for row, room in enumerate(rooms) if room >= self._least(self._labels(responses[row]))]
         grammars = {row: self._grammar(responses[row], rooms[row]) for row in rows}
         requests = [Request(prompts[row], rooms[row], grammars[row], draws or 1, self.seed) for row in rows]
         texts = [[""]] * len(prompts)
@@ -168,9 +169,9 @@ class VLLMRewardModel(CritiqueDecoder):
 
 
 def _is_constrained(settings: Mapping[str, Any]) -> bool:
-    """Return whether a grammar is enforced; refuse limits that it cannot express."""
-    constrained = constrains(settings.get("constrain"), settings.get("form", "spans"))
-    if constrained:
+    """Return whether a grammar is enforced; refuse limits of quotes that it cannot express."""
+    constrained = bool(settings.get("constrain", True))
+    if constrained and settings.get("form", "spans") in QUOTING:
         check_expressible(settings.get("limits") or QuoteLimits())
     return constrained
 

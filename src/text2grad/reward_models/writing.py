@@ -112,9 +112,8 @@ def critique_target(
     """
     feedback = critique.feedback if write_feedback else ""
     if form not in QUOTING:
-        words = [response[start:end] for start, end in words_of(response)]
-        labels = LABEL_FORMS[form].write(words, labels_of(response, critique.spans))
-        return json.dumps({"textual_feedback": feedback, LABEL_FORMS[form].key: labels}, ensure_ascii=False)
+        spelled = OPENING + json.dumps(feedback, ensure_ascii=False)[1:-1]
+        return spelled + LABEL_FORMS[form].write(response, labels_of(response, critique.spans))
     spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
     quotes = [(response[span.start : span.end], WORDS[span.label]) for span in spans]
     record: dict[str, Any] = {"textual_feedback": feedback}
@@ -139,14 +138,43 @@ class LabelForm(NamedTuple):
     Attributes:
         key: of the labels in the JSON object.
         request: the instruction about this key, for a model with a chat template.
-        write: (words, one label −1, 0 or 1 per word) → JSON value.
+        signs: the labels as they are written.
+        begin: the text of the JSON value before the first word.
+        between: words → the texts around their labels, one more than words; the last one ends the JSON object.
         read: (JSON value, words) → labels; raises _UnusableError with the reason if the value does not fit the words.
     """
 
     key: str
     request: str
-    write: Callable[[Sequence[str], Sequence[int]], Any]
+    signs: Mapping[str, int]
+    begin: str
+    between: Callable[[Sequence[str]], list[str]]
     read: Callable[[Any, Sequence[str]], list[int]]
+
+    @property
+    def opening(self) -> str:
+        """The text between the feedback and the words."""
+        return f'", "{self.key}": {self.begin}'
+
+    def around(self, response: str) -> list[str]:
+        """Return the texts around the labels of a response, one more than it has words, after `opening`.
+
+        Example:
+            >>> LABEL_FORMS["scores"].around("in Lyon")
+            ['["in", ', '], ["Lyon", ', ']]}']
+        """
+        return self.between([response[start:end] for start, end in words_of(response)])
+
+    def write(self, response: str, labels: Sequence[int]) -> str:
+        """Return the text after the feedback, with one label −1, 0 or 1 per word.
+
+        Example:
+            >>> LABEL_FORMS["dense"].write("in Lyon", [0, 1])
+            '", "word_labels": "0 +"}'
+        """
+        written = {label: sign for sign, label in self.signs.items()}
+        first, *later = self.around(response)
+        return self.opening + first + "".join(written[one] + part for one, part in zip(labels, later, strict=True))
 
 
 def words_of(response: str) -> list[Range]:
@@ -239,9 +267,8 @@ def _object_with(key: str, text: str) -> Reading:
     raise _UnusableError(f"no whole JSON object with {key}")
 
 
-def _write_labels(words: Sequence[str], labels: Sequence[int]) -> str:
-    signs = {label: sign for sign, label in SIGNS.items()}
-    return " ".join(signs[label] for label in labels)
+def _between_labels(words: Sequence[str]) -> list[str]:
+    return ["", *[" "] * (len(words) - 1), '"}'] if words else ['"}']
 
 
 def _read_labels(value: Any, words: Sequence[str]) -> list[int]:
@@ -255,8 +282,9 @@ def _read_labels(value: Any, words: Sequence[str]) -> list[int]:
     return [SIGNS[sign] for sign in signs]
 
 
-def _write_scores(words: Sequence[str], labels: Sequence[int]) -> list[tuple[str, int]]:
-    return list(zip(words, labels, strict=True))
+def _between_scores(words: Sequence[str]) -> list[str]:
+    begun = [f"{'], ' if number else ''}[{json.dumps(word, ensure_ascii=False)}, " for number, word in enumerate(words)]
+    return [*begun, "]]}" if words else "]}"]
 
 
 def _read_scores(value: Any, words: Sequence[str]) -> list[int]:
@@ -281,14 +309,18 @@ LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
         "word_labels",
         "one label for each word and each mark of the response, in order and with spaces between: + for a good one, - "
         "for a poor one, 0 for any other",
-        _write_labels,
+        SIGNS,
+        '"',
+        _between_labels,
         _read_labels,
     ),
     "scores": LabelForm(
         "word_score_list",
         "a list of all words and marks of the response, in order, as pairs [word, score]: 1 for a good one, -1 for a "
         "poor one, 0 for any other",
-        _write_scores,
+        {str(label): label for label in SIGNS.values()},
+        "[",
+        _between_scores,
         _read_scores,
     ),
 }

@@ -3,9 +3,8 @@
 import json
 import random
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -14,10 +13,24 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from constrained_writing import begin, end_of, skeleton, written
+from constrained_writing import (
+    SAID,
+    WRITERS,
+    accepts,
+    babble,
+    begin,
+    end_of,
+    grammar_accepts,
+    llguidance_tokenizer,
+    reachable,
+    skeleton,
+    spelled_by,
+    texts,
+    written,
+)
 from text2grad.errors import ModelError
 from text2grad.feedback.spans import critique_from_text, locate_spans
-from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, State, skeleton_of
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, skeleton_of
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START
@@ -25,39 +38,9 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
-from tokenizers_made_here import FAMILIES, STORIES, made, of_tokens
+from tokenizers_made_here import STORIES, made, of_tokens
 
 ALL = {*string.ascii_letters, *'{}[]:,_ ".\\'}
-SAID = [  # English, code, CJK, emoji: what JSON escapes, what several tokens share, what occurs twice
-    'The "fair" is in\tLyon, he said: "The fair!"\nYes \\ no.',
-    "def mean(values):\n\treturn values['\\n'] / len(values)  # \"mean\"\r\n",
-    "我喜欢北京。 東京は美味しい。안녕하세요",
-    "so glad 😀😀 👨‍👩‍👧 👍🏽 ❤️\x00\x1f\x7f\u2028",
-]
-WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
-
-
-def texts(generator: random.Random, count: int) -> list[str]:
-    """Random responses of the four kinds, cut and joined anywhere."""
-    made_up = []
-    for number in range(count):
-        parts = [SAID[number % 4], generator.choice(SAID), SAID[number % 4]][: generator.randint(1, 3)]
-        cuts = [sorted(generator.choices(range(len(part) + 1), k=2)) for part in parts]
-        made_up.append("".join(part[start:end] for part, (start, end) in zip(parts, cuts, strict=True)))
-    return made_up
-
-
-def babble(critique: ConstrainedCritique, generator: np.random.Generator, *, marks: float) -> int:
-    """Let a model of random logits write it, which likes quotation marks by so many nats; return the tokens."""
-    room, used, vocabulary = critique.room, 0, critique.skeleton.vocabulary
-    liked = [i for i, data in vocabulary.data.items() if b'"' in data]
-    while critique.state is not None and used < room:
-        scores = generator.normal(size=vocabulary.size).astype(np.float32)
-        scores[liked] += marks
-        if not critique.take(int(scores.argmax())):
-            critique.take_best(scores)
-        used += 1
-    return used
 
 
 # Whatever a model says.
@@ -146,28 +129,6 @@ def test_every_one_of_a_thousand_critiques_is_read_in_full(trained: bool, monkey
 # Against a brute-force oracle.
 
 
-def spelled_by(tokens: Sequence[str]) -> Any:
-    """A tokenizer of exactly these tokens and an end."""
-    tokenizer, _ = of_tokens("byte_level", [*tokens, {"special": "</s>"}])
-    tokenizer.eos_token = "</s>"
-    return tokenizer
-
-
-def reachable(critique: ConstrainedCritique, room: int) -> Iterator[str]:
-    """Every text that some sequence of at most `room` tokens writes, by trying every token everywhere."""
-    data = critique.skeleton.vocabulary.data
-
-    def follow(state: State, text: bytes, left: int) -> Iterator[str]:
-        if state.skeleton == END:
-            yield text.decode()
-        for token, spelled in data.items():
-            after = critique.step(state, token, left - 1) if left else None
-            if after is not None:
-                yield from follow(after, text + spelled, left - 1)
-
-    return follow(State(START), b"", room)
-
-
 def language(response: str, quotes_each: int, limits: QuoteLimits | None = None) -> set[str]:
     """Every critique without words of so many quotes in each list, from the rules of `locate_spans` alone."""
     limits = limits or QuoteLimits()
@@ -223,7 +184,7 @@ def test_whole_words_begin_and_end_where_words_do(response: str, expected: set[s
     assert {quote for text in found for quote in json.loads(text)["good_spans"]} == expected
 
 
-SAID = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "owl'
+FEEDBACK = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "owl'
 
 
 @pytest.mark.parametrize(
@@ -243,7 +204,7 @@ SAID = 'Of "cat" and ‘dog’ the \'con\' is wrong, “a concat” too; `at`, "
 def test_quotes_that_must_occur_in_the_feedback_stand_between_its_quotation_marks(
     good: list[str], poor: list[str], allowed: bool
 ) -> None:
-    text = json.dumps({"textual_feedback": SAID, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    text = json.dumps({"textual_feedback": FEEDBACK, "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
     tokenizer, response = spelled_by(sorted({*text, *ALL})), "a cat, a concat, cat"
     assert written(begin(tokenizer, response, quoted_in_feedback=True), text) == allowed
     assert written(begin(tokenizer, response), text) == (not locate_spans(response, good, poor).unmatched)
@@ -667,29 +628,6 @@ def test_scores_that_are_no_numbers_break_no_critique() -> None:
 
 
 # For servers.
-
-
-def grammar_accepts(response: str, text: str, **settings: Any) -> bool:
-    llguidance = pytest.importorskip("llguidance")
-    tokenizer = llguidance_tokenizer()
-    grammar = critique_grammar(response, **settings)
-    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
-    assert not matcher.is_error(), matcher.get_error()
-    ids = tokenizer.tokenize_bytes(text.encode())
-    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
-
-
-@cache
-def llguidance_tokenizer() -> Any:
-    from llguidance.hf import from_tokenizer
-
-    return from_tokenizer(made("gpt2"))
-
-
-def accepts(critique: ConstrainedCritique, text: str) -> bool:
-    spelled = critique.skeleton.vocabulary.spelled
-    took = all(critique.take(spelled[bytes([byte])][0]) for byte in text.encode())
-    return took and critique.state is not None and critique.state.skeleton == END
 
 
 @pytest.mark.parametrize(

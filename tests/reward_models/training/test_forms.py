@@ -45,7 +45,7 @@ def asked(annotations: Any) -> tuple[list[Example], list[str]]:
 def test_it_writes_labels_which_are_read_as_the_spans_that_were_annotated(trained: Any) -> None:
     form, run = trained
     critic = GenerativeRewardModel.load(run / "model")
-    assert (critic.form, critic.constrain, critic.write_feedback) == (form, False, True)
+    assert (critic.form, critic.constrain, critic.write_feedback) == (form, True, True)
     targets = [critique_target(one.critique, one.response, form=form) for one in LEARNED]
     right = [text == target for text, target in zip(critic.write(*asked(LEARNED)), targets, strict=True)]
     assert sum(right) >= 23  # of 24
@@ -62,30 +62,24 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     assert f"| tokens of all critiques trained on | {24 * TARGET_TOKENS[form]} |" in card
     assert ("a label for each word of the response" in card) == (form == "dense")
     assert ("a list of the response's words, each with a score of 1, -1 or 0, which" in card) == (form == "scores")
-    assert "constrained" not in card
+    assert "greedily and constrained to complete JSON and a label for each word for 12 held-out responses" in card
 
 
 def test_a_text_without_room_for_all_labels_is_a_failure_with_its_reason(trained: Any) -> None:
     form, run = trained
-    critic = GenerativeRewardModel.load(run / "model", max_new_tokens=TARGET_TOKENS[form] - 3)
+    critic = GenerativeRewardModel.load(run / "model", max_new_tokens=TARGET_TOKENS[form] - 3, constrain=False)
     for critique in critic(*asked(LEARNED[:3])):
         assert (critique.status, critique.spans) == ("unparsable", ())
         assert critique.feedback.startswith("no whole JSON object with word_")
 
 
-def test_in_the_loop_it_is_loaded_with_its_form_and_refuses_to_be_constrained(trained: Any) -> None:
+def test_in_the_loop_it_is_loaded_with_its_form_and_its_constraint(trained: Any) -> None:
     form, run = trained
-    settings = {"model": {}, "critic": {"model": str(run / "model")}}
-    critic = critic_from_recipe(recipe(run.parent, **settings))
-    assert isinstance(critic, GenerativeRewardModel)
-    assert (critic.form, critic.constrain) == (form, False)
-    settings["critic"]["constrain"] = True  # type: ignore[assignment]
-    with pytest.raises(ConfigError) as caught:
-        critic_from_recipe(recipe(run.parent, **settings))
-    assert str(caught.value) == (
-        "constrained decoding works with the forms 'spans', 'spans_and_outcome', 'labelled_spans', and this model "
-        f"writes the form {form!r}. Leave constrain out (in a recipe: critic.constrain)."
-    )
+    settings: dict[str, Any] = {"model": {}, "critic": {"model": str(run / "model")}}
+    for settings["critic"]["constrain"], constrained in ((None, True), (False, False)):
+        critic = critic_from_recipe(recipe(run.parent, **settings))
+        assert isinstance(critic, GenerativeRewardModel)
+        assert (critic.form, critic.constrain) == (form, constrained)
 
 
 def test_a_form_that_nobody_knows_is_refused(trained: Any) -> None:
@@ -94,11 +88,15 @@ def test_a_form_that_nobody_knows_is_refused(trained: Any) -> None:
         GenerativeRewardModel.load(run / "model", form="dens")
 
 
-def test_a_run_that_would_constrain_labels_is_refused_before_anything_is_written(trained: Any) -> None:
+def test_constrained_labels_are_whole_before_training_and_free_ones_are_not(trained: Any) -> None:
     form, run = trained
-    with pytest.raises(ConfigError, match="constrained decoding works with the forms 'spans', "):
-        RewardRun(recipe(run.parent, "refused", reward_model={"form": form}, critic={"constrain": True}))
-    assert not (run.parent / "refused").exists()
+    how = {"form": form, "steps": 1, "max_new_tokens": 2 * TARGET_TOKENS[form]}
+    for constrain in (True, False):
+        out = f"{form}-{constrain}"
+        RewardRun(recipe(run.parent, out, reward_model=how, critic={"constrain": constrain})).run()
+        results = json.loads((run.parent / out / "results.json").read_bytes())
+        assert results["before"]["failure_rate"] == (0 if constrain else 1)
+        assert json.loads((run.parent / out / "model" / "reward_model.json").read_bytes())["constrain"] is constrain
 
 
 def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
@@ -107,6 +105,6 @@ def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
     args = ["evaluate-reward", str(tmp_path / "truth.jsonl"), "--model", str(run / "model"), "--no-words"]
     assert main([*args, "--draws", "20", "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())
-    assert found["constrained"] is False
+    assert found["constrained"] is True
     assert found["metrics"]["failure_rate"]["value"] <= 1 / 24
     assert found["metrics"]["precision/negative"]["value"] > 0.9

@@ -1,4 +1,4 @@
-"""Decoding of complete critiques whose quotes occur in the response, greedy or sampled.
+"""Decoding of complete critiques whose quotes occur in the response, or that label each word; greedy or sampled.
 
 Try the argmax token first: a lookup or a comparison of bytes decides whether it is valid. Mask the vocabulary only if
 it is invalid. The result equals a masked argmax. A token is valid if the critique can still end within the tokens left.
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from text2grad.errors import ModelError
 from text2grad.models import Choose, most_likely, sample_inverse_cdf
+from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import MARK, UNCHECKED, QuotedWords, read, tokens_to_close
@@ -35,12 +36,14 @@ class State(NamedTuple):
         quote: the open quote of a list.
         listed: the quotes before it.
         words: the parser of the feedback, if its quotes are checked.
+        place: in the labels of words.
     """
 
     skeleton: int
     quote: Quote | None = None
     listed: Listed = ()
     words: QuotedWords = UNCHECKED
+    place: int = 0
 
 
 class ConstrainedCritique:
@@ -109,9 +112,9 @@ class ConstrainedCritique:
 
     def step(self, state: State, token: int, room: int) -> State | None:
         """Return the state after a token; None if it is invalid, or if the critique could not end within `room`."""
-        where, _, listed, _ = state
+        where, _, listed, _, _ = state
         if where in self._label:
-            after = self._read_quote(state, self.skeleton.vocabulary.data.get(token, b""))
+            after = self._read_inside(state, self.skeleton.vocabulary.data.get(token, b""))
         else:
             move = self.skeleton.move(where, token)
             words = UNCHECKED if state.words.over or move is None else self._read_words(state, token)
@@ -121,7 +124,7 @@ class ConstrainedCritique:
             if words.over and move.state not in self.skeleton.opens:  # most tokens need no further check
                 return after if self.skeleton.cost[move.state] <= room else None
             if move.rest:
-                after = self._read_quote(after, move.rest)
+                after = self._read_inside(after, move.rest)
         return after if after is not None and self.tokens_to_end(after) <= room else None
 
     def _read_words(self, state: State, token: int) -> QuotedWords | None:
@@ -143,7 +146,7 @@ class ConstrainedCritique:
 
     def tokens_to_end(self, state: State) -> float:
         """Return a number of tokens that suffices to end the critique; infinite if it cannot end."""
-        where, quote, listed, words = state
+        where, quote, listed, words, _ = state
         label = self.skeleton.opens.get(where)
         if words.quote is not None:
             return tokens_to_close(words, self.quotable) + self.skeleton.cost[self.skeleton.text]
@@ -154,9 +157,9 @@ class ConstrainedCritique:
         closing = self.skeleton.cost[self.skeleton.inside[label]]
         return self.skeleton.to_open[where] + self.quotable.tokens_to_end(quote, label, listed) + closing
 
-    def _read_quote(self, state: State, data: bytes) -> State | None:
+    def _read_inside(self, state: State, data: bytes) -> State | None:
         """Return the state after bytes that begin inside a quote and may go beyond its closing mark."""
-        where, quote, listed, _ = state
+        where, quote, listed, _, _ = state
         label = self._label[where]
         if not data or (quote is None and not self.quotable.may_open(label, listed)):
             return None
@@ -173,7 +176,7 @@ class ConstrainedCritique:
                 if move is None:
                     return None
                 after = State(move.state, None, (*listed, (label, text)))
-                return self._read_quote(after, move.rest) if move.rest else after
+                return self._read_inside(after, move.rest) if move.rest else after
             at = data.find(b'"', at + 1)  # this mark is escaped: a character of the response
         longer = self.quotable.advance(quote, data)
         return None if longer is None else State(where, longer, listed)
@@ -181,7 +184,7 @@ class ConstrainedCritique:
     def _invalid(self) -> NDArray[np.bool_]:
         """Return a mask [V] of invalid ids; it may miss a few, which `take` refuses."""
         assert self.state is not None  # after the end, any token is taken
-        where, quote, _, words = self.state
+        where, quote, _, words, _ = self.state
         spelled, before = self.skeleton.vocabulary.spelled, self.skeleton.vocabulary.before_quote
         mask = np.ones(self.skeleton.vocabulary.size, np.bool_)
         if words.quote is not None and not words.tail:
@@ -198,6 +201,42 @@ class ConstrainedCritique:
         mask[self.skeleton.next(self.skeleton.inside[self._label[where]])[0]] = False
         for data in self.quotable.tokens(quote):
             mask[[*spelled.get(data, ()), *before.get(data, ())]] = False
+        return mask
+
+
+class ConstrainedLabels(ConstrainedCritique):
+    """The critique of one response in a form with word labels: one label for each word; `limits` concern feedback only.
+
+    `room` counts the tokens before the labels: their own least number is set aside.
+    """
+
+    def __init__(self, skeleton: Skeleton, response: str, *, labels: WordLabels, room: int, **settings: Any) -> None:
+        """Begin a critique of at most `room` tokens, at least `skeleton.cost[START] + labels.cost[0]`."""
+        super().__init__(skeleton, response, room=room - int(labels.cost[0]), **settings)
+        self.labels = labels
+
+    def tokens_to_end(self, state: State) -> float:
+        """Return the least number of tokens to the end, less those that are set aside."""
+        if state.skeleton == END or state.skeleton in self._label:
+            return self.labels.cost[state.place] - self.labels.cost[0]
+        return super().tokens_to_end(state)
+
+    def _read_inside(self, state: State, data: bytes) -> State | None:
+        """Return the state after bytes of labels; None if they are invalid."""
+        place = self.labels.advance(state.place, data) if data else None
+        if place is None:
+            return None
+        return State(END if place == self.labels.end else state.skeleton, place=place)
+
+    def _restrict_quotes(self, token: int) -> bool:
+        return False  # there are no quotes behind the feedback
+
+    def _invalid(self) -> NDArray[np.bool_]:
+        if self.state is None or self.state.skeleton not in self._label:
+            return super()._invalid()
+        spelled, mask = self.skeleton.vocabulary.spelled, np.ones(self.skeleton.vocabulary.size, np.bool_)
+        for data, _ in self.labels.tokens(self.state.place):
+            mask[spelled.get(data, ())] = False
         return mask
 
 

@@ -11,7 +11,19 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import DECIMALS, DIGITS
-from text2grad.reward_models.writing import CLOSING, GOOD, LABELLED, OPENING, OUTCOME, POOR, WITH_OUTCOME, WORDS
+from text2grad.reward_models.writing import (
+    CLOSING,
+    GOOD,
+    LABEL_FORMS,
+    LABELLED,
+    OPENING,
+    OUTCOME,
+    POOR,
+    QUOTING,
+    WITH_OUTCOME,
+    WORDS,
+    LabelForm,
+)
 from text2grad.types import CritiqueForm
 
 # One character in JSON encoding: white space as defined by Python, and any other character.
@@ -36,7 +48,7 @@ def critique_grammar(
     Args:
         response: the response that the critique quotes.
         write_feedback: False keeps the feedback empty.
-        form: of the critique, one that quotes.
+        form: of the critique.
         limits: on the quotes; the grammar ignores `one_list`, `quoted_in_feedback` and `verbatim`.
         max_tokens: length limit of the critique; the feedback then ends early enough for the JSON around it.
 
@@ -45,6 +57,8 @@ def critique_grammar(
         start: "{\"textual_feedback\": \"" "\", \"good_spans\": [" list "], \"poor_spans\": [" list "]}"
     """
     limits = limits or QuoteLimits()
+    if form not in QUOTING:
+        return _grammar_of_labels(response, LABEL_FORMS[form], write_feedback, max_tokens)
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
     empty = _EMPTY
     if form in WITH_OUTCOME:
@@ -57,8 +71,7 @@ def critique_grammar(
     if form in WITH_OUTCOME:
         lines.append(rf"NUMBER: /null|-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DECIMALS}}})?/")
     if write_feedback:
-        lines.append("text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - empty)}]: TEXT")
-        lines.append(r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/')
+        lines += _text(max_tokens, empty)
     if listed:
         repeat = "*" if limits.max_quotes is None else f"{{0,{limits.max_quotes - 1}}}"
         entry = "pair" if form == "labelled_spans" else "quote"
@@ -77,6 +90,30 @@ def critique_grammar(
     if listed and limits.max_quote_words is not None:
         later = limits.max_quote_words - 1
         lines.append(f"WORDS: /{_SPACE}*{_WORD}+(?:{_SPACE}+{_WORD}+){{0,{later}}}{_SPACE}*/")
+    return "\n".join(lines) + "\n"
+
+
+def _text(max_tokens: int | None, reserved: int) -> list[str]:
+    """Return the rules of the feedback, which leaves `reserved` tokens for the JSON around it."""
+    return [
+        "text: TEXT" if max_tokens is None else f"text[max_tokens={max(1, max_tokens - reserved)}]: TEXT",
+        r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/',
+    ]
+
+
+def _grammar_of_labels(response: str, form: LabelForm, write_feedback: bool, max_tokens: int | None) -> str:
+    """Return the grammar of the labels of all words; bytes are an upper bound of tokens."""
+    first, *later = form.around(response)
+    # A literal of Lark is a JSON string, but cannot contain the control character U+007F.
+    spelled = [json.dumps(one, ensure_ascii=False) for one in (OPENING, form.opening + first, *later)]
+    parts = [one.replace("\x7f", r"\u007f") for one in spelled]
+    start = [parts[0], *(["text"] if write_feedback else []), " LABEL ".join(parts[1:])]
+    lines = [" ".join(["start:", *start])]
+    if later:
+        lines.append("LABEL: " + " | ".join(json.dumps(sign) for sign in form.signs))
+    if write_feedback:
+        whole = "".join([OPENING, form.opening, first, *(max(form.signs, key=len) + part for part in later)])
+        lines += _text(max_tokens, len(whole.encode()))
     return "\n".join(lines) + "\n"
 
 

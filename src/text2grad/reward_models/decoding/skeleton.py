@@ -1,15 +1,18 @@
-r"""A byte automaton for a critique's JSON, without the content of its quotes.
+r"""A byte automaton for a critique's JSON, without the content of its quotes and without its word labels.
 
     {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...]}
     {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...], "outcome": NUMBER}
     {"textual_feedback": "TEXT", "spans": [["QUOTE", "good"], ["QUOTE", "poor"], ...], "outcome": NUMBER}
+    {"textual_feedback": "TEXT", "word_labels": "LABELS
+    {"textual_feedback": "TEXT", "word_score_list": [LABELS
 
 TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. NUMBER is null, or a number
 with at most `DIGITS` digits before the point and `DECIMALS` after it. The automaton is the same for every response, so
 the transition of each token from each state is computed once per tokenizer. So is the cost of a state: the least number
 of tokens from there to the end of the critique.
 
-A state is a small integer. In the states `Skeleton.open` (inside a quote), `Quotable` decides about the next bytes.
+A state is a small integer. In the states `Skeleton.open`, the response decides about the next bytes: inside a quote
+`Quotable`, where LABELS begin `WordLabels`, which reads on to the end.
 """
 
 import math
@@ -25,10 +28,12 @@ from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.writing import (
     CLOSING,
     GOOD,
+    LABEL_FORMS,
     LABELLED,
     OPENING,
     OUTCOME,
     POOR,
+    QUOTING,
     WITH_OUTCOME,
     WORDS,
 )
@@ -51,16 +56,17 @@ class Skeleton:
     Attributes:
         table: next state by state and byte, int16 [S, 256].
         text: state inside TEXT.
-        lists: the text between TEXT and the first quote.
-        open: state inside a quote, by list; the list of labelled quotes counts as the positive one.
+        lists: the text between TEXT and the first quote or label.
+        open: state inside a quote, by list; the list of labelled quotes, or of word labels, counts as the positive one.
         inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
         opens: the list of the quote that must follow, by state.
-        cost: least number of tokens to the end, by state; infinite if every path passes through a quote.
+        cost: least number of tokens to the end, or to the labels of words, by state; infinite if every path passes
+            through a quote.
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True, form: CritiqueForm = "spans") -> None:
-        """Build the automaton of a form that quotes; `write_feedback=False` keeps TEXT empty."""
+        """Build the automaton of a form; `write_feedback=False` keeps TEXT empty."""
         self.vocabulary = vocabulary
         self._rows = [[DEAD] * 256 for _ in range(4)]
         self._rows[IN_QUOTE] = [IN_QUOTE] * 256
@@ -70,23 +76,19 @@ class Skeleton:
         self.text = self._chain(START, OPENING)
         if write_feedback:
             self._text(self.text)
-        self.lists = LABELLED if form == "labelled_spans" else GOOD
-        state, goal = self._chain(self.text, self.lists), END
-        if form in WITH_OUTCOME:
-            goal = self._new()
-            self._number(goal, END)
-        closing = OUTCOME if form in WITH_OUTCOME else CLOSING
-        if form == "labelled_spans":
-            self._labelled(state, closing, goal)
+        if form in QUOTING:
+            self.lists = LABELLED if form == "labelled_spans" else GOOD
+            self._quotes(self._chain(self.text, self.lists), form)
         else:
-            poor = self._new()
-            self._list("positive", state, POOR, poor)
-            self._list("negative", poor, closing, goal)
+            self.lists = LABEL_FORMS[form].opening
+            opened = self._chain(self.text, self.lists)
+            self._link(opened, 0, 255, IN_QUOTE)
+            self.open["positive"], self.opens[opened] = opened, "positive"
         self.table: NDArray[np.int16] = np.array(self._rows, np.int16)
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
-        self.cost = self._distances(END)
+        self.cost = self._distances(END if form in QUOTING else self.open["positive"])
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
 
     def move(self, state: int, token: int) -> Move | None:
@@ -195,6 +197,19 @@ class Skeleton:
                 bounds = (low, high) if rank == more - 1 else (0x80, 0xBF)
                 self._link(state, *bounds, after)
             self._link(text, first, last, state)
+
+    def _quotes(self, start: int, form: CritiqueForm) -> None:
+        """Let a state read the quotes of a form, and all that follows them."""
+        goal, closing = END, CLOSING
+        if form in WITH_OUTCOME:
+            goal, closing = self._new(), OUTCOME
+            self._number(goal, END)
+        if form == "labelled_spans":
+            self._labelled(start, closing, goal)
+        else:
+            poor = self._new()
+            self._list("positive", start, POOR, poor)
+            self._list("negative", poor, closing, goal)
 
     def _list(self, label: Label, start: int, close: str, goal: int) -> None:
         """Let a state read a list of quotes; `close` is the text after the list, bracket included."""

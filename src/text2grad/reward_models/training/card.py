@@ -8,6 +8,7 @@ from typing import Any
 from text2grad.models import FineTuning
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.held_out import Unseen
+from text2grad.reward_models.writing import QUOTING
 
 _CARD = """---
 {base_line}library_name: {library}
@@ -99,6 +100,7 @@ def model_card(
         adapter: True for a LoRA adapter, which needs its base model.
         unseen: the kind of split.
     """
+    constraint = "verbatim quotes" if reward_model.form in QUOTING else "a label for each word"
     local, votes = Path(base).exists(), reward_model.votes
     shown = Path(base).name if local else base
     return _CARD.format(
@@ -118,7 +120,7 @@ def model_card(
         optimizer=settings.optimizer,
         best_step=results["best_step"],
         decoded=f"sampled, {votes} per response, and combined by vote," if votes > 1 else "decoded greedily",
-        constrained=" and constrained to complete JSON and verbatim quotes" if reward_model.constrain else "",
+        constrained=f" and constrained to complete JSON and {constraint}" if reward_model.constrain else "",
         responses=results["counts"]["held_out"] - results["counts"]["unaligned"],
         unseen="their prompts" if unseen == "prompts" else "them, but on other responses to the same prompts",
         measured="\n".join(f"| {metric} | {value:.3f} |" for metric, value in results["measured"].items()),

@@ -96,7 +96,7 @@ class RewardRun:
             resume: continue the run in its directory.
 
         Raises:
-            ConfigError: if a setting is missing, `constrain` does not fit the form, or the directory holds another run.
+            ConfigError: if a setting is missing, or the directory holds another run.
             DataError: if the annotations cannot be used.
             ModelError: if the model cannot be loaded, or its tokenizer cannot write critiques.
             CheckpointError: if the run was started with other settings or annotations.
@@ -236,7 +236,7 @@ class RewardRun:
             write_feedback=settings.write_feedback,
             form=settings.form,
             match=critic.match,
-            constrain=critic.constrain,
+            constrain=critic.constrain is not False,
             limits=limits_of(self.recipe),
             prompt_format=self.prompt_format,
             votes=critic.votes or 1,

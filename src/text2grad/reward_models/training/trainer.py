@@ -36,7 +36,6 @@ def train_reward_model(
         than the model's context.
 
     Raises:
-        ConfigError: if `constrain` is True and decoding cannot be constrained to `form`.
         ModelError: if the model could not write critiques; before training.
         DataError: if no annotation is left.
     """

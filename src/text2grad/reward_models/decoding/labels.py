@@ -1,0 +1,75 @@
+"""The valid word labels of one response: one label for each word, and between labels the text of the form.
+
+A state is a place in this text, as a small integer. Where a label stands, several bytes are possible; elsewhere one is.
+
+In: a response, a form with word labels, a vocabulary. Out: the state after more bytes, and the least number of tokens
+to the end of the critique.
+"""
+
+import math
+from collections.abc import Iterator
+
+from text2grad.reward_models.decoding.vocabulary import Vocabulary
+from text2grad.reward_models.writing import LabelForm
+
+
+class WordLabels:
+    """The automaton of the labels of one response.
+
+    Attributes:
+        end: the state after the critique; the first state is 0.
+        cost: least number of tokens from each state to the end; infinite if the vocabulary cannot spell the text.
+    """
+
+    def __init__(self, response: str, form: LabelForm, vocabulary: Vocabulary) -> None:
+        """Build the automaton: a chain of bytes, which branches at each label."""
+        self._vocabulary = vocabulary
+        self._after: list[dict[int, int]] = [{}]
+        first, *later = form.around(response)
+        self.end = self._chain(0, first)
+        for part in later:
+            lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in form.signs]
+            labelled = self._new()
+            for state, byte in lasts:
+                self._after[state][byte] = labelled
+            self.end = self._chain(labelled, part)
+        self._tokens: dict[int, list[tuple[bytes, int]]] = {}
+        self.cost = [math.inf] * len(self._after)
+        self.cost[self.end] = 0
+        for state in reversed(range(self.end)):  # every byte leads to a higher state
+            whole = (after for data, after in self.tokens(state) if data in vocabulary.spelled)
+            self.cost[state] = 1 + min((self.cost[after] for after in whole), default=math.inf)
+
+    def advance(self, state: int, data: bytes) -> int | None:
+        """Return the state after bytes; None if they are invalid."""
+        for byte in data:
+            after = self._after[state].get(byte)
+            if after is None:
+                return None
+            state = after
+        return state
+
+    def tokens(self, state: int) -> list[tuple[bytes, int]]:
+        """Return the byte strings that may follow, and their states: whole tokens and prefixes of tokens, each once."""
+        if state not in self._tokens:
+            self._tokens[state] = list(self._walk(b"", state))
+        return self._tokens[state]
+
+    def _walk(self, before: bytes, state: int) -> Iterator[tuple[bytes, int]]:
+        for byte, after in self._after[state].items():
+            data = before + bytes([byte])
+            if data in self._vocabulary.prefixes:
+                yield data, after
+                yield from self._walk(data, after)
+
+    def _chain(self, state: int, text: str) -> int:
+        """Add a path from a state through a text; return its last state."""
+        for byte in text.encode():
+            after = self._new()
+            self._after[state][byte] = after
+            state = after
+        return state
+
+    def _new(self) -> int:
+        self._after.append({})
+        return len(self._after) - 1

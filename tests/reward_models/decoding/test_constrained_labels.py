@@ -1,0 +1,163 @@
+"""Word labels written under constraint: one for each word, in whole JSON, whatever the model says."""
+
+import json
+import random
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from constrained_writing import (
+    SAID,
+    WRITERS,
+    accepts,
+    babble,
+    begin,
+    grammar_accepts,
+    reachable,
+    skeleton,
+    spelled_by,
+    texts,
+    written,
+)
+from marked_texts import marked
+from text2grad.reward_models.decoding.constrained import ConstrainedLabels
+from text2grad.reward_models.decoding.skeleton import START
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.writing import LABEL_FORMS, OPENING, critique_from_labels, critique_target, words_of
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Critique, Example
+from tokenizers_made_here import made
+
+BOTH = pytest.mark.parametrize("form", ["dense", "scores"])
+
+
+@BOTH
+@pytest.mark.parametrize("name", WRITERS)
+def test_random_logits_write_a_label_for_each_word(name: str, form: Any) -> None:
+    tokenizer, rng, generator, kinds = made(name), random.Random(name), np.random.default_rng(0), set()
+    for number, response in enumerate(texts(rng, 30)):
+        write_feedback = number % 2 == 0
+        critique = begin(tokenizer, response, room=10**6, write_feedback=write_feedback, form=form)
+        assert isinstance(critique, ConstrainedLabels)
+        least = int(critique.skeleton.cost[START] + critique.labels.cost[0])
+        room = least + rng.choice([0, 1, 30])
+        critique = begin(tokenizer, response, room=room, write_feedback=write_feedback, form=form)
+        assert babble(critique, generator, marks=3.0) <= room
+        assert list(json.loads(critique.text)) == ["textual_feedback", LABEL_FORMS[form].key]
+        found = critique_from_labels(critique.text, response, LABEL_FORMS[form])
+        assert found.status == "ok"
+        kinds |= {span.label for span in found.spans}
+    assert kinds == {"positive", "negative"}
+
+
+@pytest.mark.parametrize("response", ["", " ", "a", "a b", "é😀", 'a"\\ b'])
+def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
+    for form in ("dense", "scores"):
+        known = LABEL_FORMS[form]
+        parts = {OPENING + known.opening, *known.around(response), "x"} - {""}
+        tokenizer = spelled_by([*sorted(parts), *known.signs, '"', " +"])  # one token spans a blank and a label
+        words = [response[start:end] for start, end in words_of(response)]
+        language = set()
+        for labels in product([0, 1, -1], repeat=len(words)):
+            value: Any = [[word, label] for word, label in zip(words, labels, strict=True)]
+            if form == "dense":
+                value = " ".join("0+-"[label] for label in labels)
+            language.add(json.dumps({"textual_feedback": "", known.key: value}, ensure_ascii=False))
+        assert set(reachable(begin(tokenizer, response, write_feedback=False, form=form), 99)) == language
+
+
+def test_the_least_number_of_tokens_by_hand() -> None:
+    opening = OPENING + LABEL_FORMS["dense"].opening
+    critique = begin(
+        spelled_by([opening, "+", "-", "0", " ", " +", '"', "}"]), "a b c", write_feedback=False, form="dense"
+    )
+    assert isinstance(critique, ConstrainedLabels)
+    assert critique.labels.cost[0] == 5  # a label, a blank with a label twice, the mark, the brace
+    assert critique.skeleton.cost[START] == 1
+    tight = begin(
+        spelled_by([opening, "+", "-", "0", " ", " +", '"', "}"]), "a b c", room=6, write_feedback=False, form="dense"
+    )
+    ids = tight.skeleton.vocabulary.spelled
+    assert tight.take(ids[opening.encode()][0])
+    assert tight.take(ids[b"-"][0])
+    assert not tight.take(ids[b" "][0]), "a blank alone costs a token more"
+    assert tight.take(ids[b" +"][0])
+    assert tight.take_best(np.zeros(tight.skeleton.vocabulary.size, np.float32)) == ids[b" +"][0]
+    assert written(tight, '"}')
+
+
+@BOTH
+@given(case=marked(), feedback=st.text('ab "\n\té東😀\\', max_size=6), write_feedback=st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_every_target_of_training_can_be_written(form: Any, case: Any, feedback: str, write_feedback: bool) -> None:
+    response, spans = case
+    target = critique_target(Critique(feedback, spans), response, form=form, write_feedback=write_feedback)
+    assert accepts(begin(made("gpt2"), response, form=form, write_feedback=write_feedback), target)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("label", "more", "accepted"), [(None, "", True), ("2", "", False), (None, " ", False), (None, "cut", False)]
+)
+@pytest.mark.parametrize("response", ["", "a cat", 'the "é" 😀\n\\n \x7f'])
+def test_the_grammar_for_servers_is_the_same_language(
+    form: Any, response: str, label: str | None, more: str, accepted: bool
+) -> None:
+    first, *later = LABEL_FORMS[form].around(response)
+    signs = [label or sign for sign, _ in zip(list(LABEL_FORMS[form].signs) * 9, later, strict=False)]
+    text = OPENING + "So." + LABEL_FORMS[form].opening + first + "".join(map("".join, zip(signs, later, strict=True)))
+    text = text[:-1] if more == "cut" else text + more
+    accepted = accepted or (label is not None and not later)  # without words there is no label that could be wrong
+    assert accepts(begin(made("gpt2"), response, form=form), text) == accepted
+    assert grammar_accepts(response, text, form=form) == accepted
+    assert not grammar_accepts(response, text, form=form, write_feedback=False)
+
+
+def test_the_grammar_leaves_room_for_the_labels() -> None:
+    from text2grad.reward_models.decoding.grammar import critique_grammar
+
+    # {"textual_feedback": " has 22 bytes, ", "word_labels": " 19, two labels 2, the blank 1, the end 2: 60 − 46.
+    assert "text[max_tokens=14]: TEXT" in critique_grammar("a cat", form="dense", max_tokens=60)
+    # '", "word_score_list": [' has 23 bytes, the labels at most 2 each, '["a", ' 6, '], ["cat", ' 11, ']]}' 3: 100 − 69
+    assert "text[max_tokens=31]: TEXT" in critique_grammar("a cat", form="scores", max_tokens=100)
+
+
+@BOTH
+def test_an_untrained_model_labels_every_word_and_the_batch_changes_nothing(form: Any) -> None:
+    tokenizer = made("llama3")
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    responses = texts(random.Random(2), 12)
+    examples = [Example("Judge: " + "so " * (number % 5)) for number in range(12)]
+    how: dict[str, Any] = {"form": form, "constrain": True, "max_new_tokens": 600}
+    critic = GenerativeRewardModel(model, tokenizer, **how)
+    found = critic(examples, responses)
+    assert {one.status for one in found} == {"ok"}
+    assert GenerativeRewardModel(model, tokenizer, rows_at_once=1, **how)(examples, responses) == found
+    votes = GenerativeRewardModel(model, tokenizer, votes=3, **how)
+    drawn = votes.draw(examples[:3], responses[:3])
+    assert {one.status for own in drawn for one in own} == {"ok"}
+    assert len({one.spans for one in drawn[1]}) > 1
+
+
+def test_a_response_without_room_for_its_labels_is_not_judged() -> None:
+    tokenizer = made("gpt2")
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    longer, shorter = "the cat sat on the mat " * 4, "the cat"
+    labels = begin(tokenizer, longer, form="dense").labels  # type: ignore[attr-defined]
+    least = int(skeleton(tokenizer, form="dense").cost[START] + labels.cost[0])
+    for room, ok in ((least, "ok"), (least - 1, "unparsable")):
+        critic = GenerativeRewardModel(model, tokenizer, form="dense", constrain=True, max_new_tokens=room)
+        statuses = [one.status for one in critic([Example("Judge: ")] * 2, [longer, shorter])]
+        assert statuses == [ok, "ok"]
+
+
+def test_a_tokenizer_of_whole_words_cannot_spell_labels_of_other_words() -> None:
+    tokenizer = word_tokenizer(SAID[:1], ["{", "}", '"'])
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    from text2grad.errors import ModelError
+
+    with pytest.raises(ModelError, match="no tokens for the JSON of a critique"):
+        GenerativeRewardModel(model, tokenizer, form="dense", constrain=True)
