@@ -46,7 +46,7 @@ def begin(
     how: dict[str, Any] = {"eos_ids": [end_of(tokenizer)], "room": room, "limits": QuoteLimits(**limits)}
     own = skeleton(tokenizer, write_feedback=write_feedback, form=form)
     if form in LABEL_FORMS:
-        return ConstrainedLabels(own, response, labels=WordLabels(response, LABEL_FORMS[form], own.vocabulary), **how)
+        return ConstrainedLabels(own, response, labels=WordLabels(response, form, own.vocabulary), **how)
     return ConstrainedCritique(own, response, **how)
 
 

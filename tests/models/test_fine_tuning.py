@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import transformers
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models import fine_tuning
-from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row, training_arguments
+from text2grad.models.adapters import base_of, with_lora
+from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row, supervised_trainer, training_arguments
 from text2grad.models.pretrained import best_device
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
@@ -194,3 +196,55 @@ def test_a_training_runs_where_the_other_models_are(
 def test_trainers_of_transformers_obey() -> None:
     arguments = training_arguments(transformers.TrainingArguments, HOW, "out")
     assert (arguments.n_gpu, arguments.device) == (min(torch.cuda.device_count(), 1), best_device())
+
+
+# The loss where labels are.
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_the_loss_of_labelled_positions_alone_is_the_loss_of_trl(
+    tokenizer: Any, rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
+    rows[2] = supervised_row(tokenizer, "green", " bird", answer_only=False)
+    found, widths = [], []
+    for own in (True, False):
+        torch.manual_seed(0)
+        model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
+        if rank:
+            model = with_lora(model, rank=rank, alpha=8)
+        if not own:
+            monkeypatch.setattr(fine_tuning, "_score_labels_alone", lambda base: None)
+        trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
+        batch = trainer.data_collator(rows)
+        labelled = int((batch["labels"][:, 1:] != -100).sum())
+        head = base_of(model).lm_head
+        head.register_forward_hook(lambda *_: widths.append("all logits"))
+        loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=torch.tensor(labelled))
+        loss.backward()
+        gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+        found.append((loss.detach(), gradients, trainer._metrics["train"]))
+    (ours, own_gradients, own_metrics), (theirs, gradients, metrics) = found
+    torch.testing.assert_close(ours, theirs)
+    assert own_gradients.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(own_gradients[name], gradient, rtol=1e-4, atol=1e-6)
+    assert own_metrics["mean_token_accuracy"] == metrics["mean_token_accuracy"]
+    assert own_metrics["num_tokens"] == metrics["num_tokens"]
+    assert widths == []
+
+
+def test_logits_are_computed_where_labels_are_and_generation_is_unchanged(tokenizer: Any, tmp_path: Path) -> None:
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
+    rows = [supervised_row(tokenizer, "red", " dog runs"), supervised_row(tokenizer, "one", " red red red")]
+    ids = torch.tensor([rows[0]["input_ids"]])
+    before = model(ids).logits, model.generate(ids[:, :2], max_new_tokens=4, do_sample=False)
+    trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
+    asked: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = fine_tuning.token_logprobs
+        patch.setattr(fine_tuning, "token_logprobs", lambda h, *rest: [asked.append(len(h)), real(h, *rest)][1])
+        trainer.compute_loss(model, dict(trainer.data_collator(rows)))
+    assert asked == [7]  # " dog runs" and " red red red", each with its end; the batch has 2 × 5 positions
+    assert torch.equal(model(ids).logits, before[0])
+    assert torch.equal(model.generate(ids[:, :2], max_new_tokens=4, do_sample=False), before[1])

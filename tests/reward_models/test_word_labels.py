@@ -1,6 +1,7 @@
 """Labels of words: which words there are, what spans make of them, and that they are read whole or not at all."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from marked_texts import TEXTS, marked
 from text2grad.reward_models.writing import (
     LABEL_FORMS,
+    WITH_OUTCOME,
     critique_from_labels,
     critique_questions,
     critique_request,
@@ -19,8 +21,8 @@ from text2grad.reward_models.writing import (
 )
 from text2grad.types import Critique, Example, Span
 
-DENSE, SCORES = LABEL_FORMS["dense"], LABEL_FORMS["scores"]
-BOTH = pytest.mark.parametrize("form", ["dense", "scores"])
+DENSE, SCORES, TAGGED = (LABEL_FORMS[form] for form in ("dense", "scores", "tagged_words"))
+EACH = pytest.mark.parametrize("form", ["dense", "scores", "tagged_words"])
 
 
 def good(start: int, end: int) -> Span:
@@ -114,6 +116,13 @@ def test_what_is_written_by_hand() -> None:
     assert critique_target(critique, "in Lyon, today", write_feedback=False, form="dense") == (
         '{"textual_feedback": "", "word_labels": "0 + 0 -"}'
     )
+    judged = replace(critique, outcome=-4.0)
+    assert critique_target(judged, "in Lyon, today", form="tagged_words") == (
+        words + '"word_tags": "in = Lyon + , = today -", "outcome": -4}'
+    )
+    assert critique_target(Critique(""), "", form="tagged_words") == (
+        '{"textual_feedback": "", "word_tags": "", "outcome": null}'
+    )
     assert critique_target(Critique(""), "", form="scores") == '{"textual_feedback": "", "word_score_list": []}'
 
 
@@ -132,7 +141,7 @@ def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
 # Read.
 
 
-@BOTH
+@EACH
 @given(case=labelled(), feedback=TEXTS)
 @settings(deadline=None)
 def test_spans_that_are_runs_of_words_come_back_exactly(form: Any, case: Any, feedback: str) -> None:
@@ -143,13 +152,14 @@ def test_spans_that_are_runs_of_words_come_back_exactly(form: Any, case: Any, fe
     assert read == Critique(feedback if feedback.strip() else "", spans)  # blank words are none
 
 
-@BOTH
+@EACH
 @given(case=marked(), feedback=TEXTS, write_feedback=st.booleans())
 @settings(deadline=None)
 def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedback: str, write_feedback: bool) -> None:
     response, spans = case
     target = critique_target(Critique(feedback, spans), response, write_feedback=write_feedback, form=form)
-    assert list(json.loads(target)) == ["textual_feedback", LABEL_FORMS[form].key]
+    assert list(json.loads(target))[:2] == ["textual_feedback", LABEL_FORMS[form].key]
+    assert ("outcome" in json.loads(target)) == LABEL_FORMS[form].outcome == (form in WITH_OUTCOME)
     read = critique_from_labels(target, response, LABEL_FORMS[form])
     assert read.status == "ok"
     assert labels_of(response, read.spans) == labels_of(response, spans)
@@ -158,7 +168,7 @@ def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedba
     )
 
 
-@BOTH
+@EACH
 @given(case=marked(), data=st.data())
 @settings(deadline=None)
 def test_a_critique_of_another_response_is_never_taken_for_one_of_this(form: Any, case: Any, data: Any) -> None:
@@ -168,7 +178,7 @@ def test_a_critique_of_another_response_is_never_taken_for_one_of_this(form: Any
     assert critique_from_labels(target, longer, LABEL_FORMS[form]).failed
 
 
-@BOTH
+@EACH
 @given(case=marked(), data=st.data())
 @settings(deadline=None)
 def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any) -> None:
@@ -215,6 +225,11 @@ def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any
             "the score of word 2 is '1', none of 1 -1",
         ),
         (SCORES, '{"word_score_list": ["in", "Lyon", "."]}', "the scores are no list of [word, score] pairs"),
+        (TAGGED, '{"word_tags": "in = Lyon +"}', "2 tags for 3 words"),
+        (TAGGED, '{"word_tags": "in = Lyon + ."}', "the last word has no tag"),
+        (TAGGED, '{"word_tags": "in = Lyon + ! -"}', "word 3 is '.' in the response and '!' among the tags"),
+        (TAGGED, '{"word_tags": "in = Lyon 0 . -"}', "tag 2 is '0', none of + - ="),
+        (TAGGED, '{"word_tags": ["in", "="]}', "the tags are no text"),
         (SCORES, '{"word_score_list": "0 + -"}', "the scores are no list of [word, score] pairs"),
         (SCORES, '{"word_score_list": [["in", 0], ["Lyon", 1], [".", 0', "no whole JSON object with word_score_list"),
     ],
@@ -232,9 +247,21 @@ def test_what_labels_other_words_is_a_failure_that_says_why(form: Any, text: str
         (DENSE, 'Well. ```json\n{"word_labels": "0 + -", "textual_feedback": "So."}\n```', "ok"),
         (DENSE, "{'textual_feedback': 'So.', 'word_labels': '0 + -',}", "repaired"),
         (DENSE, '{"a": 1} {"textual_feedback": "So.", "word_labels": "  0  +  - "}', "ok"),
+        (TAGGED, '{"textual_feedback": "So.", "word_tags": "in = Lyon + . -"}', "ok"),
         (SCORES, "{'textual_feedback': 'So.', 'word_score_list': [('in', 0), ('Lyon', 1), ('.', -1)]}", "repaired"),
         (SCORES, '{"textual_feedback": "So.", "word_score_list": [["in", 0.0], ["Lyon", 1.0], [".", -1]]}', "ok"),
     ],
 )
 def test_json_is_read_as_models_write_it(form: Any, text: str, status: Any) -> None:
     assert critique_from_labels(text, "in Lyon.", form) == Critique("So.", (good(3, 7), poor(7, 8)), status=status)
+
+
+def test_an_outcome_is_read_where_the_form_has_one() -> None:
+    for form, text, outcome in (
+        (TAGGED, '{"word_tags": "a +", "outcome": -4}', -4.0),
+        (TAGGED, '{"word_tags": "a +", "outcome": null}', None),
+        (TAGGED, '{"word_tags": "a +", "outcome": "bad"}', None),
+        (DENSE, '{"word_labels": "+", "outcome": -4}', None),
+    ):
+        read = critique_from_labels(text, "a", form)
+        assert (read.outcome, read.status, read.spans) == (outcome, "ok", (good(0, 1),))

@@ -7,17 +7,20 @@ model; the reward models use the same rows, settings and trainers.
 """
 
 import copy
+import functools
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
 from text2grad.models.cpu_heap import give_back_if_short
+from text2grad.models.logprobs import token_logprobs
 from text2grad.models.pretrained import on_cpu
 from text2grad.models.prompts import encode_prompts
 from text2grad.types import Example, Message, Optimizer, PromptFormat
@@ -206,7 +209,40 @@ def supervised_trainer(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         arguments = training_arguments(SFTConfig, settings, directory, **logged)
-        return SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
+        trainer = SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
+    if on_cpu():
+        _score_labels_alone(base_of(model))
+    return trainer
+
+
+def _score_labels_alone(base: Any) -> None:
+    """Let a model that TRL's trainer has prepared compute the logits of labelled positions alone, and in few passes.
+
+    TRL does so with Triton; without it, it computes the logits of all positions, prompts and padding included, in
+    about ten passes over each. `entropy`, which the trainer logs, is not computed: it is NaN.
+    """
+    from trl.trainer.utils import FusedCausalLMOutput
+
+    from text2grad.models.policy import head_of
+
+    prepared = base.forward
+
+    @functools.wraps(prepared)
+    def forward(*args: Any, fused_lm_head: bool = False, **inputs: Any) -> Any:
+        if not fused_lm_head or inputs.get("output_router_logits") or inputs.get("shift_labels") is not None:
+            return prepared(*args, fused_lm_head=fused_lm_head, **inputs)
+        labels = inputs.pop("labels")[:, 1:]
+        inputs.pop("num_items_in_batch", None)
+        hidden = base.base_model(*args, **{**inputs, "use_cache": False}).last_hidden_state[:, :-1]
+        labelled = labels != NO_LOSS
+        stats = token_logprobs(hidden[labelled], head_of(base), labels[labelled])
+        log_probs, top1 = (
+            one.new_zeros(labels.shape).masked_scatter(labelled, one) for one in (stats.logp, stats.top1)
+        )
+        entropy = torch.full_like(log_probs, torch.nan)
+        return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy, is_top1=top1, label_mask=labelled)
+
+    base.forward = forward
 
 
 def training_arguments(config: type, settings: FineTuning, directory: str, **more: Any) -> Any:

@@ -43,10 +43,17 @@ class Head:
 
 
 class TokenStats(NamedTuple):
-    """Log-probs and entropy of N tokens, each [N] fp32, in nats; entropy is 0 unless requested."""
+    """Statistics of N tokens.
+
+    Attributes:
+        logp: log-probs in nats, fp32 [N].
+        entropy: in nats, fp32 [N]; 0 unless requested.
+        top1: whether no token is likelier, bool [N].
+    """
 
     logp: Tensor
     entropy: Tensor
+    top1: Tensor
 
 
 def token_logprobs(
@@ -62,12 +69,12 @@ def token_logprobs(
         with_entropy: also return H(π) in nats.
 
     Returns:
-        Log-probabilities in nats and the entropy.
+        Log-probabilities in nats, the entropy, and whether no token is likelier than the target.
     """
     setting = (head, temperature, with_entropy)
     with _without_autocast(hidden):
-        logp, entropy = _TokenLogprobs.apply(hidden, head.weight, head.bias, targets, setting)  # type: ignore[no-untyped-call]
-    return TokenStats(logp, entropy)
+        stats = _TokenLogprobs.apply(hidden, head.weight, head.bias, targets, setting)  # type: ignore[no-untyped-call]
+    return TokenStats(*stats)
 
 
 class PairStats(NamedTuple):
@@ -116,9 +123,9 @@ def sampled_pair(
     hidden: Tensor, head: Head, hidden_ref: Tensor, head_ref: Head, targets: Tensor, *, temperature: float = 1.0
 ) -> PairStats:
     """Return the same with the sampled KL of `kl = "k1"`: log π(y) − log π_ref(y). Arguments as `pair_logprobs`."""
-    logp, entropy = token_logprobs(hidden, head, targets, temperature=temperature, with_entropy=True)
+    ours = token_logprobs(hidden, head, targets, temperature=temperature, with_entropy=True)
     logp_ref = token_logprobs(hidden_ref, head_ref, targets, temperature=temperature).logp
-    return PairStats(logp, logp_ref, logp - logp_ref, entropy)
+    return PairStats(ours.logp, logp_ref, ours.logp - logp_ref, ours.entropy)
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -132,7 +139,7 @@ class _TokenLogprobs(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         setting: tuple[Head, float, bool],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         head, temperature, with_entropy = setting
         ctx.set_materialize_grads(False)
         jacobian = ctx.needs_input_grad[0]
@@ -161,10 +168,12 @@ class _TokenLogprobs(torch.autograd.Function):
                 jac_entropy = (log_z - entropy)[:, None] * mean_w - sum_zw / online.sum_exp[:, None]
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, jac_logp, jac_entropy)
         ctx.head, ctx.temperature = head, temperature
-        return online.logp(), entropy
+        top1 = online.target_z >= online.maximum
+        ctx.mark_non_differentiable(top1)
+        return online.logp(), entropy, top1
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy, jac_logp, jac_entropy = ctx.saved_tensors
         grad_hidden = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:

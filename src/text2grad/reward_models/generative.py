@@ -106,7 +106,7 @@ class CritiqueDecoder(ABC):
             max_new_tokens: length limit of a critique.
             write_feedback: False if the model was trained on spans without feedback.
             form: "spans" quotes the response; "spans_and_outcome" and "labelled_spans" add a number for the whole
-                response; "dense" and "scores" label each word (`writing`).
+                response; "dense", "scores" and "tagged_words" label each word (`writing`).
             match: how quotes are located in the response; with constrained decoding always "exact".
             constrain: allow only complete JSON with verbatim quotes, or with one label for each word
                 (docs/constrained.md). Without it, a truncated list of quotes is read up to its last quote.
@@ -197,7 +197,7 @@ class CritiqueDecoder(ABC):
         """Return the valid labels of a response; None without constraint, and for forms that quote."""
         if not self.constrain or self.form in QUOTING:
             return None
-        return WordLabels(response, LABEL_FORMS[self.form], self._skeleton.vocabulary)
+        return WordLabels(response, self.form, self._skeleton.vocabulary)
 
     def _least(self, labels: WordLabels | None) -> float:
         """Return the number of tokens of the shortest critique with these labels."""

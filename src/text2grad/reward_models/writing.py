@@ -8,15 +8,17 @@ shared between the responses to it. Each form is JSON with the feedback first, s
     labelled_spans      {"textual_feedback": "...", "spans": [["...", "good"], ["...", "poor"], ...], "outcome": -4}
     dense               {"textual_feedback": "...", "word_labels": "0 0 + + 0 -"}
     scores              {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
+    tagged_words        {"textual_feedback": "...", "word_tags": "The = fair = in + Lyon + . =", "outcome": -4}
 
 "spans" is the paper's form; "spans_and_outcome" adds the critic's number for the whole response, without which a fault
 that has no words of its own (an answer that says nothing) would never reach the reward. "labelled_spans" quotes in the
 order of the response, each quote with its label behind it: a small model finds this easier than to choose, before the
 first quote, which of all quotes are good (docs/log.md). `feedback.critique_from_text` reads all three.
 
-"dense" is the ablation of Appendix I.1, "scores" the published SLF5K format: a label for each word. A word
-is a run of letters and digits with its accents, or one other visible character (a punctuation mark, an emoji, a
-character of a script without spaces). Labels count words, not tokens, because reward model and policy may have
+"dense" is the ablation of Appendix I.1, "scores" the published SLF5K format: a label for each word. "tagged_words"
+repeats the words, too, so that a small model need not count them, in a third of the tokens of "scores", and has an
+outcome. A word is a run of letters and digits with its accents, or one other visible character (a punctuation mark, an
+emoji, a character of a script without spaces). Labels count words, not tokens, because reward model and policy may have
 different tokenizers (Appendix L).
 
 A word is + (1) where a positive span overlaps it, − (−1) where a negative span does, 0 where none or both do. When
@@ -47,10 +49,11 @@ WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}
 """The labels in this list."""
 QUOTING: tuple[CritiqueForm, ...] = ("spans", "spans_and_outcome", "labelled_spans")
 """The forms that quote the response."""
-WITH_OUTCOME: tuple[CritiqueForm, ...] = ("spans_and_outcome", "labelled_spans")
+WITH_OUTCOME: tuple[CritiqueForm, ...] = ("spans_and_outcome", "labelled_spans", "tagged_words")
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
 SIGNS = {"+": 1, "-": -1, "0": 0}
+TAGS = {"+": 1, "-": -1, "=": 0}  # each is one token behind a blank, where a digit is often two
 
 
 def critique_prompt(example: Example, response: str) -> str:
@@ -68,10 +71,10 @@ def critique_request(example: Example, response: str, form: CritiqueForm = "span
     )
     if form == "labelled_spans":
         request = "spans a list of pairs: words quoted exactly from the response, in its order, and good or poor"
+    elif form not in QUOTING:
+        request = f"{LABEL_FORMS[form].key} {LABEL_FORMS[form].request}"
     if form in WITH_OUTCOME:
         request += ", and under outcome a number for the response as a whole, or null"
-    elif form != "spans":
-        request = f"{LABEL_FORMS[form].key} {LABEL_FORMS[form].request}"
     return (
         "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
         f"{request}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
@@ -103,7 +106,7 @@ def critique_target(
         response: the text of its spans; each span is quoted once.
         write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
         form: "spans" quotes; "spans_and_outcome" adds the outcome; "labelled_spans" adds it, and labels each quote;
-            "dense" and "scores" label each word.
+            "dense", "scores" and "tagged_words" label each word, the last with an outcome.
 
     Example:
         >>> from text2grad.types import Span
@@ -113,7 +116,8 @@ def critique_target(
     feedback = critique.feedback if write_feedback else ""
     if form not in QUOTING:
         spelled = OPENING + json.dumps(feedback, ensure_ascii=False)[1:-1]
-        return spelled + LABEL_FORMS[form].write(response, labels_of(response, critique.spans))
+        text = spelled + LABEL_FORMS[form].write(response, labels_of(response, critique.spans))
+        return f"{text}{json.dumps(_number_of(critique))}}}" if form in WITH_OUTCOME else text
     spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
     quotes = [(response[span.start : span.end], WORDS[span.label]) for span in spans]
     record: dict[str, Any] = {"textual_feedback": feedback}
@@ -122,13 +126,15 @@ def critique_target(
     else:
         record |= {f"{word}_spans": [quote for quote, label in quotes if label == word] for word in WORDS.values()}
     if form in WITH_OUTCOME:
-        record["outcome"] = None if critique.outcome is None else _short(critique.outcome)
+        record["outcome"] = _number_of(critique)
     return json.dumps(record, ensure_ascii=False)
 
 
-def _short(outcome: float) -> float:
-    """Return an outcome with at most two decimals, a whole number without."""
-    rounded = round(outcome, 2)
+def _number_of(critique: Critique) -> float | None:
+    """Return the outcome with at most two decimals, a whole number without; None if there is none."""
+    if critique.outcome is None:
+        return None
+    rounded = round(critique.outcome, 2)
     return int(rounded) if rounded == int(rounded) else rounded
 
 
@@ -140,8 +146,10 @@ class LabelForm(NamedTuple):
         request: the instruction about this key, for a model with a chat template.
         signs: the labels as they are written.
         begin: the text of the JSON value before the first word.
-        between: words → the texts around their labels, one more than words; the last one ends the JSON object.
+        between: words → the texts around their labels, one more than words; the last one ends the JSON object, or leads
+            to the outcome.
         read: (JSON value, words) → labels; raises _UnusableError with the reason if the value does not fit the words.
+        outcome: whether a number for the whole response follows.
     """
 
     key: str
@@ -150,6 +158,7 @@ class LabelForm(NamedTuple):
     begin: str
     between: Callable[[Sequence[str]], list[str]]
     read: Callable[[Any, Sequence[str]], list[int]]
+    outcome: bool = False
 
     @property
     def opening(self) -> str:
@@ -166,7 +175,7 @@ class LabelForm(NamedTuple):
         return self.between([response[start:end] for start, end in words_of(response)])
 
     def write(self, response: str, labels: Sequence[int]) -> str:
-        """Return the text after the feedback, with one label −1, 0 or 1 per word.
+        """Return the text after the feedback, with one label −1, 0 or 1 per word, and without the outcome.
 
         Example:
             >>> LABEL_FORMS["dense"].write("in Lyon", [0, 1])
@@ -247,9 +256,11 @@ def critique_from_labels(text: str, response: str, form: LabelForm) -> Critique:
     except _UnusableError as reason:
         return Critique(f"{reason}: {text.strip()}", status="unparsable")
     feedback = reading.value.get("textual_feedback")
+    outcome: Any = reading.value.get("outcome") if form.outcome else None
     return Critique(
         feedback if isinstance(feedback, str) and feedback.strip() else "",
         spans_of(response, labels),
+        outcome=float(outcome) if is_finite(outcome) else None,
         status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
     )
 
@@ -299,6 +310,26 @@ def _read_scores(value: Any, words: Sequence[str]) -> list[int]:
     return [int(score) for _, score in value]
 
 
+def _between_tags(words: Sequence[str]) -> list[str]:
+    spelled = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
+    return [*(f"{' ' if number else ''}{word} " for number, word in enumerate(spelled)), f'"{OUTCOME[1:]}']
+
+
+def _read_tags(value: Any, words: Sequence[str]) -> list[int]:
+    if not isinstance(value, str):
+        raise _UnusableError("the tags are no text")
+    parts = value.split()
+    if len(parts) % 2:
+        raise _UnusableError("the last word has no tag")
+    _check_number("tags", parts[1::2], words)
+    for number, (listed, sign, word) in enumerate(zip(parts[::2], parts[1::2], words, strict=True), start=1):
+        if listed != word:
+            raise _UnusableError(f"word {number} is {word!r} in the response and {listed!r} among the tags")
+        if sign not in TAGS:
+            raise _UnusableError(f"tag {number} is {sign!r}, none of + - =")
+    return [TAGS[sign] for sign in parts[1::2]]
+
+
 def _check_number(name: str, entries: Sequence[Any], words: Sequence[str]) -> None:
     if len(entries) != len(words):
         raise _UnusableError(f"{len(entries)} {name} for {len(words)} words")
@@ -322,5 +353,15 @@ LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
         "[",
         _between_scores,
         _read_scores,
+    ),
+    "tagged_words": LabelForm(
+        "word_tags",
+        "all words and marks of the response, in order, each with a sign behind it: + for a good one, - for a poor "
+        "one, = for any other",
+        TAGS,
+        '"',
+        _between_tags,
+        _read_tags,
+        outcome=True,
     ),
 }

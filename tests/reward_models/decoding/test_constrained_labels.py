@@ -26,15 +26,23 @@ from marked_texts import marked
 from text2grad.reward_models.decoding.constrained import ConstrainedLabels
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.writing import LABEL_FORMS, OPENING, critique_from_labels, critique_target, words_of
+from text2grad.reward_models.writing import (
+    LABEL_FORMS,
+    OPENING,
+    WITH_OUTCOME,
+    critique_from_labels,
+    critique_target,
+    words_of,
+)
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
 from tokenizers_made_here import made
 
-BOTH = pytest.mark.parametrize("form", ["dense", "scores"])
+FORMS = ["dense", "scores", "tagged_words"]
+EACH = pytest.mark.parametrize("form", FORMS)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("name", WRITERS)
 def test_random_logits_write_a_label_for_each_word(name: str, form: Any) -> None:
     tokenizer, rng, generator, kinds = made(name), random.Random(name), np.random.default_rng(0), set()
@@ -46,7 +54,8 @@ def test_random_logits_write_a_label_for_each_word(name: str, form: Any) -> None
         room = least + rng.choice([0, 1, 30])
         critique = begin(tokenizer, response, room=room, write_feedback=write_feedback, form=form)
         assert babble(critique, generator, marks=3.0) <= room
-        assert list(json.loads(critique.text)) == ["textual_feedback", LABEL_FORMS[form].key]
+        keys = ["textual_feedback", LABEL_FORMS[form].key, *(["outcome"] if form in WITH_OUTCOME else [])]
+        assert list(json.loads(critique.text)) == keys
         found = critique_from_labels(critique.text, response, LABEL_FORMS[form])
         assert found.status == "ok"
         kinds |= {span.label for span in found.spans}
@@ -55,9 +64,9 @@ def test_random_logits_write_a_label_for_each_word(name: str, form: Any) -> None
 
 @pytest.mark.parametrize("response", ["", " ", "a", "a b", "é😀", 'a"\\ b'])
 def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
-    for form in ("dense", "scores"):
+    for form in FORMS:
         known = LABEL_FORMS[form]
-        parts = {OPENING + known.opening, *known.around(response), "x"} - {""}
+        parts = {OPENING + known.opening, *known.around(response), "x", "null}", "-1", "}"} - {""}
         tokenizer = spelled_by([*sorted(parts), *known.signs, '"', " +"])  # one token spans a blank and a label
         words = [response[start:end] for start, end in words_of(response)]
         language = set()
@@ -65,7 +74,11 @@ def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
             value: Any = [[word, label] for word, label in zip(words, labels, strict=True)]
             if form == "dense":
                 value = " ".join("0+-"[label] for label in labels)
-            language.add(json.dumps({"textual_feedback": "", known.key: value}, ensure_ascii=False))
+            if form == "tagged_words":
+                value = " ".join(f"{word} {'=+-'[label]}" for word, label in zip(words, labels, strict=True))
+            record = {"textual_feedback": "", known.key: value}
+            records = [{**record, "outcome": one} for one in (None, -1)] if known.outcome else [record]
+            language |= {json.dumps(one, ensure_ascii=False) for one in records}
         assert set(reachable(begin(tokenizer, response, write_feedback=False, form=form), 99)) == language
 
 
@@ -89,16 +102,24 @@ def test_the_least_number_of_tokens_by_hand() -> None:
     assert written(tight, '"}')
 
 
-@BOTH
-@given(case=marked(), feedback=st.text('ab "\n\té東😀\\', max_size=6), write_feedback=st.booleans())
+@EACH
+@given(
+    case=marked(),
+    feedback=st.text('ab "\n\té東😀\\', max_size=6),
+    write_feedback=st.booleans(),
+    outcome=st.none() | st.floats(-9999, 9999),
+)
 @settings(deadline=None, max_examples=60)
-def test_every_target_of_training_can_be_written(form: Any, case: Any, feedback: str, write_feedback: bool) -> None:
+def test_every_target_of_training_can_be_written(
+    form: Any, case: Any, feedback: str, write_feedback: bool, outcome: float | None
+) -> None:
     response, spans = case
-    target = critique_target(Critique(feedback, spans), response, form=form, write_feedback=write_feedback)
+    said = Critique(feedback, spans, outcome=outcome)
+    target = critique_target(said, response, form=form, write_feedback=write_feedback)
     assert accepts(begin(made("gpt2"), response, form=form, write_feedback=write_feedback), target)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     ("label", "more", "accepted"), [(None, "", True), ("2", "", False), (None, " ", False), (None, "cut", False)]
 )
@@ -109,6 +130,7 @@ def test_the_grammar_for_servers_is_the_same_language(
     first, *later = LABEL_FORMS[form].around(response)
     signs = [label or sign for sign, _ in zip(list(LABEL_FORMS[form].signs) * 9, later, strict=False)]
     text = OPENING + "So." + LABEL_FORMS[form].opening + first + "".join(map("".join, zip(signs, later, strict=True)))
+    text += "-4.25}" if form in WITH_OUTCOME else ""
     text = text[:-1] if more == "cut" else text + more
     accepted = accepted or (label is not None and not later)  # without words there is no label that could be wrong
     assert accepts(begin(made("gpt2"), response, form=form), text) == accepted
@@ -123,9 +145,22 @@ def test_the_grammar_leaves_room_for_the_labels() -> None:
     assert "text[max_tokens=14]: TEXT" in critique_grammar("a cat", form="dense", max_tokens=60)
     # '", "word_score_list": [' has 23 bytes, the labels at most 2 each, '["a", ' 6, '], ["cat", ' 11, ']]}' 3: 100 − 69
     assert "text[max_tokens=31]: TEXT" in critique_grammar("a cat", form="scores", max_tokens=100)
+    # '", "word_tags": "' has 17 bytes, "a + cat +" 9, '", "outcome": ' 14, the longest number and "}" 11: 100 − 73
+    assert "text[max_tokens=27]: TEXT" in critique_grammar("a cat", form="tagged_words", max_tokens=100)
 
 
-@BOTH
+@pytest.mark.parametrize(
+    ("number", "fits"),
+    [(one, True) for one in ("null", "0", "-0", "-4", "12.5", "-999999.99", "0.25")]
+    + [(one, False) for one in ("", "00", "01", "1.", "1.234", "1234567", "--1", "nul", "+1", "1e3", ".5")],
+)
+def test_an_outcome_is_null_or_a_short_number(number: str, fits: bool) -> None:
+    text = f'{OPENING}", "word_tags": "a +", "outcome": {number}}}'
+    assert accepts(begin(made("gpt2"), "a", form="tagged_words"), text) == fits
+    assert grammar_accepts("a", text, form="tagged_words") == fits
+
+
+@EACH
 def test_an_untrained_model_labels_every_word_and_the_batch_changes_nothing(form: Any) -> None:
     tokenizer = made("llama3")
     model = tiny_llama(tokenizer, seed=0, width=32, layers=1)

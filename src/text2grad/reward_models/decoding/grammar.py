@@ -22,7 +22,6 @@ from text2grad.reward_models.writing import (
     QUOTING,
     WITH_OUTCOME,
     WORDS,
-    LabelForm,
 )
 from text2grad.types import CritiqueForm
 
@@ -32,6 +31,7 @@ _WORD = (
     r"(?:[^\"\\\u0000-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
     r"|\\[\"\\b]|\\u00(?:0[0-8ef]|1[0-9ab]))"
 )
+_NUMBER = rf"NUMBER: /null|-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DECIMALS}}})?/"
 _EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, an upper bound of the tokens, of an empty critique
 
 
@@ -58,7 +58,7 @@ def critique_grammar(
     """
     limits = limits or QuoteLimits()
     if form not in QUOTING:
-        return _grammar_of_labels(response, LABEL_FORMS[form], write_feedback, max_tokens)
+        return _grammar_of_labels(response, form, write_feedback, max_tokens)
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
     empty = _EMPTY
     if form in WITH_OUTCOME:
@@ -69,7 +69,7 @@ def critique_grammar(
     lists = [json.dumps(LABELLED), *listed] if form == "labelled_spans" else [good, *listed, poor, *listed]
     lines = [" ".join(["start:", opening, *text, *lists, closing])]
     if form in WITH_OUTCOME:
-        lines.append(rf"NUMBER: /null|-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DECIMALS}}})?/")
+        lines.append(_NUMBER)
     if write_feedback:
         lines += _text(max_tokens, empty)
     if listed:
@@ -101,19 +101,23 @@ def _text(max_tokens: int | None, reserved: int) -> list[str]:
     ]
 
 
-def _grammar_of_labels(response: str, form: LabelForm, write_feedback: bool, max_tokens: int | None) -> str:
+def _grammar_of_labels(response: str, form: CritiqueForm, write_feedback: bool, max_tokens: int | None) -> str:
     """Return the grammar of the labels of all words; bytes are an upper bound of tokens."""
-    first, *later = form.around(response)
+    known = LABEL_FORMS[form]
+    first, *later = known.around(response)
     # A literal of Lark is a JSON string, but cannot contain the control character U+007F.
-    spelled = [json.dumps(one, ensure_ascii=False) for one in (OPENING, form.opening + first, *later)]
+    spelled = [json.dumps(one, ensure_ascii=False) for one in (OPENING, known.opening + first, *later)]
     parts = [one.replace("\x7f", r"\u007f") for one in spelled]
     start = [parts[0], *(["text"] if write_feedback else []), " LABEL ".join(parts[1:])]
-    lines = [" ".join(["start:", *start])]
+    outcome = form in WITH_OUTCOME
+    lines = [" ".join(["start:", *start, *(['NUMBER "}"'] if outcome else [])])]
     if later:
-        lines.append("LABEL: " + " | ".join(json.dumps(sign) for sign in form.signs))
+        lines.append("LABEL: " + " | ".join(json.dumps(sign) for sign in known.signs))
+    if outcome:
+        lines.append(_NUMBER)
     if write_feedback:
-        whole = "".join([OPENING, form.opening, first, *(max(form.signs, key=len) + part for part in later)])
-        lines += _text(max_tokens, len(whole.encode()))
+        whole = "".join([OPENING, known.opening, first, *(max(known.signs, key=len) + part for part in later)])
+        lines += _text(max_tokens, len(whole.encode()) + (DIGITS + DECIMALS + 3 if outcome else 0))
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The valid word labels of one response: one label for each word, and between labels the text of the form.
+"""The valid word labels of one response: one label for each word, the text of the form around them, and its outcome.
 
 A state is a place in this text, as a small integer. Where a label stands, several bytes are possible; elsewhere one is.
 
@@ -8,9 +8,12 @@ to the end of the critique.
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
+from text2grad.reward_models.decoding.skeleton import DECIMALS, DIGITS
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
-from text2grad.reward_models.writing import LabelForm
+from text2grad.reward_models.writing import LABEL_FORMS, WITH_OUTCOME
+from text2grad.types import CritiqueForm
 
 
 class WordLabels:
@@ -21,18 +24,20 @@ class WordLabels:
         cost: least number of tokens from each state to the end; infinite if the vocabulary cannot spell the text.
     """
 
-    def __init__(self, response: str, form: LabelForm, vocabulary: Vocabulary) -> None:
-        """Build the automaton: a chain of bytes, which branches at each label."""
+    def __init__(self, response: str, form: CritiqueForm, vocabulary: Vocabulary) -> None:
+        """Build the automaton: a chain of bytes, which branches at each label, and at the outcome."""
         self._vocabulary = vocabulary
         self._after: list[dict[int, int]] = [{}]
-        first, *later = form.around(response)
+        first, *later = LABEL_FORMS[form].around(response)
         self.end = self._chain(0, first)
         for part in later:
-            lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in form.signs]
+            lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in LABEL_FORMS[form].signs]
             labelled = self._new()
             for state, byte in lasts:
                 self._after[state][byte] = labelled
             self.end = self._chain(labelled, part)
+        if form in WITH_OUTCOME:
+            self.end = self._number(self.end)
         self._tokens: dict[int, list[tuple[bytes, int]]] = {}
         self.cost = [math.inf] * len(self._after)
         self.cost[self.end] = 0
@@ -69,6 +74,23 @@ class WordLabels:
             self._after[state][byte] = after
             state = after
         return state
+
+    def _number(self, start: int) -> int:
+        """Add null, the numbers of at most `DIGITS` digits with at most `DECIMALS` decimals, and the brace behind."""
+        ends, sign, zero = [self._chain(start, "null")], self._new(), self._new()
+        digits = [self._new() for _ in range(DIGITS)]
+        point, *decimals = [self._new() for _ in range(DECIMALS + 1)]
+        end = self._new()
+        self._after[start][ord("-")] = sign
+        for state in (start, sign):
+            self._after[state] |= {ord("0"): zero} | dict.fromkeys(b"123456789", digits[0])
+        for before, after in (*pairwise(digits), *pairwise([point, *decimals])):
+            self._after[before] |= dict.fromkeys(b"0123456789", after)
+        for state in (zero, *digits):
+            self._after[state][ord(".")] = point
+        for state in (*ends, zero, *digits, *decimals):
+            self._after[state][ord("}")] = end
+        return end
 
     def _new(self) -> int:
         self._after.append({})
