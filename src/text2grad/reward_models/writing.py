@@ -16,7 +16,7 @@ order of the response, each quote with its label behind it: a small model finds 
 first quote, which of all quotes are good (docs/log.md). `feedback.critique_from_text` reads all three.
 
 "dense" is the ablation of Appendix I.1, "scores" the published SLF5K format: a label for each word. "tagged_words"
-repeats the words, too, so that a small model need not count them, in a third of the tokens of "scores", and has an
+repeats the words, too, so that a small model need not count them, in half of the tokens of "scores", and has an
 outcome. A word is a run of letters and digits with its accents, or one other visible character (a punctuation mark, an
 emoji, a character of a script without spaces). Labels count words, not tokens, because reward model and policy may have
 different tokenizers (Appendix L).
