@@ -212,7 +212,7 @@ def test_the_loss_of_labelled_positions_alone_is_the_loss_of_trl(
         torch.manual_seed(0)
         model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
         if rank:
-            model = with_lora(model, rank=rank, alpha=8)
+            model = with_lora(model, r=rank, alpha=8, targets="all-linear")
         if not own:
             monkeypatch.setattr(fine_tuning, "_score_labels_alone", lambda base: None)
         trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
