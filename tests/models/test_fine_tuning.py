@@ -248,3 +248,12 @@ def test_logits_are_computed_where_labels_are_and_generation_is_unchanged(tokeni
     assert asked == [7]  # " dog runs" and " red red red", each with its end; the batch has 2 × 5 positions
     assert torch.equal(model(ids).logits, before[0])
     assert torch.equal(model.generate(ids[:, :2], max_new_tokens=4, do_sample=False), before[1])
+
+
+def test_a_model_whose_output_layer_is_not_known_keeps_the_loss_of_trl(tokenizer: Any, tmp_path: Path) -> None:
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
+    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
+    model.lm_head.register_forward_hook(lambda layer, given, logits: 2 * logits)  # more than a matrix
+    trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
+    outputs = model(**trainer.data_collator(rows), fused_lm_head=True)
+    assert torch.isfinite(outputs.entropy).all()

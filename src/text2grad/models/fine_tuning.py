@@ -23,6 +23,7 @@ from text2grad.models.cpu_heap import give_back_if_short
 from text2grad.models.logprobs import token_logprobs
 from text2grad.models.pretrained import on_cpu
 from text2grad.models.prompts import encode_prompts
+from text2grad.progress import LOG
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
@@ -219,12 +220,18 @@ def _score_labels_alone(base: Any) -> None:
     """Let a model that TRL's trainer has prepared compute the logits of labelled positions alone, and in few passes.
 
     TRL does so with Triton; without it, it computes the logits of all positions, prompts and padding included, in
-    about ten passes over each. `entropy`, which the trainer logs, is not computed: it is NaN.
+    about ten passes over each. `entropy`, which the trainer logs, is not computed: it is NaN. A model whose output
+    layer `head_of` does not know keeps TRL's loss.
     """
     from trl.trainer.utils import FusedCausalLMOutput
 
-    from text2grad.models.policy import head_of
+    from text2grad.models.policy import check_model, head_of
 
+    try:
+        check_model(base)
+    except ModelError as reason:
+        LOG.debug("the loss computes all logits: %s", reason)
+        return
     prepared = base.forward
 
     @functools.wraps(prepared)

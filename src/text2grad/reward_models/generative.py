@@ -90,7 +90,7 @@ class CritiqueDecoder(ABC):
         write_feedback: bool = True,
         form: CritiqueForm = "spans",
         match: Match = "exact",
-        constrain: bool = True,
+        constrain: bool | None = None,
         limits: QuoteLimits | None = None,
         prompt_format: PromptFormat = "plain",
         votes: int = 1,
@@ -109,7 +109,8 @@ class CritiqueDecoder(ABC):
                 response; "dense", "scores" and "tagged_words" label each word (`writing`).
             match: how quotes are located in the response; with constrained decoding always "exact".
             constrain: allow only complete JSON with verbatim quotes, or with one label for each word
-                (docs/constrained.md). Without it, a truncated list of quotes is read up to its last quote.
+                (docs/constrained.md); None allows no other. Without it, a truncated list of quotes is read up to its
+                last quote.
             limits: further limits of the quotes in constrained decoding.
             prompt_format: as in training: "chat" uses the chat template, "plain" does not.
             votes: critiques sampled per response and combined by `vote`; 1 decodes greedily.
@@ -121,7 +122,7 @@ class CritiqueDecoder(ABC):
             ModelError: if the tokenizer or `max_new_tokens` has no room for the JSON of a critique.
         """
         check_known("form", form, get_args(CritiqueForm))
-        self.constrain, self._size, self.eos_ids = constrain, size, eos_ids
+        self.constrain, self._size, self.eos_ids = constrain is not False, size, eos_ids
         self.tokenizer, self.max_new_tokens, self.write_feedback = tokenizer, max_new_tokens, write_feedback
         self.form: CritiqueForm = form
         self.match: Match = match

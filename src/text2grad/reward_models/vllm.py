@@ -170,7 +170,7 @@ class VLLMRewardModel(CritiqueDecoder):
 
 def _is_constrained(settings: Mapping[str, Any]) -> bool:
     """Return whether a grammar is enforced; refuse limits of quotes that it cannot express."""
-    constrained = bool(settings.get("constrain", True))
+    constrained = settings.get("constrain") is not False
     if constrained and settings.get("form", "spans") in QUOTING:
         check_expressible(settings.get("limits") or QuoteLimits())
     return constrained

@@ -5,6 +5,7 @@ r"""A byte automaton for a critique's JSON, without the content of its quotes an
     {"textual_feedback": "TEXT", "spans": [["QUOTE", "good"], ["QUOTE", "poor"], ...], "outcome": NUMBER}
     {"textual_feedback": "TEXT", "word_labels": "LABELS
     {"textual_feedback": "TEXT", "word_score_list": [LABELS
+    {"textual_feedback": "TEXT", "word_tags": "LABELS
 
 TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. NUMBER is null, or a number
 with at most `DIGITS` digits before the point and `DECIMALS` after it. The automaton is the same for every response, so

@@ -236,7 +236,7 @@ class RewardRun:
             write_feedback=settings.write_feedback,
             form=settings.form,
             match=critic.match,
-            constrain=critic.constrain is not False,
+            constrain=critic.constrain,
             limits=limits_of(self.recipe),
             prompt_format=self.prompt_format,
             votes=critic.votes or 1,
