@@ -89,6 +89,7 @@ benchmarks: setup            ## speed and memory, as JSON in docs/results
 	$(BIN)/python benchmarks/annotate.py --json docs/results/annotate.json
 	$(BIN)/python benchmarks/plan.py --json docs/results/plan.json
 	$(BIN)/python benchmarks/shared_prompts.py --json docs/results/shared_prompts.json
+	$(BIN)/python benchmarks/supervised_loss.py --json docs/results/supervised_loss.json
 	$(BIN)/python benchmarks/slow_critic.py --json docs/results/slow_critic.json
 
 clean:

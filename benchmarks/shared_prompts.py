@@ -20,7 +20,7 @@ LARGE = {"layers": 30, "hidden": 576, "inner": 1536, "heads": 9, "kv_heads": 3, 
 TINY = {"layers": 2, "hidden": 32, "inner": 64, "heads": 2, "kv_heads": 1, "vocab": 512}
 
 
-def build(shape: dict[str, int]) -> Any:
+def build(shape: dict[str, int], *, context: int = 512) -> Any:
     """Return a Llama with a LoRA adapter, in evaluation mode."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -35,7 +35,7 @@ def build(shape: dict[str, int]) -> Any:
         num_hidden_layers=shape["layers"],
         num_attention_heads=shape["heads"],
         num_key_value_heads=shape["kv_heads"],
-        max_position_embeddings=512,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
     )
     return with_lora(LlamaForCausalLM(config), r=16, alpha=32, targets="all-linear").eval()
