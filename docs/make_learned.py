@@ -4,7 +4,8 @@
 
 LEARNED is the directory of a run of recipes/smollm2-learned.toml, whose critic is the reward model that
 `text2grad reward` made from the program's annotations. Beside it stands the run of Text2Grad with the same seed in
-results/runs/smollm2.jsonl, whose critic is the program. Pairs of other seeds, which the file already has, are kept.
+results/runs/smollm2.jsonl, whose critic is the program. Pairs of other seeds and forms, which the file already has, are
+kept.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 from text2grad.experiments.results.records import Record, read_runs
 from text2grad.files import to_json, write_atomically
+from text2grad.reward_models.generative import saved_settings
 
 RESULTS = Path(__file__).parent / "results"
 OUT = RESULTS / "learned_reward.json"
@@ -36,6 +38,8 @@ def pair_of(learned: Path, records: list[Record]) -> dict[str, Any]:
     """Return the figures of one seed."""
     recipe = json.loads((learned / "run.json").read_bytes())["recipe"]
     start, by_program = program_of(recipe["run"]["seed"], records)
+    writes = saved_settings(recipe["critic"]["model"])
+    words = "" if writes["write_feedback"] else ", without words"
     last = max((learned / "evaluations").glob("*.json"))
     audits = [
         {name.removeprefix("audit/"): value for name, value in line.items() if name.startswith("audit/")}
@@ -43,6 +47,7 @@ def pair_of(learned: Path, records: list[Record]) -> dict[str, Any]:
     ]
     return {
         "seed": recipe["run"]["seed"],
+        "form": f"`{writes['form']}`{words}",
         "dtype": recipe["model"]["dtype"],
         "start": start,
         "program": by_program,
@@ -59,9 +64,9 @@ def main() -> None:
     if not runs:
         sys.exit(__doc__)
     records = read_runs(RESULTS / "runs")
-    pairs = {one["seed"]: one for one in json.loads(OUT.read_bytes())} if OUT.exists() else {}
-    pairs |= {one["seed"]: one for one in (pair_of(run, records) for run in runs)}
-    write_atomically(OUT, to_json([pairs[seed] for seed in sorted(pairs)], indent=2))
+    known = json.loads(OUT.read_bytes()) if OUT.exists() else []
+    pairs = {(one["form"], one["seed"]): one for one in [*known, *(pair_of(run, records) for run in runs)]}
+    write_atomically(OUT, to_json([pairs[key] for key in sorted(pairs)], indent=2))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_the_share_of_the_programs_gain_is_that_of_the_mean_over_seeds(tmp_path:
     audits = [{"recall/positive": 0.8, "recall/negative": 0.5}, {"recall/positive": 0.6}]
     pairs = [
         {"start": metrics(start), "program": metrics(program), "learned": metrics(learned)}
-        | {"seed": seed, "audits": audits, "annotations": 596 + seed, "refreshes": [5, 10]}
+        | {"form": "`spans`", "seed": seed, "audits": audits, "annotations": 596 + seed, "refreshes": [5, 10]}
         for seed, (start, program, learned) in enumerate([(0.5, 0.1, 0.2), (0.6, 0.2, 0.1)])
     ]
     (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
@@ -52,6 +52,11 @@ def test_the_share_of_the_programs_gain_is_that_of_the_mean_over_seeds(tmp_path:
     pairs[1] |= {"learned": metrics(0.3)}
     (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
     assert "gives 75 %" in block("learned-reward", tmp_path)  # (0.3 + 0.3) / 0.8
+    pairs[1] |= {"form": "`dense`, without words"}
+    (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
+    text = block("learned-reward", tmp_path)
+    assert text.index("Form `dense`, without words:") < text.index("gives 75 %") < text.index("Form `spans`:")
+    assert text.count("| 1 seed |") == 2  # 0.3 / 0.4 on each
     (tmp_path / "learned_reward.json").write_text(json.dumps(pairs[:1]))
     text = " ".join(block("learned-reward", tmp_path).split())
     assert "in unsupported names and numbers. It learned from 596 annotated answers," in text

@@ -168,7 +168,7 @@ def _grounded_in_short(files: Files) -> str:
 def _learned_reward(files: Files) -> str:
     """Return a learned reward model in the place of the program critic, from docs/make_learned.py."""
     found = files(LEARNED)
-    return grounded.learned_table(found) if found is not None else "Not measured yet."
+    return grounded.learned_tables(found) if found is not None else "Not measured yet."
 
 
 def _general_ability(files: Files) -> str:

@@ -65,6 +65,14 @@ def share_left(runs: Mapping[int, Record], name: str) -> Interval:
     return Interval(fmean(ends) / fmean(starts), of_seeds.low, of_seeds.high, of_seeds.low, of_seeds.high, len(runs))
 
 
+def learned_tables(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a `learned_table` for each form of critiques that a reward model wrote: "form" of the pairs, and its name."""
+    forms = sorted({one["form"] for one in pairs})
+    return "\n\n".join(
+        f"Form {form}:\n\n{learned_table([one for one in pairs if one['form'] == form])}" for form in forms
+    )
+
+
 def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
     """Return the program critic beside the reward model that learned from it, and the share of the gain.
 
