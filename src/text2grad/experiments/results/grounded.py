@@ -66,7 +66,7 @@ def share_left(runs: Mapping[int, Record], name: str) -> Interval:
 
 
 def learned_tables(pairs: Sequence[Mapping[str, Any]]) -> str:
-    """Return a `learned_table` for each form of critiques that a reward model wrote: "form" of the pairs, and its name."""
+    """Return a `learned_table` for each form of critiques that a reward model wrote; a pair tells its "form"."""
     forms = sorted({one["form"] for one in pairs})
     return "\n\n".join(
         f"Form {form}:\n\n{learned_table([one for one in pairs if one['form'] == form])}" for form in forms
