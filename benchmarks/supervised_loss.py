@@ -33,9 +33,11 @@ def one_setting(model: Any, tokenizer: Any, vocab: int, labelled: int, repeats: 
     """Measure both losses with so many labelled tokens per row."""
     import torch
 
+    from text2grad.models import fine_tuning
     from text2grad.models.adapters import base_of
     from text2grad.models.fine_tuning import FineTuning, supervised_trainer
 
+    fine_tuning.WHOLE_LOGITS_BYTES = 0  # ours for `--tiny`, too
     generator = torch.Generator().manual_seed(labelled)
     rows = []
     for length in LENGTHS:

@@ -201,6 +201,13 @@ def test_trainers_of_transformers_obey() -> None:
 # The loss where labels are.
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the logits of any batch for large ones."""
+    monkeypatch.setattr(fine_tuning, "WHOLE_LOGITS_BYTES", 0)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("rank", [0, 4])
 def test_the_loss_of_labelled_positions_alone_is_the_loss_of_trl(
     tokenizer: Any, rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -234,6 +241,7 @@ def test_the_loss_of_labelled_positions_alone_is_the_loss_of_trl(
     assert widths == []
 
 
+@pytest.mark.usefixtures("large")
 def test_logits_are_computed_where_labels_are_and_generation_is_unchanged(tokenizer: Any, tmp_path: Path) -> None:
     model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
     rows = [supervised_row(tokenizer, "red", " dog runs"), supervised_row(tokenizer, "one", " red red red")]
@@ -250,6 +258,7 @@ def test_logits_are_computed_where_labels_are_and_generation_is_unchanged(tokeni
     assert torch.equal(model.generate(ids[:, :2], max_new_tokens=4, do_sample=False), before[1])
 
 
+@pytest.mark.usefixtures("large")
 def test_a_model_whose_output_layer_is_not_known_keeps_the_loss_of_trl(tokenizer: Any, tmp_path: Path) -> None:
     model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
     rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
@@ -257,3 +266,10 @@ def test_a_model_whose_output_layer_is_not_known_keeps_the_loss_of_trl(tokenizer
     trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
     outputs = model(**trainer.data_collator(rows), fused_lm_head=True)
     assert torch.isfinite(outputs.entropy).all()
+
+
+def test_small_logits_keep_the_loss_of_trl_to_the_last_bit(tokenizer: Any, tmp_path: Path) -> None:
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
+    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
+    trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
+    assert torch.isfinite(model(**trainer.data_collator(rows), fused_lm_head=True).entropy).all()

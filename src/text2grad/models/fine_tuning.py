@@ -27,7 +27,7 @@ from text2grad.progress import LOG
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
-WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it TRL's loss, which never holds all logits, saves memory
+WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it a loss that never holds all logits saves memory
 
 Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
 OnStep = Callable[[int], None]  # called with the number of finished steps after each step
@@ -187,7 +187,8 @@ def supervised_trainer(
     """Return a trainer for rows; `logged` are further arguments of a training that is logged and saved.
 
     transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
-    SFTTrainer computes the loss in chunks, packs rows and logs the token accuracy, so `logged` selects it too.
+    SFTTrainer computes the loss in chunks, packs rows and logs the token accuracy, so `logged` selects it too; on a CPU
+    the chunks are ours where the logits are large.
     """
     from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
@@ -211,7 +212,7 @@ def supervised_trainer(
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         arguments = training_arguments(SFTConfig, settings, directory, **logged)
         trainer = SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
-    if on_cpu():
+    if on_cpu() and logits_bytes > WHOLE_LOGITS_BYTES:
         _score_labels_alone(base_of(model))
     return trainer
 
