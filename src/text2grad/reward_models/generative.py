@@ -254,9 +254,10 @@ class GenerativeRewardModel(CritiqueDecoder):
         place = {group: number for number, group in enumerate(longest)}
         keys = [(longest[request.group], place[request.group], len(request.ids)) for request in requests]
         order = sorted(range(len(requests)), key=keys.__getitem__)
-        texts, labels = [""] * len(requests), {one: self._labels(one) for one in {own.response for own in requests}}
+        texts = [""] * len(requests)
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
+            labels = {one: self._labels(one) for one in {requests[row].response for row in batch}}
             rows = [row for row in batch if self._fits(requests[row], labels)]
             if rows:
                 for row, text in zip(rows, self._decode([requests[row] for row in rows], labels), strict=True):

@@ -49,7 +49,6 @@ WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}
 """The labels in this list."""
 QUOTING: tuple[CritiqueForm, ...] = ("spans", "spans_and_outcome", "labelled_spans")
 """The forms that quote the response."""
-WITH_OUTCOME: tuple[CritiqueForm, ...] = ("spans_and_outcome", "labelled_spans", "tagged_words")
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
 SIGNS = {"+": 1, "-": -1, "0": 0}
@@ -365,3 +364,7 @@ LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
         outcome=True,
     ),
 }
+WITH_OUTCOME: tuple[CritiqueForm, ...] = (
+    *("spans_and_outcome", "labelled_spans"),
+    *(form for form, known in LABEL_FORMS.items() if known.outcome),
+)

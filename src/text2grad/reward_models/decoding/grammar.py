@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import inside_word
+from text2grad.reward_models.decoding.automaton import DECIMALS, DIGITS
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.decoding.skeleton import DECIMALS, DIGITS
 from text2grad.reward_models.writing import (
     CLOSING,
     GOOD,

@@ -8,15 +8,14 @@ to the end of the critique.
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 
-from text2grad.reward_models.decoding.skeleton import DECIMALS, DIGITS
+from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
 from text2grad.reward_models.writing import LABEL_FORMS, WITH_OUTCOME
 from text2grad.types import CritiqueForm
 
 
-class WordLabels:
+class WordLabels(Automaton):
     """The automaton of the labels of one response.
 
     Attributes:
@@ -26,20 +25,20 @@ class WordLabels:
 
     def __init__(self, response: str, form: CritiqueForm, vocabulary: Vocabulary) -> None:
         """Build the automaton: a chain of bytes, which branches at each label, and at the outcome."""
+        super().__init__(states=1)
         self._vocabulary = vocabulary
-        self._after: list[dict[int, int]] = [{}]
         first, *later = LABEL_FORMS[form].around(response)
         self.end = self._chain(0, first)
         for part in later:
             lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in LABEL_FORMS[form].signs]
             labelled = self._new()
             for state, byte in lasts:
-                self._after[state][byte] = labelled
+                self._rows[state][byte] = labelled
             self.end = self._chain(labelled, part)
         if form in WITH_OUTCOME:
             self.end = self._number(self.end)
         self._tokens: dict[int, list[tuple[bytes, int]]] = {}
-        self.cost = [math.inf] * len(self._after)
+        self.cost = [math.inf] * len(self._rows)
         self.cost[self.end] = 0
         for state in reversed(range(self.end)):  # every byte leads to a higher state
             whole = (after for data, after in self.tokens(state) if data in vocabulary.spelled)
@@ -48,7 +47,7 @@ class WordLabels:
     def advance(self, state: int, data: bytes) -> int | None:
         """Return the state after bytes; None if they are invalid."""
         for byte in data:
-            after = self._after[state].get(byte)
+            after = self._rows[state].get(byte)
             if after is None:
                 return None
             state = after
@@ -61,37 +60,8 @@ class WordLabels:
         return self._tokens[state]
 
     def _walk(self, before: bytes, state: int) -> Iterator[tuple[bytes, int]]:
-        for byte, after in self._after[state].items():
+        for byte, after in self._rows[state].items():
             data = before + bytes([byte])
             if data in self._vocabulary.prefixes:
                 yield data, after
                 yield from self._walk(data, after)
-
-    def _chain(self, state: int, text: str) -> int:
-        """Add a path from a state through a text; return its last state."""
-        for byte in text.encode():
-            after = self._new()
-            self._after[state][byte] = after
-            state = after
-        return state
-
-    def _number(self, start: int) -> int:
-        """Add null, the numbers of at most `DIGITS` digits with at most `DECIMALS` decimals, and the brace behind."""
-        ends, sign, zero = [self._chain(start, "null")], self._new(), self._new()
-        digits = [self._new() for _ in range(DIGITS)]
-        point, *decimals = [self._new() for _ in range(DECIMALS + 1)]
-        end = self._new()
-        self._after[start][ord("-")] = sign
-        for state in (start, sign):
-            self._after[state] |= {ord("0"): zero} | dict.fromkeys(b"123456789", digits[0])
-        for before, after in (*pairwise(digits), *pairwise([point, *decimals])):
-            self._after[before] |= dict.fromkeys(b"0123456789", after)
-        for state in (zero, *digits):
-            self._after[state][ord(".")] = point
-        for state in (*ends, zero, *digits, *decimals):
-            self._after[state][ord("}")] = end
-        return end
-
-    def _new(self) -> int:
-        self._after.append({})
-        return len(self._after) - 1

@@ -19,12 +19,12 @@ A state is a small integer. In the states `Skeleton.open`, the response decides 
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.writing import (
     CLOSING,
@@ -41,7 +41,6 @@ from text2grad.reward_models.writing import (
 from text2grad.types import CritiqueForm, Label
 
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
-DIGITS, DECIMALS = 6, 2  # of an outcome
 
 
 class Move(NamedTuple):
@@ -51,7 +50,7 @@ class Move(NamedTuple):
     rest: bytes = b""
 
 
-class Skeleton:
+class Skeleton(Automaton):
     """The automaton for one vocabulary.
 
     Attributes:
@@ -68,9 +67,9 @@ class Skeleton:
 
     def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True, form: CritiqueForm = "spans") -> None:
         """Build the automaton of a form; `write_feedback=False` keeps TEXT empty."""
+        super().__init__(states=4)
         self.vocabulary = vocabulary
-        self._rows = [[DEAD] * 256 for _ in range(4)]
-        self._rows[IN_QUOTE] = [IN_QUOTE] * 256
+        self._link(IN_QUOTE, 0, 255, IN_QUOTE)
         self.open: dict[Label, int] = {}
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
@@ -85,7 +84,9 @@ class Skeleton:
             opened = self._chain(self.text, self.lists)
             self._link(opened, 0, 255, IN_QUOTE)
             self.open["positive"], self.opens[opened] = opened, "positive"
-        self.table: NDArray[np.int16] = np.array(self._rows, np.int16)
+        self.table: NDArray[np.int16] = np.full((len(self._rows), 256), DEAD, np.int16)
+        for number, row in enumerate(self._rows):
+            self.table[number, list(row)] = list(row.values())
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
@@ -163,22 +164,6 @@ class Skeleton:
         """The next states of one token, by state, last states first; no edge passes through a quote."""
         return {state: np.unique(self.next(state)[1]).tolist() for state in reversed(range(START, len(self._rows)))}
 
-    def _new(self) -> int:
-        self._rows.append([DEAD] * 256)
-        return len(self._rows) - 1
-
-    def _chain(self, state: int, text: str, goal: int | None = None) -> int:
-        """Add a path from a state through a text, to a goal or to a new state."""
-        for position, byte in enumerate(text.encode()):
-            last = position == len(text) - 1
-            after = goal if last and goal is not None else self._new()
-            self._rows[state][byte] = after
-            state = after
-        return state
-
-    def _link(self, state: int, first: int, last: int, goal: int) -> None:
-        self._rows[state][first : last + 1] = [goal] * (last + 1 - first)
-
     def _text(self, text: int) -> None:
         """Let a state read the content of any JSON string (RFC 8259 in UTF-8 by RFC 3629)."""
         self._link(text, 0x20, 0x7F, text)
@@ -241,22 +226,6 @@ class Skeleton:
             for byte in text.encode():
                 state = self._rows[state][byte]
                 self.opens[state] = label
-
-    def _number(self, start: int, goal: int) -> None:
-        """Let a state read null or a JSON number, and the brace after it."""
-        self._chain(start, "null}", goal)
-        sign, zero, point = self._new(), self._new(), self._new()
-        self._link(start, ord("-"), ord("-"), sign)
-        digits, decimals = ([self._new() for _ in range(most)] for most in (DIGITS, DECIMALS))
-        for state in (start, sign):
-            self._link(state, ord("0"), ord("0"), zero)
-            self._link(state, ord("1"), ord("9"), digits[0])
-        for before, after in (*pairwise(digits), (point, decimals[0]), *pairwise(decimals)):
-            self._link(before, ord("0"), ord("9"), after)
-        for state in (zero, *digits):
-            self._link(state, ord("."), ord("."), point)
-        for state in (zero, *digits, *decimals):
-            self._link(state, ord("}"), ord("}"), goal)
 
 
 def _utf8() -> Iterator[tuple[int, int, int, int, int]]:
