@@ -59,7 +59,7 @@ def test_files_hold_cut_passages_and_the_counts_are_printed(
     assert (len(lines), len(held_out)) == (24, 8)
     assert all(line["meta"]["passage"].endswith(f"came to {line['reference']}.") for line in lines)
     said = " ".join(capsys.readouterr().out.split())
-    counts = "prompts to train on 24 prompts held out 8 right answers 48 passages cut 32"
+    counts = "prompts to train on 24 prompts held out 8 right answers 48 altered answers 72 passages cut 32"
     assert f"{counts} left out 1 records without a passage" in said
     right = [json.loads(line)["meta"] for line in (tmp_path / "data" / "right_answers.jsonl").read_text().splitlines()]
     assert [one["passage"] for one in right[::2]] == [line["meta"]["passage"] for line in lines]

@@ -19,9 +19,10 @@ DESCRIPTION = """\
 Write prompts of the task `grounded`: answer a question from a passage, or summarize a passage. The prompts are chat
 messages; passage, question and gold answer stand beside them for critic and metric. Passages are cut after the last
 whole sentence within --passage-tokens tokens of the model that will be trained. Records without a passage are left out
-and counted. A share of the subjects (texts, or titles of first passages) goes into the held-out file. A third file,
-right_answers.jsonl, holds the prompts to train on with responses that are right, for a reward model to learn praise
-from (`text2grad annotate --own-critic`): the gold answer, and sentences of the passage, cut at --answer-tokens tokens.
+and counted. A share of the subjects (texts, or titles of first passages) goes into the held-out file. Two further
+files hold the prompts to train on with responses, cut at --answer-tokens tokens, for the annotations of a reward model
+(`text2grad annotate --own-critic`): right_answers.jsonl the gold answer and sentences of the passage,
+altered_answers.jsonl sentences with names and numbers of other passages, with sentences of other passages, and repeated.
 
 Or write the files of all phases from one of the paper's data sets, `slf5k`, `kodcode` or `ultrafeedback`, divided as
 in the paper: sft.jsonl with demonstrations, annotate.jsonl with responses to annotate, train.jsonl with prompts for
@@ -140,9 +141,9 @@ def _grounded(args: argparse.Namespace) -> int:
     from text2grad.feedback.sources import read_passages
     from text2grad.models import load_tokenizer
     from text2grad.progress import CONSOLE
-    from text2grad.tasks import grounded_examples, right_answers
+    from text2grad.tasks import altered_answers, grounded_examples, right_answers
 
-    files = args.out / "train.jsonl", args.out / "held_out.jsonl", args.out / "right_answers.jsonl"
+    files = [args.out / f"{name}.jsonl" for name in ("train", "held_out", "right_answers", "altered_answers")]
     refuse_overwriting(files, force=args.force)
     found = read_passages(
         args.path,
@@ -173,11 +174,12 @@ def _grounded(args: argparse.Namespace) -> int:
             f"{args.path}: {len(made.train)} prompts to train on and {len(made.held_out)} held out are left "
             f"({_listed(found.left_out + made.left_out)}); both need at least one"
         )
-    right = list(right_answers(made.train, cut))
-    for path, examples in zip(files, (made.train, made.held_out, right), strict=True):
+    right, altered = list(right_answers(made.train, cut)), list(altered_answers(made.train, cut, seed=args.seed))
+    for path, examples in zip(files, (made.train, made.held_out, right, altered), strict=True):
         write_examples(path, examples)
     figures = [("prompts to train on", f"{len(made.train):,}"), ("prompts held out", f"{len(made.held_out):,}")]
-    figures += [("right answers", f"{len(right):,}"), ("passages cut", f"{made.cut:,}")]
+    figures += [("right answers", f"{len(right):,}"), ("altered answers", f"{len(altered):,}")]
+    figures += [("passages cut", f"{made.cut:,}")]
     figures += [("left out", f"{number:,} {reason}") for reason, number in (found.left_out + made.left_out).items()]
     print_lines(figures)
     recipe = f'[data] task = "grounded", train = "{files[0]}", held_out_file = "{files[1]}"'

@@ -1,5 +1,6 @@
 from .base import Task as Task, TaskSettings as TaskSettings
 from .grounded import (
+    altered_answers as altered_answers,
     grounded_examples as grounded_examples,
     grounded_metrics as grounded_metrics,
     right_answers as right_answers,

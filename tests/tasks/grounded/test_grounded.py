@@ -14,6 +14,7 @@ from places import ROOT, SHARED
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.sources.passages import Passage, Passages, read_passages
 from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.grounded.answers import altered_answers
 from text2grad.tasks.grounded.critic import FEWEST_WORDS, GroundedCritic
 from text2grad.tasks.grounded.metric import Reading, grounded_metrics, read_grounded
 from text2grad.tasks.grounded.prompts import cut_at_sentence, grounded_examples
@@ -296,3 +297,43 @@ def test_qa_feedback_and_faithbench_are_read(tmp_path: Path) -> None:
     found = read(tmp_path / "f.jsonl", faith, format="faithbench")
     assert found.kept == [Passage("f.jsonl:1", "Ana left.", "", None, "Ana left.")]
     assert found.left_out == {"records whose text came before": 1}
+
+
+OTHER = "Port Grimaud lies in France. François Spoerry drew it in 1966, beside 2 marinas of Saint-Tropez."
+
+
+def altered(*passages: str, seed: int = 0) -> list[tuple[str, str]]:
+    prompts = [example(passage, "") for passage in passages]
+    made = list(altered_answers(prompts, seed=seed))
+    assert all(one.prompt == prompts[0].prompt for one in made if one.meta["passage"] == passages[0])
+    return [(one.meta["id"].split()[-1], one.meta["response"]) for one in made]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_altered_answers_have_the_faults_that_their_names_say(seed: int) -> None:
+    (swapped, foreign, repeated), theirs = altered(PASSAGE, OTHER, seed=seed)[:3], altered(PASSAGE, OTHER, seed=seed)[3:]
+    assert [swapped[0], foreign[0], repeated[0]] == ["swapped", "foreign", "repeated"] == [name for name, _ in theirs]
+    # two sentences with Avignon, Bénézet, 1177, 1185, twenty-two and 920; three of the first five or six are replaced
+    assert swapped[1].count(" ") >= 20 and "The bridge of" in swapped[1]
+    _, found = judged(swapped[1])
+    faults = [text for text, label in found if label == "neg"]
+    assert 2 <= len(faults) <= 3 and all(fault in OTHER for fault in faults)
+    assert len(re.findall(r"\d+", swapped[1])) == 3  # 1177, 1185 and 920: numbers replace numbers
+    theirs_first = foreign[1].startswith(("Port", "François"))
+    own, other = foreign[1].split(". ", 1)[:: -1 if theirs_first else 1]
+    assert own.rstrip(".") in PASSAGE and other.rstrip(".") in OTHER
+    critique, found = judged(repeated[1])
+    again = [text for text, label in found if label == "neg"]
+    assert 2 <= len(again) <= 4 and len(set(again)) <= 2 and all(repeated[1].count(text) == 3 for text in again)
+
+
+def test_altered_answers_are_drawn_anew_for_each_seed_and_cut() -> None:
+    assert altered(PASSAGE, OTHER) == altered(PASSAGE, OTHER)
+    assert len({tuple(altered(PASSAGE, OTHER, seed=seed)) for seed in range(8)}) > 4
+    made = altered_answers([example(), example(OTHER)], lambda text: text[:30])
+    assert max(len(one.meta["response"]) for one in made) == 30
+
+
+def test_a_passage_alone_has_only_repetition_to_offer() -> None:
+    assert [name for name, _ in altered(PASSAGE)] == ["repeated"]
+    assert [name for name, _ in altered("It was so.", "They were not.")] == ["foreign", "foreign"]  # no names; short

@@ -139,6 +139,12 @@ def read_answer(source: Source, response: str) -> Iterator[tuple[tuple[int, int]
         yield (start, end), kept
 
 
+def names_and_numbers(source: Source, text: str) -> list[Passed]:
+    """Return the names and numbers of a text, each judged by the source, in order."""
+    found = (fact for start, end in sentence_ranges(text) for fact in _facts(source, text, start, end))
+    return sorted(found, key=lambda one: one.start)
+
+
 def stem(key: str) -> str:
     """Return a word without its ending, so that "released" and "releases" are equal."""
     for ending in _ENDINGS:
