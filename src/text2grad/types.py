@@ -135,4 +135,6 @@ def _sign(match: re.Match[str]) -> str:
 Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
 PromptFormat = Literal["plain", "chat"]
 Optimizer = Literal["adamw", "muon"]
-CritiqueForm = Literal["spans", "spans_and_outcome", "labelled_spans", "dense", "scores", "tagged_words"]
+CritiqueForm = Literal[
+    "spans", "spans_and_outcome", "labelled_spans", "dense", "scores", "tagged_words", "tagged_sentences"
+]

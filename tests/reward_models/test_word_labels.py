@@ -22,7 +22,7 @@ from text2grad.reward_models.writing import (
 from text2grad.types import Critique, Example, Span
 
 DENSE, SCORES, TAGGED = (LABEL_FORMS[form] for form in ("dense", "scores", "tagged_words"))
-EACH = pytest.mark.parametrize("form", ["dense", "scores", "tagged_words"])
+EACH = pytest.mark.parametrize("form", ["dense", "scores", "tagged_words", "tagged_sentences"])
 
 
 def good(start: int, end: int) -> Span:
@@ -126,6 +126,31 @@ def test_what_is_written_by_hand() -> None:
     assert critique_target(Critique(""), "", form="scores") == '{"textual_feedback": "", "word_score_list": []}'
 
 
+@pytest.mark.parametrize(
+    ("spans", "signs"),
+    [
+        pytest.param([], "= =", id="no span marks nothing"),
+        pytest.param([poor(0, 9)], "- =", id="a whole sentence"),
+        pytest.param([poor(0, 5)], "- =", id="two of its four words and marks: half is enough"),
+        pytest.param([poor(0, 4)], "- =", id="a word that is touched counts"),
+        pytest.param([poor(0, 2)], "= =", id="one of four: too few"),
+        pytest.param([good(0, 5), poor(6, 9)], "- =", id="half and half: blame wins"),
+        pytest.param([good(0, 5), poor(6, 8)], "+ =", id="praise of half, blame of less"),
+        pytest.param([good(0, 8), poor(3, 9)], "= =", id="both labels on two of four words: they count as neither"),
+        pytest.param([poor(6, 17)], "- -", id="a span over two sentences marks both"),
+        pytest.param([good(10, 17)], "= +", id="the second alone"),
+    ],
+)
+def test_a_sentence_has_the_label_of_half_of_its_words(spans: list[Span], signs: str) -> None:
+    response = "It is so. I know?"
+    #           01234567890123456
+    first, second = signs.split()
+    target = critique_target(Critique("So.", tuple(spans), outcome=-4), response, form="tagged_sentences")
+    assert target == (
+        f'{{"textual_feedback": "So.", "sentence_tags": "It is so. {first} I know? {second}", "outcome": -4}}'
+    )
+
+
 def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
     asked = [critique_request(Example("Where?"), " in Lyon", form) for form in ("spans", "dense", "scores")]
     for request, key in zip(asked, ("good_spans and poor_spans ", "word_labels ", "word_score_list "), strict=True):
@@ -142,11 +167,14 @@ def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
 
 
 @EACH
-@given(case=labelled(), feedback=TEXTS)
+@given(response=TEXTS, data=st.data(), feedback=TEXTS)
 @settings(deadline=None)
-def test_spans_that_are_runs_of_words_come_back_exactly(form: Any, case: Any, feedback: str) -> None:
-    response, labels = case
-    spans = spans_of(response, labels)
+def test_spans_that_are_runs_of_pieces_come_back_exactly(form: Any, response: str, data: Any, feedback: str) -> None:
+    split = LABEL_FORMS[form].split
+    count = len(split(response))
+    labels = data.draw(st.lists(st.sampled_from([-1, 0, 1]), min_size=count, max_size=count))
+    spans = spans_of(response, labels, split)
+    assert LABEL_FORMS[form].labels(response, spans) == labels
     target = critique_target(Critique(feedback, spans), response, form=form)
     read = critique_from_labels(target, response, LABEL_FORMS[form])
     assert read == Critique(feedback if feedback.strip() else "", spans)  # blank words are none
@@ -162,7 +190,7 @@ def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedba
     assert ("outcome" in json.loads(target)) == LABEL_FORMS[form].outcome == (form in WITH_OUTCOME)
     read = critique_from_labels(target, response, LABEL_FORMS[form])
     assert read.status == "ok"
-    assert labels_of(response, read.spans) == labels_of(response, spans)
+    assert LABEL_FORMS[form].labels(response, read.spans) == LABEL_FORMS[form].labels(response, spans)
     assert critique_target(read, response, write_feedback=write_feedback, form=form) == critique_target(
         Critique(feedback if feedback.strip() else "", spans), response, write_feedback=write_feedback, form=form
     )

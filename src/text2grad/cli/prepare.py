@@ -21,8 +21,8 @@ messages; passage, question and gold answer stand beside them for critic and met
 whole sentence within --passage-tokens tokens of the model that will be trained. Records without a passage are left out
 and counted. A share of the subjects (texts, or titles of first passages) goes into the held-out file. Two further
 files hold the prompts to train on with responses, cut at --answer-tokens tokens, for the annotations of a reward model
-(`text2grad annotate --own-critic`): right_answers.jsonl the gold answer and sentences of the passage,
-altered_answers.jsonl sentences with names and numbers of other passages, with sentences of other passages, and repeated.
+(`text2grad annotate --own-critic`): right_answers.jsonl the gold answer and sentences of the passage;
+altered_answers.jsonl such sentences with names, numbers and sentences of other passages, and sentences said again.
 
 Or write the files of all phases from one of the paper's data sets, `slf5k`, `kodcode` or `ultrafeedback`, divided as
 in the paper: sft.jsonl with demonstrations, annotate.jsonl with responses to annotate, train.jsonl with prompts for

@@ -1,4 +1,4 @@
-"""The text of critiques: the prompts of a reward model, the targets it learns, and its word labels read back.
+"""The text of critiques: the prompts of a reward model, the targets it learns, and its labels read back.
 
 A target z = [c; A(y)] follows [x; y] (section 3.4). The prompt begins with the task's prompt, so that its KV cache is
 shared between the responses to it. Each form is JSON with the feedback first, since the spans must follow from it:
@@ -9,6 +9,7 @@ shared between the responses to it. Each form is JSON with the feedback first, s
     dense               {"textual_feedback": "...", "word_labels": "0 0 + + 0 -"}
     scores              {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
     tagged_words        {"textual_feedback": "...", "word_tags": "The = fair = in + Lyon + . =", "outcome": -4}
+    tagged_sentences    {"textual_feedback": "...", "sentence_tags": "The fair is in Lyon. + So am I. =", "outcome": -4}
 
 "spans" is the paper's form; "spans_and_outcome" adds the critic's number for the whole response, without which a fault
 that has no words of its own (an answer that says nothing) would never reach the reward. "labelled_spans" quotes in the
@@ -25,7 +26,11 @@ A word is + (1) where a positive span overlaps it, − (−1) where a negative s
 read, each run of equal labels is one span, from the start of its first word to the end of its last. So these forms
 cannot express two adjacent spans of one label, a span that ends within a word, or two labels on one word.
 
-Word labels are read completely or not at all. A wrong number of labels, a word that is not in the response at this
+"tagged_sentences" does the same with sentences, as PRM-PPO splits them: for marks that concern whole sentences, such as
+"irrelevant". The sign stands behind the sentence, so that the model has read all of it. A sentence is − if at least
+half of its words are −, else + if at least half of them are +.
+
+Labels are read completely or not at all. A wrong number of labels, a word that is not in the response at this
 place, an invalid label or an incomplete text give the status `unparsable`; the feedback starts with the reason.
 The published code drops invalid entries and matches the rest by similarity; here nothing is guessed.
 """
@@ -37,7 +42,17 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from text2grad.align import Range
-from text2grad.feedback import Annotation, CutObject, Reading, inside_word, is_finite, is_json, printable, read_objects
+from text2grad.feedback import (
+    Annotation,
+    CutObject,
+    Reading,
+    inside_word,
+    is_finite,
+    is_json,
+    printable,
+    read_objects,
+    split_steps,
+)
 from text2grad.types import Critique, CritiqueForm, Example, Label, PromptFormat, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
@@ -105,7 +120,8 @@ def critique_target(
         response: the text of its spans; each span is quoted once.
         write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
         form: "spans" quotes; "spans_and_outcome" adds the outcome; "labelled_spans" adds it, and labels each quote;
-            "dense", "scores" and "tagged_words" label each word, the last with an outcome.
+            "dense", "scores" and "tagged_words" label each word, the last with an outcome; "tagged_sentences" labels
+            each sentence, with an outcome.
 
     Example:
         >>> from text2grad.types import Span
@@ -115,7 +131,7 @@ def critique_target(
     feedback = critique.feedback if write_feedback else ""
     if form not in QUOTING:
         spelled = OPENING + json.dumps(feedback, ensure_ascii=False)[1:-1]
-        text = spelled + LABEL_FORMS[form].write(response, labels_of(response, critique.spans))
+        text = spelled + LABEL_FORMS[form].write(response, LABEL_FORMS[form].labels(response, critique.spans))
         return f"{text}{json.dumps(_number_of(critique))}}}" if form in WITH_OUTCOME else text
     spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
     quotes = [(response[span.start : span.end], WORDS[span.label]) for span in spans]
@@ -137,54 +153,6 @@ def _number_of(critique: Critique) -> float | None:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-class LabelForm(NamedTuple):
-    """A form with word labels.
-
-    Attributes:
-        key: of the labels in the JSON object.
-        request: the instruction about this key, for a model with a chat template.
-        signs: the labels as they are written.
-        begin: the text of the JSON value before the first word.
-        between: words → the texts around their labels, one more than words; the last one ends the JSON object, or leads
-            to the outcome.
-        read: (JSON value, words) → labels; raises _UnusableError with the reason if the value does not fit the words.
-        outcome: whether a number for the whole response follows.
-    """
-
-    key: str
-    request: str
-    signs: Mapping[str, int]
-    begin: str
-    between: Callable[[Sequence[str]], list[str]]
-    read: Callable[[Any, Sequence[str]], list[int]]
-    outcome: bool = False
-
-    @property
-    def opening(self) -> str:
-        """The text between the feedback and the words."""
-        return f'", "{self.key}": {self.begin}'
-
-    def around(self, response: str) -> list[str]:
-        """Return the texts around the labels of a response, one more than it has words, after `opening`.
-
-        Example:
-            >>> LABEL_FORMS["scores"].around("in Lyon")
-            ['["in", ', '], ["Lyon", ', ']]}']
-        """
-        return self.between([response[start:end] for start, end in words_of(response)])
-
-    def write(self, response: str, labels: Sequence[int]) -> str:
-        """Return the text after the feedback, with one label −1, 0 or 1 per word, and without the outcome.
-
-        Example:
-            >>> LABEL_FORMS["dense"].write("in Lyon", [0, 1])
-            '", "word_labels": "0 +"}'
-        """
-        written = {label: sign for sign, label in self.signs.items()}
-        first, *later = self.around(response)
-        return self.opening + first + "".join(written[one] + part for one, part in zip(labels, later, strict=True))
-
-
 def words_of(response: str) -> list[Range]:
     """Return the character range of each word of a response.
 
@@ -199,6 +167,72 @@ def words_of(response: str) -> list[Range]:
         elif not character.isspace():
             words.append((place, place + 1))
     return words
+
+
+def sentences_of(response: str) -> list[Range]:
+    """Return the character range of each sentence of a response, as `split_steps` finds them."""
+    return split_steps(response, "sentences")
+
+
+class LabelForm(NamedTuple):
+    """A form with labels of words, or of sentences.
+
+    Attributes:
+        key: of the labels in the JSON object.
+        request: the instruction about this key, for a model with a chat template.
+        signs: the labels as they are written.
+        begin: the text of the JSON value before the first word.
+        between: words → the texts around their labels, one more than words; the last one ends the JSON object, or leads
+            to the outcome.
+        read: (JSON value, words) → labels; raises _UnusableError with the reason if the value does not fit the words.
+        outcome: whether a number for the whole response follows.
+        split: response → the ranges of the words, or sentences, that are labelled.
+    """
+
+    key: str
+    request: str
+    signs: Mapping[str, int]
+    begin: str
+    between: Callable[[Sequence[str]], list[str]]
+    read: Callable[[Any, Sequence[str]], list[int]]
+    outcome: bool = False
+    split: Callable[[str], list[Range]] = words_of
+
+    @property
+    def opening(self) -> str:
+        """The text between the feedback and the words."""
+        return f'", "{self.key}": {self.begin}'
+
+    def around(self, response: str) -> list[str]:
+        """Return the texts around the labels of a response, one more than there are labels, after `opening`.
+
+        Example:
+            >>> LABEL_FORMS["scores"].around("in Lyon")
+            ['["in", ', '], ["Lyon", ', ']]}']
+        """
+        return self.between([response[start:end] for start, end in self.split(response)])
+
+    def labels(self, response: str, spans: Sequence[Span]) -> list[int]:
+        """Return the label of each word, or sentence: 1, −1 or 0.
+
+        Example:
+            >>> LABEL_FORMS["tagged_sentences"].labels("It is so. I am not.", [Span(0, 5, "positive")])
+            [1, 0]
+        """
+        words = list(zip(words_of(response), labels_of(response, spans), strict=True))
+        inside = [[label for (at, _), label in words if start <= at < end] for start, end in self.split(response)]
+        return [next((sign for sign in (-1, 1) if 2 * one.count(sign) >= len(one)), 0) for one in inside]
+
+    def write(self, response: str, labels: Sequence[int]) -> str:
+        """Return the text after the feedback, with one label −1, 0 or 1 each, and without the outcome.
+
+        Example:
+            >>> LABEL_FORMS["dense"].write("in Lyon", [0, 1])
+            '", "word_labels": "0 +"}'
+        """
+        written = {label: sign for sign, label in self.signs.items()}
+        first, *later = self.around(response)
+        return self.opening + first + "".join(written[one] + part for one, part in zip(labels, later, strict=True))
 
 
 def labels_of(response: str, spans: Sequence[Span]) -> list[int]:
@@ -222,15 +256,15 @@ def labels_of(response: str, spans: Sequence[Span]) -> list[int]:
     return [(number in positive) - (number in negative) for number in range(len(words))]
 
 
-def spans_of(response: str, labels: Sequence[int]) -> tuple[Span, ...]:
-    """Return the spans of word labels: one for each run of equal labels.
+def spans_of(response: str, labels: Sequence[int], split: Callable[[str], list[Range]] = words_of) -> tuple[Span, ...]:
+    """Return the spans of labels of words, or of the pieces that `split` returns: one for each run of equal labels.
 
     Example:
         >>> spans_of("in Lyon, today", [0, 1, 1, -1])
         (Span(start=3, end=8, label='positive'), Span(start=9, end=14, label='negative'))
     """
     spans = []
-    for label, run in groupby(zip(words_of(response), labels, strict=True), key=lambda pair: pair[1]):
+    for label, run in groupby(zip(split(response), labels, strict=True), key=lambda pair: pair[1]):
         words = [word for word, _ in run]
         if label:
             spans.append(Span(words[0][0], words[-1][1], "positive" if label > 0 else "negative"))
@@ -238,17 +272,17 @@ def spans_of(response: str, labels: Sequence[int]) -> tuple[Span, ...]:
 
 
 def critique_from_labels(text: str, response: str, form: LabelForm) -> Critique:
-    """Read a critique with word labels.
+    """Read a critique with labels.
 
-    If the labels do not fit the words of the response, the critique's status is `unparsable`, it has no spans, and its
-    feedback is the reason and the text.
+    If the labels do not fit the words, or sentences, of the response, the critique's status is `unparsable`, it has no
+    spans, and its feedback is the reason and the text.
 
     Example:
         >>> critique_from_labels('{"word_labels": "+ 0"}', "in Lyon, today", LABEL_FORMS["dense"]).feedback
         '2 labels for 4 words: {"word_labels": "+ 0"}'
     """
     text = printable(text)
-    words = [response[start:end] for start, end in words_of(response)]
+    words = [response[start:end] for start, end in form.split(response)]
     try:
         reading = _object_with(form.key, text)
         labels = form.read(reading.value[form.key], words)
@@ -258,7 +292,7 @@ def critique_from_labels(text: str, response: str, form: LabelForm) -> Critique:
     outcome: Any = reading.value.get("outcome") if form.outcome else None
     return Critique(
         feedback if isinstance(feedback, str) and feedback.strip() else "",
-        spans_of(response, labels),
+        spans_of(response, labels, form.split),
         outcome=float(outcome) if is_finite(outcome) else None,
         status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
     )
@@ -329,6 +363,24 @@ def _read_tags(value: Any, words: Sequence[str]) -> list[int]:
     return [TAGS[sign] for sign in parts[1::2]]
 
 
+def _read_sentences(value: Any, sentences: Sequence[str]) -> list[int]:
+    if not isinstance(value, str):
+        raise _UnusableError("the tags are no text")
+    signs, rest = list[str](), value
+    for number, sentence in enumerate(sentences, start=1):
+        blank = " " if signs else ""
+        if not rest.startswith(f"{blank}{sentence} "):
+            raise _UnusableError(f"the tags do not go on with sentence {number}, {sentence!r}")
+        rest = rest[len(blank) + len(sentence) + 1 :]
+        signs.append(rest[:1])
+        rest = rest[1:]
+        if signs[-1] not in TAGS:
+            raise _UnusableError(f"tag {number} is {signs[-1]!r}, none of + - =")
+    if rest:
+        raise _UnusableError(f"{rest!r} follows the last tag")
+    return [TAGS[sign] for sign in signs]
+
+
 def _check_number(name: str, entries: Sequence[Any], words: Sequence[str]) -> None:
     if len(entries) != len(words):
         raise _UnusableError(f"{len(entries)} {name} for {len(words)} words")
@@ -362,6 +414,17 @@ LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
         _between_tags,
         _read_tags,
         outcome=True,
+    ),
+    "tagged_sentences": LabelForm(
+        "sentence_tags",
+        "all sentences of the response, in order, each with a sign behind it: + for a good one, - for a poor one, = "
+        "for any other",
+        TAGS,
+        '"',
+        _between_tags,
+        _read_sentences,
+        outcome=True,
+        split=sentences_of,
     ),
 }
 WITH_OUTCOME: tuple[CritiqueForm, ...] = (

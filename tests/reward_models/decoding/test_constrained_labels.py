@@ -32,13 +32,12 @@ from text2grad.reward_models.writing import (
     WITH_OUTCOME,
     critique_from_labels,
     critique_target,
-    words_of,
 )
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
 from tokenizers_made_here import made
 
-FORMS = ["dense", "scores", "tagged_words"]
+FORMS = ["dense", "scores", "tagged_words", "tagged_sentences"]
 EACH = pytest.mark.parametrize("form", FORMS)
 
 
@@ -68,13 +67,13 @@ def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
         known = LABEL_FORMS[form]
         parts = {OPENING + known.opening, *known.around(response), "x", "null}", "-1", "}"} - {""}
         tokenizer = spelled_by([*sorted(parts), *known.signs, '"', " +"])  # one token spans a blank and a label
-        words = [response[start:end] for start, end in words_of(response)]
+        words = [response[start:end] for start, end in known.split(response)]
         language = set()
         for labels in product([0, 1, -1], repeat=len(words)):
             value: Any = [[word, label] for word, label in zip(words, labels, strict=True)]
             if form == "dense":
                 value = " ".join("0+-"[label] for label in labels)
-            if form == "tagged_words":
+            if form.startswith("tagged"):
                 value = " ".join(f"{word} {'=+-'[label]}" for word, label in zip(words, labels, strict=True))
             record = {"textual_feedback": "", known.key: value}
             records = [{**record, "outcome": one} for one in (None, -1)] if known.outcome else [record]

@@ -65,6 +65,7 @@ _MARKS = {
     "dense": "a label for each word of the response: good, poor or neither",
     "scores": "a list of the response's words, each with a score of 1, -1 or 0",
     "tagged_words": "the response's words, each with a sign (good, poor, neither), and a number for the whole response",
+    "tagged_sentences": "the response's sentences, each with a sign (good, poor, neither), and a number for the whole",
 }
 
 _COUNTS = {

@@ -1,4 +1,4 @@
-"""Right answers to the prompts of the task, and the same answers with faults: responses for a reward model's annotations.
+"""Right answers to the prompts of the task, and answers with faults: responses for the annotations of a reward model.
 
 The samples of an untrained model hold little to praise, and few of the faults that a policy falls into later, such as
 a sentence said again.
