@@ -1,13 +1,14 @@
 """How much of the program critic's gain does a learned reward model give? Runs → results/learned_reward.json.
 
-    python docs/make_learned.py LEARNED [LEARNED ...]
+    python docs/make_learned.py LEARNED [LEARNED ...] [--called "altered answers"]
 
 LEARNED is the directory of a run of recipes/smollm2-learned.toml, whose critic is the reward model that
 `text2grad reward` made from the program's annotations. Beside it stands the run of Text2Grad with the same seed in
 results/runs/smollm2.jsonl, whose critic is the program. Pairs of other seeds and forms, which the file already has, are
-kept.
+kept; `--called` keeps runs with other settings apart.
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -34,12 +35,16 @@ def program_of(seed: int, records: list[Record]) -> list[dict[str, float]]:
     sys.exit(f"{RESULTS / 'runs'} has no evaluation of text2grad_group with seed {seed}: run recipes/smollm2.toml")
 
 
-def pair_of(learned: Path, records: list[Record]) -> dict[str, Any]:
-    """Return the figures of one seed."""
+def pair_of(learned: Path, records: list[Record], called: str) -> dict[str, Any]:
+    """Return the figures of one seed; `called` stands behind the form in its name."""
     recipe = json.loads((learned / "run.json").read_bytes())["recipe"]
     start, by_program = program_of(recipe["run"]["seed"], records)
     writes = saved_settings(recipe["critic"]["model"])
-    words = "" if writes["write_feedback"] else ", without words"
+    parts = [
+        f"`{writes['form']}`",
+        *([] if writes["write_feedback"] else ["without words"]),
+        *([called] if called else []),
+    ]
     last = max((learned / "evaluations").glob("*.json"))
     audits = [
         {name.removeprefix("audit/"): value for name, value in line.items() if name.startswith("audit/")}
@@ -47,7 +52,7 @@ def pair_of(learned: Path, records: list[Record]) -> dict[str, Any]:
     ]
     return {
         "seed": recipe["run"]["seed"],
-        "form": f"`{writes['form']}`{words}",
+        "form": ", ".join(parts),
         "dtype": recipe["model"]["dtype"],
         "start": start,
         "program": by_program,
@@ -60,12 +65,16 @@ def pair_of(learned: Path, records: list[Record]) -> dict[str, Any]:
 
 def main() -> None:
     """Write the figures of all pairs."""
-    runs = list(map(Path, sys.argv[1:]))
-    if not runs:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("learned", type=Path, nargs="+")
+    parser.add_argument("--called", default="", help="further words in the name of the results")
+    options = parser.parse_args()
     records = read_runs(RESULTS / "runs")
     known = json.loads(OUT.read_bytes()) if OUT.exists() else []
-    pairs = {(one["form"], one["seed"]): one for one in [*known, *(pair_of(run, records) for run in runs)]}
+    pairs = {
+        (one["form"], one["seed"]): one
+        for one in [*known, *(pair_of(run, records, options.called) for run in options.learned)]
+    }
     write_atomically(OUT, to_json([pairs[key] for key in sorted(pairs)], indent=2))
 
 
