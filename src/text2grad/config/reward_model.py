@@ -34,7 +34,7 @@ class RewardModelConfig(Section):
     out: str = ""
     """Directory of the reward model (`model/`), metrics and checkpoints; empty takes run.out."""
     form: CritiqueForm = "spans"
-    """Target format: quotes; with outcome; each with its label; a label per word (Appendix I.1) in three forms."""
+    """Target format: quotes; with outcome; each with its label; per word (Appendix I.1) or sentence a label."""
     epochs: Positive | None = None
     """Passes over the annotations; replaces `steps`."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"

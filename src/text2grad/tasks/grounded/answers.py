@@ -9,11 +9,15 @@ from dataclasses import replace
 from random import Random
 
 from text2grad.tasks.grounded.passage import passage_and_question
-from text2grad.tasks.grounded.reading import closest_sentence, names_and_numbers, read_source, words_of
+from text2grad.tasks.grounded.reading import (
+    CONTENT_WORDS,
+    closest_sentence,
+    names_and_numbers,
+    read_source,
+    words_of,
+)
 from text2grad.tasks.grounded.sentences import sentence_ranges
 from text2grad.types import Example
-
-FEWEST_WORDS = 4  # of a sentence that is said again: the critic blames no shorter ones
 
 
 def right_answers(examples: Iterable[Example], cut: Callable[[str], str] = str) -> Iterator[Example]:
@@ -72,8 +76,8 @@ def altered_answers(
             found["swapped"] = _swapped(right, example, other, rng)
             both = [sentences[at], rng.choice(_sentences(other)[0])]
             found["foreign"] = " ".join(rng.sample(both, 2))
-        short = sorted((one for one in sentences if len(words_of(one)) >= FEWEST_WORDS), key=len)[: rng.choice((1, 2))]
-        found["repeated"] = " ".join(short * 3)
+        blamed = [one for one in sentences if len(words_of(one)) > CONTENT_WORDS]  # by the critic, if said again
+        found["repeated"] = " ".join(sorted(blamed, key=len)[: rng.choice((1, 2))] * 3)
         yield from _with_responses(example, found, cut)
 
 
@@ -101,13 +105,13 @@ def _swapped(text: str, example: Example, other: Example, rng: Random) -> str:
     known, source = " ".join(here).casefold(), read_source(*there)
     foreign = [there[0][start:end] for _, start, end in names_and_numbers(source, there[0])]
     foreign = [one for one in dict.fromkeys(foreign) if one.casefold() not in known]
-    pieces = names_and_numbers(read_source(*here), text)
+    pieces, before = names_and_numbers(read_source(*here), text), text
     for _, start, end in sorted(rng.sample(pieces, (len(pieces) + 1) // 2), key=lambda one: one.start, reverse=True):
         alike = [one for one in foreign if _kind(one) == _kind(text[start:end])]
         alike = alike or [one for one in foreign if one[0].isdigit() == text[start].isdigit()]
         if alike:
             text = text[:start] + rng.choice(alike) + text[end:]
-    return text if pieces and foreign else ""
+    return text if text != before else ""
 
 
 def _kind(fact: str) -> tuple[bool, int]:
