@@ -21,7 +21,9 @@ from text2grad.reward_models.writing import (
 )
 from text2grad.types import Critique, Example, Span
 
-DENSE, SCORES, TAGGED = (LABEL_FORMS[form] for form in ("dense", "scores", "tagged_words"))
+DENSE, SCORES, TAGGED, SENTENCES = (
+    LABEL_FORMS[form] for form in ("dense", "scores", "tagged_words", "tagged_sentences")
+)
 EACH = pytest.mark.parametrize("form", ["dense", "scores", "tagged_words", "tagged_sentences"])
 
 
@@ -258,6 +260,11 @@ def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any
         (TAGGED, '{"word_tags": "in = Lyon + ! -"}', "word 3 is '.' in the response and '!' among the tags"),
         (TAGGED, '{"word_tags": "in = Lyon 0 . -"}', "tag 2 is '0', none of + - ="),
         (TAGGED, '{"word_tags": ["in", "="]}', "the tags are no text"),
+        (SENTENCES, '{"sentence_tags": "in Lyon. + -"}', "' -' follows the last tag"),
+        (SENTENCES, '{"sentence_tags": "in Lyon + "}', "the tags do not go on with sentence 1, 'in Lyon.'"),
+        (SENTENCES, '{"sentence_tags": "in Lyon. 0"}', "tag 1 is '0', none of + - ="),
+        (SENTENCES, '{"sentence_tags": "in Lyon. "}', "tag 1 is '', none of + - ="),
+        (SENTENCES, '{"sentence_tags": ["in Lyon.", "="]}', "the tags are no text"),
         (SCORES, '{"word_score_list": "0 + -"}', "the scores are no list of [word, score] pairs"),
         (SCORES, '{"word_score_list": [["in", 0], ["Lyon", 1], [".", 0', "no whole JSON object with word_score_list"),
     ],
