@@ -36,6 +36,7 @@ The published code drops invalid entries and matches the rest by similarity; her
 """
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -219,8 +220,10 @@ class LabelForm(NamedTuple):
             >>> LABEL_FORMS["tagged_sentences"].labels("It is so. I am not.", [Span(0, 5, "positive")])
             [1, 0]
         """
-        words = list(zip(words_of(response), labels_of(response, spans), strict=True))
-        inside = [[label for (at, _), label in words if start <= at < end] for start, end in self.split(response)]
+        starts = [start for start, _ in self.split(response)]
+        inside: list[list[int]] = [[] for _ in starts]
+        for (at, _), label in zip(words_of(response), labels_of(response, spans), strict=True):
+            inside[bisect_right(starts, at) - 1].append(label)
         return [next((sign for sign in (-1, 1) if 2 * one.count(sign) >= len(one)), 0) for one in inside]
 
     def write(self, response: str, labels: Sequence[int]) -> str:
