@@ -1,11 +1,13 @@
 """What a recipe wants judged: responses of a file, of the policy, and what their unit tests say."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.critics.servers import unit_test_outcomes
@@ -167,6 +169,37 @@ def test_responses_of_another_policy_or_to_other_prompts_are_not_mixed_in(tmp_pa
         changed = recipe(tmp_path, {"prompt": prompt}, **{**sections, "model": {"path": path}})
         with pytest.raises(DataError, match="contains responses to other prompts, or of another policy"):
             items(tmp_path, changed)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"max_new_tokens": 5}, {"temperature": 0.5}, {"eos_token_ids": [3]}, {"prompt_format": "plain"}]
+)
+def test_responses_of_another_sampling_are_not_taken_for_these(
+    tmp_path: Path, policy: str, changed: dict[str, Any]
+) -> None:
+    sections: dict[str, Any] = {"model": {"path": policy}, "rollout": {"max_new_tokens": 4}}
+    first = items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections))
+    assert items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections)) == first
+    other = {**sections, "rollout": {**sections["rollout"], **changed}}
+    with pytest.raises(DataError, match=r"gave with other weights or other settings of \[rollout\]"):
+        items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **other))
+
+
+def test_responses_of_a_policy_that_was_trained_again_are_not_taken_for_its_own(tmp_path: Path, policy: str) -> None:
+    copied = tmp_path / "policy"
+    shutil.copytree(policy, copied)
+    wanted = recipe(tmp_path, {"prompt": PROMPTS[0]}, model={"path": str(copied)}, rollout={"max_new_tokens": 4})
+    items(tmp_path, wanted)
+    model = AutoModelForCausalLM.from_pretrained(copied)
+    model.lm_head.weight.data += 1.0
+    model.save_pretrained(copied)
+    with pytest.raises(DataError, match="gave with other weights"):
+        items(tmp_path, wanted)
+    saved = tmp_path / RESPONSES
+    lines = [json.loads(line) for line in saved.read_text().splitlines() if line]
+    old = [{key: value for key, value in line.items() if key != "sampling"} for line in lines]
+    saved.write_text("".join(json.dumps(line) + "\n" for line in old))
+    assert items(tmp_path, wanted)  # version 0.1 did not record the sampling
 
 
 def test_prompts_that_are_too_long_are_passed_over_where_the_recipe_says_so(tmp_path: Path, policy: str) -> None:

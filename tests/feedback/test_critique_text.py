@@ -243,6 +243,30 @@ def test_a_think_tag_inside_a_quote_is_no_draft() -> None:
     assert parse_critique(f'A "</think>" is odd. {DRAFT}\n</think>\n{text}').negative == parsed.negative
 
 
+def test_a_think_tag_inside_a_quote_is_no_draft_after_prose() -> None:
+    quotes = ("2+2=5\n</think>\nThe answer is 5",)
+    text = f"The sum is wrong. {json.dumps({'good_spans': [], 'poor_spans': quotes})}"
+    parsed = parse_critique(text)
+    assert (parsed.feedback, parsed.negative, parsed.status) == ("The sum is wrong.", quotes, "ok")
+    assert parse_critique(f"[{json.dumps({'poor_spans': quotes})}]").negative == quotes
+    assert parse_critique(f"<think>{text}").status == "unparsable"  # all of it is a draft
+
+
+@pytest.mark.parametrize(
+    ("entries", "order"),
+    [
+        ([["a", "poor"], ["a", "good"], ["b", "poor"]], ("negative", "positive", "negative")),
+        ([{"text": "a", "label": "poor"}, {"text": "c", "label": "neutral"}, {"text": "a", "label": "good"}], None),
+    ],
+)
+def test_labels_of_one_list_keep_their_order(entries: Any, order: Any) -> None:
+    parsed = parse_critique(json.dumps({"spans": entries}))
+    assert parsed.order == (order or ("negative", "positive"))
+    assert parsed.positive == ("a",)
+    mixed = parse_critique(json.dumps({"spans": entries, "good_spans": ["d"]}))
+    assert (mixed.order, mixed.positive) == ((), ("d", "a"))  # two lists have no common order
+
+
 def test_what_is_no_text_is_refused():
     with pytest.raises(CriticError) as caught:
         parse_critique(b'{"good_spans": []}')

@@ -56,6 +56,57 @@ def test_any_piece_of_a_response_is_found_as_it_is_written(drawn):
     assert all(response[span.start : span.end] == quote for span in located.spans)
 
 
+@pytest.mark.parametrize(
+    ("order", "spans"),
+    [
+        ((), [(0, 4, "positive"), (13, 17, "negative")]),  # two lists: positive listings come first
+        (("negative", "positive"), [(0, 4, "negative"), (13, 17, "positive")]),
+        (("positive", "negative"), [(0, 4, "positive"), (13, 17, "negative")]),
+    ],
+)
+@pytest.mark.parametrize("match", ["exact", "normalized"])
+def test_listings_in_one_list_mark_occurrences_in_its_order(match, order, spans):
+    located = locate_spans("Lyon is big. Lyon is in Spain.", ["Lyon"], ["Lyon"], match=match, order=order)
+    assert located == LocatedSpans(tuple(Span(*span) for span in spans), ())
+
+
+def test_more_listings_than_occurrences_contradict_each_other_also_in_one_list():
+    located = locate_spans("Lyon is big.", ["Lyon"], ["Lyon"], order=("negative", "positive"))
+    assert located.spans == (Span(0, 4, "negative"), Span(0, 4, "positive"))
+    located = locate_spans("a b a", ["a"], ["a", "a"], order=("negative", "negative", "positive"))
+    assert located == LocatedSpans((Span(0, 1, "positive"), Span(4, 5, "negative")), ("a",))
+
+
+@pytest.mark.parametrize("order", [("positive",), ("positive", "positive"), ("positive", "negative", "negative")])
+def test_an_order_of_other_labels_is_refused(order):
+    with pytest.raises(
+        CriticError, match=f"^order has {len(order)} labels, {order.count('negative')} of them negative"
+    ):
+        locate_spans("a b", ["a"], ["b"], order=order)
+
+
+@pytest.mark.parametrize(
+    ("text", "quote", "start"),
+    [
+        ("मेंढक कुएँ में है", "में", 11),  # the frog begins with the same signs
+        ("हिन्दी भाषा हि", "हि", 12),
+        ("pre\u0301re re", "re", 7),
+        ("re\u0323\u0301s re", "re", 6),  # two marks on one letter
+        ("نمی‌خواهم خواهم", "خواهم", 10),  # a joiner within a word
+    ],
+)
+def test_marks_and_joiners_do_not_end_a_word(text, quote, start):
+    assert text[start:].startswith(quote)
+    assert locate_spans(text, [quote], []).spans == (Span(start, start + len(quote), "positive"),)
+
+
+def test_a_run_of_marks_takes_no_longer_than_its_length():
+    text = "a" + "\u0301" * 20_000 + " re"
+    began = time.perf_counter()
+    assert locate_spans(text, ["re"], []).spans == (Span(20_002, 20_004, "positive"),)
+    assert time.perf_counter() - began < 5.0
+
+
 def in_word(text, position):
     """Whether a cut would go through a word, for the few letters of these tests."""
     return 0 < position < len(text) and text[position - 1] in "ab_" and text[position] in "ab_"

@@ -138,3 +138,15 @@ def test_gradients_flow_through_a_growing_layer() -> None:
 def test_models_with_other_caches_have_none() -> None:
     assert empty_cache(tiny("gemma2")) is None
     assert empty_cache(tiny("llama")) is not None
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
+def test_each_row_has_a_limit_of_its_own_within_the_context(family: str) -> None:
+    # Positions of GPT-2 are a table: a row that ended at the end of its context must not go on.
+    model = tiny(family, max_position_embeddings=64) if family != "gpt2" else tiny(family, n_positions=64)
+    prompts = [(3, 4, 5) * 20, (8,), (9, 10, 11)]  # 60, 1 and 3 tokens
+    limits = [4, 50, 30]
+    found = decode(model, prompts, max_new_tokens=limits, eos_ids=(), pad_id=0)
+    assert [len(row) for row in found] == limits
+    for prompt, limit, row in zip(prompts, limits, found, strict=True):
+        assert decode(model, [prompt], max_new_tokens=limit, eos_ids=(), pad_id=0) == [row]

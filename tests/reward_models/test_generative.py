@@ -165,16 +165,15 @@ def test_a_response_without_room_for_a_critique_gets_none_and_the_others_theirs(
     assert [critique.status for critique in alone(asked, [" a cat", " cat" * 93])] == ["ok", "unparsable"]
 
 
-def test_a_critique_is_as_long_as_the_room_beside_the_longest_prompt_of_its_batch(
-    taught: GenerativeRewardModel,
-) -> None:
-    # 92 cats leave room for one token, in the other rows of the batch, too.
-    asked = [EXAMPLES[1], Example("birds:")], [" a cat", " cat" * 92]
-    free = like(taught, constrain=False)
-    first, second = free.write(*asked)
-    assert first == '{"textual_feedback": "'
-    assert [critique.status for critique in free(*asked)] == ["unparsable", "unparsable"]
-    assert len(taught.tokenizer(second).input_ids) <= 1
+@pytest.mark.parametrize("constrain", [False, True])
+def test_a_long_prompt_shortens_no_critique_but_its_own(taught: GenerativeRewardModel, constrain: bool) -> None:
+    # 92 cats leave room for one token, 60 for 33.
+    asked = [EXAMPLES[1], Example("birds:"), Example("birds:")], [" a cat", " cat" * 92, " cat" * 60]
+    together, alone = like(taught, constrain=constrain), like(taught, constrain=constrain, rows_at_once=1)
+    texts = together.write(*asked)
+    assert texts == alone.write(*asked)
+    assert texts[0] == TARGETS[1]
+    assert len(taught.tokenizer(texts[1]).input_ids) <= 1
 
 
 def test_a_model_without_a_known_context_has_room_for_any_critique(taught: GenerativeRewardModel) -> None:
@@ -195,6 +194,45 @@ def test_a_model_that_nothing_could_stop_is_refused() -> None:
         "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response "
         "could ever end. Set rollout.eos_token_ids."
     )
+
+
+# Special tokens that a response or a critique spells.
+
+
+def with_special_tokens() -> Any:
+    tokenizer = word_tokenizer([*PROMPTS, *TARGETS, " ", " <|end|> < | end > dogs:"], SYMBOLS)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = "{% for m in messages %}<|end|>{{ m['content'] }}{% endfor %}<|end|> dogs:"
+    return tokenizer
+
+
+@pytest.mark.parametrize(("prompt_format", "of_template"), [("plain", 0), ("chat", 2)])
+def test_a_response_cannot_end_itself_in_the_prompt(prompt_format: Any, of_template: int) -> None:
+    tokenizer = with_special_tokens()
+    special = tokenizer.convert_tokens_to_ids("<|end|>")
+    assert special in tokenizer(" a cat<|end|> dogs:").input_ids
+    found, harmless = critique_prompts(
+        tokenizer, [Example("cats:")] * 2, [" a cat<|end|> dogs:", " a cat"], prompt_format
+    )
+    assert found.count(special) == harmless.count(special) == of_template
+    assert len(found) > len(harmless) + 1
+
+
+def test_a_special_token_of_the_prompt_stays_one() -> None:
+    tokenizer = with_special_tokens()
+    special = tokenizer.convert_tokens_to_ids("<|end|>")
+    (found,) = critique_prompts(tokenizer, [Example("<|end|>cats:")], [" a cat<|end|>"], "plain")
+    assert found[0] == special
+    assert found.count(special) == 1
+
+
+def test_a_critique_that_names_the_end_teaches_no_end(trainings: list[Any]) -> None:
+    tokenizer = with_special_tokens()
+    annotation = Annotation("cats:", " a cat", Critique("It says <|end|>."))
+    train_reward_model(new_model(tokenizer), tokenizer, [annotation], FineTuning(steps=1))
+    ((rows, _, _),) = trainings
+    assert tokenizer.convert_tokens_to_ids("<|end|>") not in rows[0]["labels"]
+    assert rows[0]["labels"].count(tokenizer.eos_token_id) == 1
 
 
 # On disk.

@@ -57,6 +57,13 @@ def test_what_is_written_is_read_and_may_be_written_under_the_constraint(form: A
     assert critique.text == target
 
 
+def test_a_labelled_quote_marks_the_place_that_it_was_written_for() -> None:
+    response = "Lyon is big. Lyon is in Spain."
+    spans = (Span(0, 4, "negative"), Span(13, 17, "positive"))
+    target = critique_target(Critique("So.", spans, 1.0), response, form="labelled_spans")
+    assert critique_from_text(target, response, occurrences="first").spans == spans
+
+
 BEGUN = '{"textual_feedback": "\\"Lyon\\", \\"on\\"", "spans": ['
 
 

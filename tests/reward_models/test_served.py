@@ -1,5 +1,6 @@
 """A reward model behind a server is asked as it was trained, is held to a grammar, and its failures are counted."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 import small_run
 from fault_server import Running, running
 from small_run import EXAMPLES
+from text2grad.config.recipe import make_recipe
+from text2grad.critics.servers.annotation import Item
+from text2grad.critics.servers.store import Answer
 from text2grad.errors import ConfigError, CriticError
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
@@ -143,6 +147,47 @@ def test_wrong_settings_are_refused_before_anything_is_asked(tmp_path: Path) -> 
         with pytest.raises(ConfigError, match=f"^{said}"):
             critic("http://127.0.0.1:9/v1", tmp_path, **settings)
     critic("http://127.0.0.1:9/v1", tmp_path, constrain=False, limits=QuoteLimits(one_list=True))
+
+
+@pytest.mark.parametrize("prompt_format", ["plain", "chat"])
+def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Path, prompt_format: Any) -> None:
+    model = critic("http://127.0.0.1:9/v1", tmp_path, form="tagged_words", prompt_format=prompt_format)
+    asked: list[Any] = []
+
+    class Client:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        async def complete(self, prompt: Any, form: Any) -> Answer:
+            asked.append((prompt, form))
+            return Answer(self.text, "stop")
+
+    def judged(text: str) -> Any:
+        client: Any = Client(text)
+        return asyncio.run(model.annotate(client, Item("0", ASKED, "in Lyon")))
+
+    found = judged('{"textual_feedback": "So.", "word_tags": "in = Lyon -", "outcome": -1}')
+    assert found.critique == Critique("So.", (Span(3, 7, "negative"),), -1.0)
+    prompt, form = asked[0]
+    assert form.content == critique_grammar("in Lyon", form="tagged_words", max_tokens=512)
+    request = critique_request(ASKED, "in Lyon", "tagged_words")
+    chat = ({"role": "user", "content": request},)
+    assert prompt == (critique_prompt(ASKED, "in Lyon") if prompt_format == "plain" else chat)
+    failed = judged('{"textual_feedback": "So.", "good_spans": ["Lyon"], "poor_spans": []}')
+    assert (failed.critique, failed.failure.kind) == (None, "unreadable")
+
+
+def test_a_recipe_names_the_form(tmp_path: Path) -> None:
+    named = make_recipe(
+        {
+            "critic": {"kind": "server", "model": "rm"},
+            "server": {"form": "labelled_spans"},
+            "run": {"out": str(tmp_path)},
+        }
+    )
+    found = critic_from_recipe(named)
+    assert isinstance(found, ServerRewardModel)
+    assert found.form == "labelled_spans"
 
 
 # In a run.

@@ -193,3 +193,9 @@ def test_the_steps_of_sampled_tokens_follow_the_text() -> None:
     assert step_ends(text, offsets, "lines") == [2, 2, 2, 7, 7, 7, 7, 7]
     assert step_ends(text, offsets, "clauses") == [2, 2, 2, 5, 5, 5, 7, 7]
     assert step_ends("", [(0, 0)], "lines") == [0]
+
+
+def test_a_token_that_ends_in_the_next_step_belongs_to_the_step_in_which_it_begins() -> None:
+    # Tokenizers of Llama 3 and Qwen have tokens such as "}\n" and ".\n\n"; the lines are "}", "Wrong." and "Right.".
+    offsets = [(0, 2), (2, 7), (7, 10), (10, 15), (15, 16)]
+    assert step_ends("}\nWrong.\n\nRight.", offsets, "lines") == [0, 2, 2, 4, 4]

@@ -1,6 +1,6 @@
 """Critiques of sampled responses → δ on each sampled token (section 3.3)."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -37,9 +37,10 @@ def response_deltas(
 
 
 def step_ends(response: str, offsets: Sequence[tuple[int, int]], rule: StepRule) -> list[int]:
-    """Return the index of the last token of each token's line, sentence or clause, [T].
+    r"""Return the index of the last token of each token's line, sentence or clause, [T].
 
-    White space before a step belongs to it; what follows the last step, such as an end of sequence, to the last one.
+    A token belongs to the step in which it begins, also if it ends in the next one, as `"}\n"` does. White space before
+    a step belongs to it; what follows the last step, such as an end of sequence, to the last one.
 
     Args:
         response: the decoded response.
@@ -51,7 +52,7 @@ def step_ends(response: str, offsets: Sequence[tuple[int, int]], rule: StepRule)
         [1, 1, 3, 3]
     """
     ends = [end for _, end in split_steps(response, rule)]
-    steps = [min(bisect_left(ends, end), max(len(ends) - 1, 0)) for _, end in offsets]
+    steps = [min(bisect_right(ends, start), max(len(ends) - 1, 0)) for start, _ in offsets]
     last = {step: token for token, step in enumerate(steps)}
     return [last[step] for step in steps]
 

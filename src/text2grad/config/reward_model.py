@@ -81,6 +81,8 @@ class ServerConfig(Section):
     """Prompt format of its training: "plain" uses completions, "chat" the server's chat template."""
     write_feedback: bool = True
     """False for a model that was trained to write spans only."""
+    form: CritiqueForm = "spans"
+    """Form of its critiques, as reward_model.form was in training."""
     max_tokens: Count = 512
     """Length limit of a critique in tokens."""
     concurrency: Count = 64

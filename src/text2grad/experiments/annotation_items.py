@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from text2grad.config import AnnotateConfig, Recipe
-from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes
+from text2grad.config import AnnotateConfig, Recipe, digest_of
+from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes, hash_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import read_examples
@@ -127,9 +127,10 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
 
     Raises:
         ConfigError: if the recipe names no policy.
-        DataError: if the file holds responses to other prompts, or of another policy.
+        DataError: if the file holds responses to other prompts, or of another policy or sampling.
     """
-    saved = _saved(recipe, examples, path)
+    sampling = _sampling(recipe)
+    saved = _saved(recipe, examples, path, sampling)
     missing = [row for row in range(len(examples)) if row not in saved]
     if missing:
         if not recipe.model.path:
@@ -137,22 +138,28 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
         with Progress("sample", len(missing), unit="response") as progress:
             for found in _sampled(recipe, examples, missing):
                 saved |= found
-                records = ({"row": row, **_record(recipe, examples[row]), "response": found[row]} for row in found)
+                known = {"policy": recipe.model.path, "sampling": sampling}
+                records = (
+                    {"row": row, "prompt": examples[row].prompt_text, **known, "response": found[row]} for row in found
+                )
                 append_records(path, records)
                 progress.advance(len(found))
     pairs = [(example, saved[row]) for row, example in enumerate(examples)]
     return [one for one, response in pairs if response is not None], [one for _, one in pairs if one is not None]
 
 
-def _record(recipe: Recipe, example: Example) -> dict[str, str]:
-    return {"prompt": example.prompt_text, "policy": recipe.model.path}
+def _sampling(recipe: Recipe) -> str:
+    """Return a hash of the policy's weights and of the settings on which its responses depend."""
+    rollout, path = recipe.rollout, Path(recipe.model.path)
+    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, rollout.prompt_format)
+    return hash_of(*settings, digest_of(path) if path.is_dir() else "")
 
 
-def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int, str | None]:
+def _saved(recipe: Recipe, examples: Sequence[Example], path: Path, sampling: str) -> dict[int, str | None]:
     """Return the responses that an earlier run saved, by row; None if the prompt was too long.
 
     Raises:
-        DataError: if the responses belong to other prompts or another policy.
+        DataError: if the responses belong to other prompts, or to another policy or sampling.
     """
     saved: dict[int, str | None] = {}
     for record in appended_records(path):
@@ -163,6 +170,11 @@ def _saved(recipe: Recipe, examples: Sequence[Example], path: Path) -> dict[int,
             raise DataError(
                 f"{path} contains responses to other prompts, or of another policy than "
                 f"{recipe.model.path or '(none)'}; choose another [annotate] out, or remove the file to sample again"
+            )
+        if record.get("sampling", sampling) != sampling:  # version 0.1 did not record it
+            raise DataError(
+                f"{path} contains responses that {recipe.model.path} gave with other weights or other settings of "
+                "[rollout]; choose another [annotate] out, or remove the file to sample again"
             )
         saved[row] = record["response"]
     return saved

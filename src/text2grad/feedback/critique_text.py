@@ -52,6 +52,7 @@ class ParsedCritique:
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         suggestions: better text by the critic; it is not in the response and gets no reward.
         outcome: the critic's finite number for the whole response; None without one.
+        order: the labels of all quotes in the critic's order, if they stand in one list; empty for two lists.
     """
 
     feedback: str
@@ -60,6 +61,7 @@ class ParsedCritique:
     status: Status = "ok"
     suggestions: tuple[str, ...] = ()
     outcome: float | None = None
+    order: tuple[Label, ...] = ()
 
 
 def parse_critique_object(value: Mapping[str, Any]) -> ParsedCritique:
@@ -98,15 +100,31 @@ def parse_critique(text: str) -> ParsedCritique:
     text = printable(text)
     if len(text) <= MAX_CHARS:
         verdict = _THINKING.sub("", text)  # drafts of the critique
-        for read in (read_objects, _with_stray_quotes, _escaped_twice, _by_library):
-            reading = _choose(read(verdict))
-            if reading is not None:
-                parsed = _interpret(reading.value)
-                if not parsed.feedback.strip():
-                    parsed = replace(parsed, feedback=_prose(reading, verdict))
-                repaired = parsed.status == "ok" and not is_json(verdict[reading.start : reading.end])
-                return replace(parsed, status="repaired") if repaired else parsed
+        found = _first_reading(verdict)
+        if found is None and (tag := _quoted_tag(text)) is not None:
+            whole = _first_reading(text)
+            if whole is not None and whole.start < tag < whole.end:  # no end of reasoning, but a quote
+                found, verdict = whole, text
+        if found is not None:
+            parsed = _interpret(found.value)
+            if not parsed.feedback.strip():
+                parsed = replace(parsed, feedback=_prose(found, verdict))
+            repaired = parsed.status == "ok" and not is_json(verdict[found.start : found.end])
+            return replace(parsed, status="repaired") if repaired else parsed
     return ParsedCritique(text.strip(), status="unparsable")
+
+
+def _first_reading(text: str) -> Reading | None:
+    """Return the critique's object in a text, by the strictest reader that finds one."""
+    readings = (_choose(read(text)) for read in (read_objects, _with_stray_quotes, _escaped_twice, _by_library))
+    return next((reading for reading in readings if reading is not None), None)
+
+
+def _quoted_tag(text: str) -> int | None:
+    """Return the place of the tag up to which a text without an opening tag was taken for reasoning."""
+    removed = _THINKING.match(text)
+    opened = removed is None or removed[0].lstrip().startswith("<think>")
+    return None if removed is None or opened else removed.end() - len("</think>")
 
 
 def _escaped_twice(text: str) -> Iterator[Reading]:
@@ -187,17 +205,18 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     if isinstance(value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
         return ParsedCritique(feedback, status="unparsable")
 
-    def listed(part: str) -> tuple[str, ...]:
-        named = [pair for value in parts.get(part, ()) for pair in _quotes(value, part)]
-        mixed = [pair for value in parts.get("spans", ()) for pair in _quotes(value, None)]
-        return tuple(quote for quote, label in named + mixed if label == part and quote.strip())
+    def listed(part: str, label: Any) -> list[tuple[str, Any]]:
+        return [pair for value in parts.get(part, ()) for pair in _quotes(value, label) if pair[0].strip()]
 
+    named = listed("positive", "positive") + listed("negative", "negative")
+    mixed = [pair for pair in listed("spans", None) if pair[1] in ("positive", "negative")]
     return ParsedCritique(
         feedback=feedback,
-        positive=listed("positive"),
-        negative=listed("negative"),
-        suggestions=listed("suggestions"),
+        positive=tuple(quote for quote, label in named + mixed if label == "positive"),
+        negative=tuple(quote for quote, label in named + mixed if label == "negative"),
+        suggestions=tuple(quote for quote, _ in listed("suggestions", "suggestions")),
         outcome=outcome,
+        order=() if named else tuple(label for _, label in mixed),
     )
 
 

@@ -12,10 +12,11 @@ or a quote shortened with dots is unmatched.
 2. A quote that begins or ends with a letter marks whole words where it occurs as whole words: "cat" marks
    "the cat", not "concatenate", and marks "concatenate" only if "cat" stands nowhere alone. Scripts written
    without spaces have no such ends.
-3. A quote listed n times marks n occurrences, in order. Positive listings come before negative listings, because
-   the two lists have no common order. Listings beyond the last occurrence are unmatched.
-4. If the positive listings of a quote use every occurrence, its negative listings start again from the first.
-   The contradiction stays visible: spans of both labels overlap, and the overlap rule decides.
+3. A quote listed n times marks n occurrences, in the order of one list with labels. Two lists have no common order;
+   then positive listings come before negative listings. Listings beyond the last occurrence are unmatched.
+4. If a quote has more listings than occurrences, positive listings come first also in one list. If they use every
+   occurrence, its negative listings start again from the first. The contradiction stays visible: spans of both labels
+   overlap, and the overlap rule decides.
 """
 
 import re
@@ -54,6 +55,7 @@ def locate_spans(
     *,
     match: Match = "exact",
     occurrences: Occurrences = "all",
+    order: Sequence[Label] = (),
 ) -> LocatedSpans:
     """Locate quotes in a response, by the rules of the module's docstring.
 
@@ -64,13 +66,14 @@ def locate_spans(
         match: `exact` compares characters; `normalized` compares the forms of `feedback/normalize.py` and ignores
             quotation marks around the whole quote.
         occurrences: whether a quote that is listed once marks `all` its occurrences or the `first`.
+        order: the labels of the quotes in the order of the one list that they come from; empty for two lists.
 
     Returns:
         The spans, and the quotes that the response does not contain. Blank quotes are unmatched.
 
     Raises:
         ConfigError: if `match` or `occurrences` has an unknown value.
-        CriticError: if the quotes are one text instead of a list.
+        CriticError: if the quotes are one text instead of a list, or `order` has other labels.
 
     Example:
         >>> located = locate_spans("The cat sat. The cat ran.", ["sat"], ["The cat", "dog"])
@@ -82,21 +85,18 @@ def locate_spans(
     check_known("match", match, get_args(Match))
     check_known("occurrences", occurrences, get_args(Occurrences))
     finder = _Finder(response) if match == "exact" else _NormalizedFinder(response)
-    labelled: tuple[tuple[Label, Sequence[str]], ...] = (("positive", positive), ("negative", negative))
-    groups: dict[str, _Listings] = {}
-    for label, quotes in labelled:
-        _check_list(label, quotes)
-        for index, quote in enumerate(quotes):
-            prepared = finder.prepare(quote)
-            groups.setdefault(prepared.core, _Listings([], [])).of(label).append((index, prepared))
+    groups: dict[str, list[_Listing]] = {}
+    for listing in _in_order(finder, positive, negative, order):
+        groups.setdefault(listing.quote.core, []).append(listing)
     spans: set[Span] = set()
     missed: dict[Label, list[int]] = {"positive": [], "negative": []}
     for core, listings in groups.items():
-        for label, (index, listed), intervals in listings.share(finder.find(core), occurrences):
-            spans.update(Span(*listed.widen(response, *interval), label) for interval in intervals)
-            missed[label].extend([] if intervals else [index])
-    unmatched = tuple(quotes[index] for label, quotes in labelled for index in sorted(missed[label]))
-    return LocatedSpans(tuple(sorted(spans)), unmatched)
+        for listing, intervals in _share(listings, finder.find(core), occurrences):
+            spans.update(Span(*listing.quote.widen(response, *interval), listing.label) for interval in intervals)
+            missed[listing.label].extend([] if intervals else [listing.place])
+    unmatched = [positive[index] for index in sorted(missed["positive"])]
+    unmatched += [negative[index] for index in sorted(missed["negative"])]
+    return LocatedSpans(tuple(sorted(spans)), tuple(unmatched))
 
 
 def critique_from_text(
@@ -127,7 +127,9 @@ def locate_critique(
     parsed: ParsedCritique, response: str, *, match: Match = "exact", occurrences: Occurrences = "all"
 ) -> Critique:
     """Return a parsed critique with its quotes located in the response; the arguments are those of `locate_spans`."""
-    located = locate_spans(response, parsed.positive, parsed.negative, match=match, occurrences=occurrences)
+    located = locate_spans(
+        response, parsed.positive, parsed.negative, match=match, occurrences=occurrences, order=parsed.order
+    )
     return Critique(parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
 
 
@@ -152,27 +154,46 @@ class _Quote(NamedTuple):
         return start, end
 
 
-class _Listings(NamedTuple):
-    """The listings of one quote: its indices in the list of positive quotes and in the list of negative quotes."""
+class _Listing(NamedTuple):
+    """One listing of a quote: its label, its place in the list of this label, and the quote."""
 
-    positive: list[tuple[int, _Quote]]
-    negative: list[tuple[int, _Quote]]
+    label: Label
+    place: int
+    quote: _Quote
 
-    def of(self, label: Label) -> list[tuple[int, _Quote]]:
-        """Return the listings under one label."""
-        return self.positive if label == "positive" else self.negative
 
-    def share(
-        self, found: list[Interval], occurrences: Occurrences
-    ) -> Iterator[tuple[Label, tuple[int, _Quote], list[Interval]]]:
-        """Yield each listing with its label and its intervals (rules 1, 3 and 4)."""
-        alone = len(self.positive) + len(self.negative) == 1
-        width = len(found) if alone and occurrences == "all" else 1
-        for nth, listing in enumerate(self.positive):
-            yield "positive", listing, found[nth : nth + width]
-        first = len(self.positive) if len(found) > len(self.positive) else 0
-        for nth, listing in enumerate(self.negative, start=first):
-            yield "negative", listing, found[nth : nth + width]
+def _in_order(
+    finder: "_Finder", positive: Sequence[str], negative: Sequence[str], order: Sequence[Label]
+) -> Iterator[_Listing]:
+    """Yield the listings of all quotes in their order; without one, positive before negative listings."""
+    _check_list("positive", positive)
+    _check_list("negative", negative)
+    known: list[Label] = ["positive" for _ in positive]
+    known += ["negative" for _ in negative]
+    if order and sorted(order) != sorted(known):
+        raise CriticError(
+            f"order has {len(order)} labels, {list(order).count('negative')} of them negative, for {len(positive)} "
+            f"positive and {len(negative)} negative quotes; give the label of each quote, or leave it out"
+        )
+    lists = {"positive": enumerate(positive), "negative": enumerate(negative)}
+    for label in order or known:
+        index, quote = next(lists[label])
+        yield _Listing(label, index, finder.prepare(quote))
+
+
+def _share(
+    listings: Sequence[_Listing], found: Sequence[Interval], occurrences: Occurrences
+) -> Iterator[tuple[_Listing, Sequence[Interval]]]:
+    """Yield each listing of one quote with its intervals (rules 1, 3 and 4)."""
+    if len(listings) == 1 and occurrences == "all":
+        yield listings[0], found
+        return
+    ordered, negative = list(listings), list[_Listing]()
+    if len(listings) > len(found):
+        ordered, negative = ([one for one in listings if one.label == label] for label in ("positive", "negative"))
+    first = len(ordered) if len(found) > len(ordered) else 0
+    for nth, listing in (*enumerate(ordered), *enumerate(negative, start=first)):
+        yield listing, found[nth : nth + 1]
 
 
 class _Finder:
@@ -252,11 +273,22 @@ _LETTER = re.compile(rf"[^\W{_SPACELESS}]")
 _WORD = re.compile(rf"[^\W{_SPACELESS}]++")
 
 
+_MOST_MARKS = 64  # of one letter: bounds the search for the letter before a run of marks
+
+
 def inside_word(text: str, position: int) -> bool:
-    """Return True if this position is inside a word, or between a letter and its combining mark."""
-    if not 0 < position < len(text) or not _LETTER.match(text, position - 1):
+    """Return True if this position is inside a word; combining marks and joiners belong to the letter before them."""
+    if not 0 < position < len(text) or not (_LETTER.match(text, position) or _continues(text[position])):
         return False
-    return bool(_LETTER.match(text, position)) or unicodedata.combining(text[position]) > 0
+    before = position - 1
+    while before > max(0, position - _MOST_MARKS) and _continues(text[before]):
+        before -= 1
+    return bool(_LETTER.match(text, before))
+
+
+def _continues(character: str) -> bool:
+    """Return True for an accent, a vowel sign or a joiner, which never begin a word."""
+    return character > "\u02ff" and (character in "\u200c\u200d" or unicodedata.category(character).startswith("M"))
 
 
 def _check_list(label: Label, quotes: Sequence[str]) -> None:

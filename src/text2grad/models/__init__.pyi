@@ -24,11 +24,13 @@ from .fine_tuning import (
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     optimizers as optimizers,
+    row_of_ids as row_of_ids,
     supervised_row as supervised_row,
     supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     train_with as train_with,
     training_arguments as training_arguments,
+    with_end as with_end,
 )
 from .launch import PLAIN as PLAIN, asks_for_fsdp as asks_for_fsdp
 from .logprobs import tiles_as_on as tiles_as_on
@@ -72,6 +74,7 @@ from .pretrained import (
     refuse_second_adapter as refuse_second_adapter,
 )
 from .prompts import (
+    chat_texts as chat_texts,
     encode_prompts as encode_prompts,
     fitting_prompts as fitting_prompts,
     padding_id as padding_id,

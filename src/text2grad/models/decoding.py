@@ -35,7 +35,7 @@ def decode(
     prompts: Sequence[Sequence[int]],
     choose: Choose = most_likely,
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | Sequence[int],
     eos_ids: Sequence[int],
     pad_id: int,
     groups: Sequence[Hashable] = (),
@@ -47,7 +47,7 @@ def decode(
         model: a Hugging Face causal language model; its own generation config is set aside for the call.
         prompts: token ids, at least one each.
         choose: chooses the next token of rows. It is also asked about rows that have ended, until they leave the batch.
-        max_new_tokens: the most tokens of a row.
+        max_new_tokens: the most tokens of a row; or of each row.
         eos_ids: ids that end a row.
         pad_id: fills the left of short prompts.
         groups: the group of each row. The common beginning of a group's prompts is computed once (`shared_prefix`),
@@ -59,11 +59,12 @@ def decode(
     try:
         shared = prefill(model, prompts, groups, pad_id) if groups else None
         ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), empty_cache(model))  # [B, S]
-        run = _Run(choose, eos_ids, ended, len(prompts))
+        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+        run = _Run(choose, eos_ids, ended, limits)
         if cache is None:
-            _generate(model, ids, mask, run, max_new_tokens, pad_id)
+            _generate(model, ids, mask, run, max(limits), pad_id)
         else:
-            _decode(model, ids, mask, run, max_new_tokens, cache)
+            _decode(model, ids, mask, run, max(limits), cache)
     finally:
         model.train(was_training)
     return [tuple(tokens) for tokens in run.found]
@@ -72,10 +73,10 @@ def decode(
 class _Run:
     """The tokens of the rows of one batch, and which rows have not ended."""
 
-    def __init__(self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, rows: int) -> None:
-        self.choose, self.eos_ids, self.ended = choose, eos_ids, ended
-        self.found = [list[int]() for _ in range(rows)]
-        self.running = set(range(rows))
+    def __init__(self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, limits: Sequence[int]) -> None:
+        self.choose, self.eos_ids, self.ended, self.limits = choose, eos_ids, ended, limits
+        self.found = [list[int]() for _ in limits]
+        self.running = set(range(len(limits)))
 
     def step(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
         """Choose and keep the next token of each row."""
@@ -83,7 +84,8 @@ class _Run:
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
             if row in self.running:
                 self.found[row].append(token)
-                if token in self.eos_ids or (self.ended is not None and self.ended(self.found[row])):
+                full = len(self.found[row]) >= self.limits[row]
+                if full or token in self.eos_ids or (self.ended is not None and self.ended(self.found[row])):
                     self.running.remove(row)
         return tokens
 
@@ -99,10 +101,11 @@ def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, max_new_tokens: in
         tokens = run.step(logits, rows, step)
         if not run.running:
             break
-        ids, positions = tokens[:, None], positions[:, -1:] + 1
+        runs = torch.tensor([[row in run.running] for row in rows.tolist()], device=rows.device)
+        ids, positions = tokens[:, None], positions[:, -1:] + runs  # an ended row may be at the end of the context
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
         if 2 * len(run.running) <= len(rows):
-            kept = torch.tensor([at for at, row in enumerate(rows.tolist()) if row in run.running], device=rows.device)
+            kept = runs[:, 0].nonzero()[:, 0]
             rows, ids, positions, mask = (one[kept] for one in (rows, ids, positions, mask))
             cache.batch_select_indices(kept)
 

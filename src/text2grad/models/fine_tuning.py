@@ -102,8 +102,26 @@ def supervised_row(
         ModelError: if the tokenizer has no end-of-sequence token.
     """
     prompt_ids, answer_ids = _encoded(tokenizer, prompt, answer, prompt_format)
+    return row_of_ids(prompt_ids, answer_ids, answer_only=answer_only)
+
+
+def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int], *, answer_only: bool = True) -> Row:
+    """Return a row of the ids of a prompt and of an answer with its end, with labels on the answer or on all."""
     labels = [NO_LOSS] * len(prompt_ids) if answer_only else prompt_ids
     return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*labels, *answer_ids]}
+
+
+def with_end(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Return the ids of an answer and the end of sequence.
+
+    Raises:
+        ModelError: if the tokenizer has no end-of-sequence token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            "the tokenizer has no end-of-sequence token, so the model cannot learn where an answer ends; give it one"
+        )
+    return [*ids, tokenizer.eos_token_id]
 
 
 def conversation_rows(
@@ -131,7 +149,7 @@ def conversation_rows(
     for prompt_ids, answer_ids in encoded:
         before = whole["input_ids"]
         if prompt_ids[: len(before)] != before:
-            return [{"input_ids": [*p, *a], "labels": [*[NO_LOSS] * len(p), *a]} for p, a in encoded]
+            return [row_of_ids(*one) for one in encoded]
         labels = [*whole["labels"], *[NO_LOSS] * (len(prompt_ids) - len(before)), *answer_ids]
         whole = {"input_ids": [*prompt_ids, *answer_ids], "labels": labels}
     return [whole]
@@ -141,16 +159,12 @@ def _encoded(
     tokenizer: Any, prompt: str | Sequence[Message], answer: str, prompt_format: PromptFormat
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a prompt, and of an answer with the end of sequence."""
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            "the tokenizer has no end-of-sequence token, so the model cannot learn where an answer ends; give it one"
-        )
     if prompt_format == "plain":
         prompt_ids = tokenizer(Example(prompt).prompt_text, verbose=False)["input_ids"]
     else:
         prompt_ids = encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0]
     answer_ids = tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
-    return list(prompt_ids), [*answer_ids, tokenizer.eos_token_id]
+    return list(prompt_ids), with_end(tokenizer, answer_ids)
 
 
 def train_on_rows(

@@ -30,10 +30,7 @@ def encode_prompts(
     if not template:
         _refuse_chats(examples, prompt_format)
     if template and prompt_format != "plain":
-        chats = [
-            [{"role": "user", "content": e.prompt}] if isinstance(e.prompt, str) else list(e.prompt) for e in examples
-        ]
-        encoded = tokenizer(_in_template(tokenizer, chats), add_special_tokens=False)["input_ids"]
+        encoded = tokenizer(chat_texts(tokenizer, examples), add_special_tokens=False)["input_ids"]
     else:
         encoded = tokenizer([e.prompt_text for e in examples])["input_ids"]
     for row, (ids, example) in enumerate(zip(encoded, examples, strict=True)):
@@ -63,14 +60,16 @@ def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:
         )
 
 
-def _in_template(tokenizer: Any, chats: Sequence[Any]) -> list[str]:
-    """Return the texts of chats.
+def chat_texts(tokenizer: Any, examples: Sequence[Example]) -> list[str]:
+    """Return the prompts in the chat template, up to the beginning of the answer.
 
     Raises:
         DataError: if the template, a program of the model's authors, refuses a chat.
     """
     texts = []
-    for row, chat in enumerate(chats):
+    for row, example in enumerate(examples):
+        prompt = example.prompt
+        chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         try:
             texts.append(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False))
         except Exception as error:

@@ -22,7 +22,6 @@ from text2grad.models import (
     Choose,
     context_of,
     decode,
-    encode_prompts,
     load_tokenizer,
     most_likely,
     padding_id,
@@ -38,8 +37,9 @@ from text2grad.reward_models.decoding.constrained import (
 from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
+from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.shared_base import load_writer
-from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, critique_from_labels, critique_questions
+from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, critique_from_labels
 from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
 SETTINGS_FILE = "reward_model.json"
@@ -48,22 +48,6 @@ SAVED = (
     *("prompt_format", "votes", "vote_threshold"),
 )
 RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
-
-
-def critique_prompts(
-    tokenizer: Any,
-    examples: Sequence[Example],
-    responses: Sequence[str],
-    prompt_format: PromptFormat,
-    form: CritiqueForm = "spans",
-) -> list[list[int]]:
-    """Return the ids of the reward model's prompt for each response."""
-    prompts = critique_questions(examples, responses, prompt_format, form)
-    if not prompts:
-        return []
-    if prompt_format == "chat":
-        return [list(ids) for ids in encode_prompts(tokenizer, list(map(Example, prompts)), prompt_format="chat")]
-    return list(tokenizer(prompts)["input_ids"])
 
 
 def saved_settings(directory: str | Path) -> dict[str, Any]:
@@ -278,9 +262,9 @@ class GenerativeRewardModel(CritiqueDecoder):
                 self._constrained(request, room, labels[request.response])
                 for request, room in zip(requests, rooms, strict=True)
             ]
-            self._write(requests, max(rooms), ConstrainedChoice(critiques, rngs))
+            self._write(requests, rooms, ConstrainedChoice(critiques, rngs))
             return [critique.text for critique in critiques]
-        ids = self._write(requests, min(rooms), FreeChoice(rngs) if rngs else most_likely)
+        ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
 
     def _constrained(self, request: _Request, room: int, labels: WordLabels | None) -> ConstrainedCritique:
@@ -289,12 +273,12 @@ class GenerativeRewardModel(CritiqueDecoder):
             return ConstrainedCritique(self._skeleton, request.response, **settings)
         return ConstrainedLabels(self._skeleton, request.response, labels=labels, **settings)
 
-    def _write(self, requests: Sequence[_Request], room: int, choose: Choose) -> list[tuple[int, ...]]:
+    def _write(self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose) -> list[tuple[int, ...]]:
         written = decode(
             self.model,
             [request.ids for request in requests],
             choose,
-            max_new_tokens=room,
+            max_new_tokens=rooms,
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
             groups=[request.group for request in requests],

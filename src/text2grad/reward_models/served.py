@@ -24,13 +24,20 @@ from text2grad.critics.servers import (
     make_values,
     numbered_items,
     read_answer,
+    read_answer_by,
 )
 from text2grad.errors import RequestError, check_known
 from text2grad.feedback import Match
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.writing import critique_prompt, critique_request
-from text2grad.types import Critique, Example, PromptFormat
+from text2grad.reward_models.writing import (
+    LABEL_FORMS,
+    QUOTING,
+    critique_from_labels,
+    critique_prompt,
+    critique_request,
+)
+from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
 DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
 """Defaults of the endpoint that differ from an annotator's."""
@@ -55,6 +62,7 @@ class ServerRewardModel:
         store: str | Path = "runs/reward_server.sqlite",
         prompt_format: PromptFormat = "plain",
         write_feedback: bool = True,
+        form: CritiqueForm = "spans",
         constrain: bool = True,
         limits: QuoteLimits | None = None,
         match: Match = "exact",
@@ -68,6 +76,7 @@ class ServerRewardModel:
                 file or another name when the weights change.
             prompt_format: as in training: "plain" continues prompt and response, "chat" uses the chat template.
             write_feedback: False for a model that was trained to write spans only.
+            form: of its critiques, as in training (`reward_model.form`).
             constrain: send the grammar. A server without grammars rejects it, and each rejected critique is a failure.
             limits: limits on constrained quotes that a grammar can express.
             match: how quotes are found in responses; always "exact" for constrained decoding.
@@ -78,6 +87,7 @@ class ServerRewardModel:
             ConfigError: if a setting is wrong, or there is no key.
         """
         check_known("prompt_format", prompt_format, get_args(PromptFormat))
+        check_known("form", form, get_args(CritiqueForm))
         write_feedback = settings.pop("words", write_feedback)  # its name in version 0.1
         limits = limits or QuoteLimits()
         if constrain:
@@ -86,6 +96,7 @@ class ServerRewardModel:
         (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
         self.endpoint.check("server")
         self.path, self.prompt_format, self.write_feedback = Path(store), prompt_format, write_feedback
+        self.form: CritiqueForm = form
         self.constrain, self.limits, self.tokens = constrain, limits, TokenCount()
         self.match: Match = "exact" if constrain else match
 
@@ -103,7 +114,7 @@ class ServerRewardModel:
         """Return the prompt for the critique of a response."""
         if self.prompt_format == "plain":
             return critique_prompt(item.example, item.response)
-        return ({"role": "user", "content": critique_request(item.example, item.response)},)
+        return ({"role": "user", "content": critique_request(item.example, item.response, self.form)},)
 
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
         """Return the critique of one response.
@@ -116,6 +127,7 @@ class ServerRewardModel:
             grammar = critique_grammar(
                 item.response,
                 write_feedback=self.write_feedback,
+                form=self.form,
                 limits=self.limits,
                 max_tokens=self.endpoint.max_tokens,
             )
@@ -123,4 +135,8 @@ class ServerRewardModel:
             answer = await client.complete(self.prompt(item), ResponseFormat("grammar", grammar))
         except RequestError as error:
             return AnnotationResult(failure=Failure(error.kind, error.detail))
+        if self.form not in QUOTING:
+            return read_answer_by(
+                lambda text: critique_from_labels(text, item.response, LABEL_FORMS[self.form]), answer
+            )
         return read_answer(answer, item.response, match=self.match, occurrences="first", complete=False)

@@ -414,6 +414,37 @@ def test_the_program_of_a_response(response: str, text: str) -> None:
     assert response[program.start : program.start + len(text)] == text
 
 
+def test_a_program_in_an_indented_fence_loses_the_indentation_and_keeps_its_places() -> None:
+    response = "1. Use this:\n\n   ```python\n   def f(x):\n       return g(x)\n\n  y = 1\n   ```\n"
+    program = program_in(response)
+    assert program.text == "def f(x):\n    return g(x)\n\ny = 1\n"
+    span = program.expression(2)
+    assert span is not None
+    assert response[span.start : span.end] == program.quote(span) == "g(x)"
+    whole = program.span(0, len(program.text))
+    assert whole is not None
+    assert response[whole.start : whole.end] == "def f(x):\n       return g(x)\n\n  y = 1"
+    assert program.quote(whole) == "def f(x):\n    return g(x)\n\ny = 1"
+    last = program.expression(4)
+    assert last is not None
+    assert response[last.start : last.end] == program.quote(last) == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        ('with open("#" + p) as h:  # "a"\n    pass\n', 'with open("#" + p) as h:'),
+        ('    return "#" + x  # why\n', 'return "#" + x'),  # continues a prompt
+        ('"a # b\n', '"a # b'),
+        ("x = (1,  # one\n", "x = (1,"),
+    ],
+)
+def test_a_hash_within_a_text_begins_no_comment(text: str, quote: str) -> None:
+    span = Program(text).expression(1)
+    assert span is not None
+    assert text[span.start : span.end] == quote
+
+
 @pytest.mark.parametrize(
     ("line", "quote"),
     [

@@ -317,6 +317,17 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
     assert budget.cost == pytest.approx(most if charged else 0.0)
 
 
+def test_a_placeholder_for_a_key_is_cut_out_of_no_answer(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "x")  # a letter of textual_feedback
+    verdicts, _, _ = judged(server, tmp_path, item("ok"), retries=0)
+    assert kinds(verdicts) == ["ok"]
+    assert "[key]" not in repr(verdicts)
+    assert verdicts[0].critique is not None
+    assert verdicts[0].critique.feedback
+
+
 def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path) -> None:
     verdicts, _, _ = judged(server, tmp_path, item("echo"), item("400", "key"), item("500 500", "key"), retries=0)
     assert kinds(verdicts) == ["ok", "rejected", "server_error"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from text2grad.critics.servers import store as store_module
 from text2grad.critics.servers.store import Answer, Request, Store, hash_of
 from text2grad.errors import DataError
 
@@ -129,3 +130,29 @@ def test_outcomes_of_tests_are_kept_and_the_first_stays(tmp_path: Path) -> None:
         store.keep_outcomes({"k": "All tests passed."})
         store.keep_outcomes({"k": "They did not."})
         assert (store.outcome("k"), store.outcome("other")) == ("All tests passed.", None)
+
+
+class Locked:
+    """A connection to a file that another process locks for a number of statements."""
+
+    def __init__(self, times: int, code: int = sqlite3.SQLITE_BUSY) -> None:
+        self.left, self.code = times, code
+
+    def execute(self, statement: str) -> None:
+        assert statement == "PRAGMA journal_mode = WAL"
+        if self.left:
+            self.left -= 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = self.code
+            raise error
+
+
+def test_a_file_that_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: Any = Locked(3, sqlite3.SQLITE_BUSY_RECOVERY)
+    store_module._write_ahead(locked)
+    assert locked.left == 0
+    with pytest.raises(sqlite3.OperationalError):
+        store_module._write_ahead(Locked(1, sqlite3.SQLITE_READONLY))  # type: ignore[arg-type]
+    monkeypatch.setattr(store_module, "LOCKED_S", 0.0)
+    with pytest.raises(sqlite3.OperationalError):
+        store_module._write_ahead(Locked(10**9))  # type: ignore[arg-type]

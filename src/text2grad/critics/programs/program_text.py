@@ -1,18 +1,21 @@
 """The program in a response, and the character offsets of its lines and expressions.
 
-The program is the longest fenced block of Python, else the longest fenced block, else the whole response. It is a
-substring of the response, so an offset in the response is an offset in the program plus its start.
+The program is the longest fenced block of Python, else the longest fenced block, else the whole response. The lines of
+a block in an indented fence, as in a list, lose the indentation of the fence (CommonMark, section 4.5).
 """
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
+from tokenize import COMMENT, ERRORTOKEN, TokenError, generate_tokens
 
 from text2grad.types import Span
 
-_FENCE = re.compile(r"^[ ]{0,3}(?P<ticks>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*\n", re.MULTILINE)
+_FENCE = re.compile(r"^(?P<indent>[ ]{0,3})(?P<ticks>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*\n", re.MULTILINE)
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _PYTHON = ("python", "py", "python3")
 
@@ -23,28 +26,30 @@ class Program:
 
     Attributes:
         text: its source.
-        start: offset of its first character in the response.
+        start: offset in the response of its first line, with its indentation.
+        removed: number of characters that each line has in the response before its first one here; empty for none.
     """
 
     text: str
     start: int = 0
+    removed: tuple[int, ...] = ()
 
     @cached_property
-    def _lines(self) -> list[int]:
+    def line_starts(self) -> list[int]:
         """Offset of the start of each line, by Python's definition of lines."""
         return [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
     @property
     def lines(self) -> int:
         """Number of lines."""
-        return len(self._lines)
+        return len(self.line_starts)
 
     def at(self, line: int, column: int) -> int:
         """Return the offset of a line and a column, both from 1; a position after the end is the end."""
         if line > self.lines:
             return len(self.text)
-        end = self._lines[line] if line < self.lines else len(self.text)
-        return min(self._lines[line - 1] + column - 1, end)
+        end = self.line_starts[line] if line < self.lines else len(self.text)
+        return min(self.line_starts[line - 1] + column - 1, end)
 
     def span(self, start: int, end: int) -> Span | None:
         """Return the negative span of the response for offsets in the program, without white space at its ends."""
@@ -52,7 +57,23 @@ class Program:
         if not text.strip():
             return None
         start, end = start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
-        return Span(self.start + start, self.start + end, "negative")
+        return Span(self._in_response(start), self._in_response(end - 1) + 1, "negative")
+
+    def quote(self, span: Span) -> str:
+        """Return the text of a span of the response that `span` made."""
+        first, last = (bisect_right(self._places, place) - 1 for place in (span.start, span.end - 1))
+        start, end = span.start - self._places[first], span.end - self._places[last]
+        return self.text[self.line_starts[first] + start : self.line_starts[last] + end]
+
+    def _in_response(self, offset: int) -> int:
+        line = bisect_right(self.line_starts, offset) - 1
+        return self._places[line] + offset - self.line_starts[line]
+
+    @cached_property
+    def _places(self) -> list[int]:
+        """Offset in the response of the first character of each line that the program has."""
+        removed = list(accumulate(self.removed)) or [0] * self.lines
+        return [self.start + line + before for line, before in zip(self.line_starts, removed, strict=True)]
 
     def expression(self, line: int) -> Span | None:
         """Return the span of the value of the statement in a line, or of the whole code if it has no value."""
@@ -61,7 +82,7 @@ class Program:
                 value = next((getattr(node, name) for name in _VALUES if getattr(node, name, None) is not None), node)
                 if isinstance(value, ast.expr):
                     return self.span(self._offset(value.lineno, value.col_offset), self._end(value))
-        code = self.text[self.at(line, 1) : self.at(line + 1, 1)].partition("#")[0]
+        code = _without_comment(self.text[self.at(line, 1) : self.at(line + 1, 1)])
         return self.span(self.at(line, 1), self.at(line, 1) + len(code))
 
     @cached_property
@@ -79,6 +100,17 @@ class Program:
         """Return the offset of a line and a column of `ast`, which counts bytes from 0."""
         begin = self.at(line, 1)
         return begin + len(self.text[begin : self.at(line + 1, 1)].encode()[:column_bytes].decode())
+
+
+def _without_comment(line: str) -> str:
+    """Return the code of a line; the whole line if it is no complete code, such as a part of a long text."""
+    try:
+        for token in generate_tokens(iter([line]).__next__):
+            if token.type in (COMMENT, ERRORTOKEN):
+                return line[: token.start[1]] if token.type == COMMENT else line
+    except (TokenError, SyntaxError):
+        return line
+    return line
 
 
 _VALUES = ("value", "test", "iter", "exc", "subject")
@@ -103,5 +135,14 @@ def fenced_blocks(response: str) -> Iterator[tuple[str, Program]]:
         closing = re.compile(rf"^[ ]{{0,3}}{opening['ticks']}[`~]*[ \t]*\r?$", re.MULTILINE)
         end = closing.search(response, opening.end())
         stop = end.start() if end else len(response)
-        yield opening["language"], Program(response[opening.end() : stop], opening.end())
+        yield opening["language"], _dedented(response[opening.end() : stop], opening.end(), len(opening["indent"]))
         at = end.end() if end else len(response)
+
+
+def _dedented(text: str, start: int, indent: int) -> Program:
+    """Return a block whose lines lose up to `indent` blanks."""
+    if not indent:
+        return Program(text, start)
+    lines = [text[begin:end] for begin, end in pairwise([*Program(text).line_starts, len(text)])]
+    removed = tuple(min(indent, len(line) - len(line.lstrip(" "))) for line in lines)
+    return Program("".join(line[cut:] for line, cut in zip(lines, removed, strict=True)), start, removed)

@@ -191,8 +191,7 @@ class _Source:
 
     def quote(self, span: Span) -> str:
         """Return the text of a span in quotation marks."""
-        start = self.program.start
-        return json.dumps(self.program.text[span.start - start : span.end - start], ensure_ascii=False)
+        return json.dumps(self.program.quote(span), ensure_ascii=False)
 
 
 def _describe(

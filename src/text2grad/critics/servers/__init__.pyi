@@ -7,6 +7,7 @@ from .annotation import (
     collect_critiques as collect_critiques,
     numbered_items as numbered_items,
     read_answer as read_answer,
+    read_answer_by as read_answer_by,
 )
 from .asking import Question as Question, Reply as Reply, reply as reply
 from .cached_client import (
@@ -32,6 +33,6 @@ from .preference import (
 )
 from .refinement import complete_answers as complete_answers
 from .session import run_session as run_session
-from .store import Prompt as Prompt, Store as Store
+from .store import Prompt as Prompt, Store as Store, hash_of as hash_of
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

@@ -16,7 +16,7 @@ are requested again by the next run. A failure is not an exception: it is counte
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -148,11 +148,18 @@ def read_answer(
     `match` and `occurrences` are those of `locate_spans`; `complete=False` also accepts the quotes of an answer that
     the length limit cut.
     """
+    return read_answer_by(
+        lambda text: critique_from_text(text, response, match=match, occurrences=occurrences), answer, complete=complete
+    )
+
+
+def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete: bool = True) -> AnnotationResult:
+    """Return the critique that `read` finds in the text of an answer, or the failure, as `read_answer`."""
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))
     if answer.finish == "too_long":
         return AnnotationResult(failure=Failure("unreadable", answer.text[:_SHOWN_CHARS]))
-    critique = critique_from_text(answer.text, response, match=match, occurrences=occurrences)
+    critique = read(answer.text)
     if critique.failed or (complete and answer.finish == "length" and critique.status != "ok"):
         failure = Failure.of(answer)
         return AnnotationResult(failure=failure._replace(kind="truncated") if answer.finish == "length" else failure)

@@ -25,6 +25,7 @@ MAX_REPLY_BYTES = 2 * 2**20
 LONGEST_WAIT_S = 600.0  # a server that asks for a longer pause ends the run
 REDACTED = "[key]"
 _DETAIL_CHARS = 300
+_SECRET_CHARS = 12  # a shorter key is a placeholder for a server without keys, and may be a part of a word
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TRANSIENT_STATUSES = {408, 409, 425}
 _FATAL_STATUSES = {401, 402, 403, 404}  # wrong key, empty account, no permission, unknown model or address
@@ -145,12 +146,15 @@ class ServerClient:
         return Answer(self._redacted(text if isinstance(text, str) else json.dumps(text)), finish, *tokens)
 
     def _redacted(self, text: str) -> str:
-        """Return a text with the key replaced by `REDACTED`."""
-        return _valid(text.replace(self._key, REDACTED) if self._key else text)
+        """Return an answer with the key replaced by `REDACTED`; a key as short as a word, such as `EMPTY`, may stay."""
+        return self._without_key(text) if len(self._key) >= _SECRET_CHARS else _valid(text)
 
     def _detail(self, text: str) -> str:
         """Return the detail of an error on one line, cut to 300 characters and without the key."""
-        return " ".join(self._redacted(text).split())[:_DETAIL_CHARS]
+        return " ".join(self._without_key(text).split())[:_DETAIL_CHARS]
+
+    def _without_key(self, text: str) -> str:
+        return _valid(text.replace(self._key, REDACTED) if self._key else text)
 
 
 def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:

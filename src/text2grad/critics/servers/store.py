@@ -24,6 +24,8 @@ from text2grad.critics.closing import Closing
 from text2grad.errors import DataError
 
 VERSION = 1
+LOCKED_S = 60.0
+"""Seconds to wait for another process that has locked the file."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY, model TEXT NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
@@ -181,9 +183,9 @@ def _named(model: str | None) -> dict[str, str | None]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file; the connection may be used by one thread at a time."""
-    connection = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=LOCKED_S, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
@@ -197,3 +199,16 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch the file to a write-ahead log; SQLite itself does not wait while another process does this."""
+    give_up = time.monotonic() + LOCKED_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+        time.sleep(0.01)

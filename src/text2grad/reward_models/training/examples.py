@@ -5,11 +5,13 @@ A row holds [x; y; z] with z = [c; A(y)], and the loss is −log R_φ(z | x, y):
 
 from collections.abc import Sequence
 
+from text2grad.align import encode
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation
-from text2grad.models import Row, supervised_row
+from text2grad.models import Row, row_of_ids, with_end
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.writing import critique_questions, critique_target, inputs_of
+from text2grad.reward_models.prompts import critique_prompts
+from text2grad.reward_models.writing import critique_target, inputs_of
 
 
 def training_rows(
@@ -25,13 +27,14 @@ def training_rows(
     """
     readable = [annotation for annotation in annotations if not annotation.critique.failed]
     prompt_format, form = reward_model.prompt_format, reward_model.form
-    questions = critique_questions(*inputs_of(readable), prompt_format, form)
+    tokenizer = reward_model.tokenizer
+    prompts = critique_prompts(tokenizer, *inputs_of(readable), prompt_format, form)
     rows = []
-    for question, annotation in zip(questions, readable, strict=True):
+    for prompt, annotation in zip(prompts, readable, strict=True):
         target = critique_target(
             annotation.critique, annotation.response, write_feedback=reward_model.write_feedback, form=form
         )
-        rows.append(supervised_row(reward_model.tokenizer, question, target, prompt_format))
+        rows.append(row_of_ids(prompt, with_end(tokenizer, encode(tokenizer, target))))
     kept = [row for row in rows if len(row["input_ids"]) <= max_tokens]
     if not kept:
         raise DataError(

@@ -1,0 +1,65 @@
+"""Responses → the ids of the reward model's prompts, in which a response is text and nothing else.
+
+A tokenizer reads the text of a special token, such as `<|im_end|>`, as this token. A policy that spells one would end
+its own response in the reward model's prompt and write the critique itself; so special tokens within the response, or
+within the message to a model with a chat template, are encoded as the characters that they are.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from text2grad.align import Range, encode
+from text2grad.models import chat_texts, encode_prompts
+from text2grad.reward_models.writing import critique_questions
+from text2grad.types import CritiqueForm, Example, PromptFormat
+
+
+def critique_prompts(
+    tokenizer: Any,
+    examples: Sequence[Example],
+    responses: Sequence[str],
+    prompt_format: PromptFormat,
+    form: CritiqueForm = "spans",
+) -> list[list[int]]:
+    """Return the ids of the reward model's prompt for each response."""
+    questions = critique_questions(examples, responses, prompt_format, form)
+    if not questions:
+        return []
+    if prompt_format == "chat":
+        asked = list(map(Example, questions))
+        encoded = encode_prompts(tokenizer, asked, prompt_format="chat")
+        texts, quoted = chat_texts(tokenizer, asked), [question.strip() for question in questions]
+        starts = [max(0, text.find(one)) for text, one in zip(texts, quoted, strict=True)]
+    else:
+        encoded = tokenizer(questions)["input_ids"]
+        texts, quoted = questions, list(responses)
+        starts = [len(example.prompt_text) for example in examples]
+    ranges = [(start, start + len(one)) for start, one in zip(starts, quoted, strict=True)]
+    return [
+        as_text(tokenizer, ids, text, within, add_special_tokens=prompt_format != "chat")
+        for ids, text, within in zip(encoded, texts, ranges, strict=True)
+    ]
+
+
+def as_text(tokenizer: Any, ids: Sequence[int], text: str, within: Range, *, add_special_tokens: bool) -> list[int]:
+    """Return the ids of a text with the special tokens in a range replaced by the ids of their characters.
+
+    A tokenizer without character offsets (in Python alone) keeps them.
+    """
+    special = _special_tokens(tokenizer)
+    if not special or not re.search("|".join(map(re.escape, special.values())), text[slice(*within)]):
+        return list(ids)
+    if not tokenizer.is_fast:
+        return list(ids)
+    whole = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
+    found: list[int] = []
+    for token, (start, end) in zip(whole["input_ids"], whole["offset_mapping"], strict=True):
+        is_text = token in special and within[0] <= start < end <= within[1]
+        found += encode(tokenizer, text[start:end]) if is_text else [token]
+    return found
+
+
+def _special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Return id → text of the tokens that are not text."""
+    return {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
