@@ -6,13 +6,15 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from text2grad.models.adapters import base_of, enable_checkpointing, with_lora
 from text2grad.models.batch import TokenBatch, collate
+from text2grad.models.decoding import decode
 from text2grad.models.policy import PolicyWithValue, Reference, response_logprobs
 from text2grad.models.randomness import step_uniforms
 from text2grad.models.sampling import sample
-from text2grad.models.shared_prefix import can_share_prompts
+from text2grad.models.shared_prefix import can_share_prompts, prefill
 from text2grad.types import Example, Rollout
 from tiny_models import CONFIGS, tiny
 
@@ -180,3 +182,25 @@ def test_a_group_is_sampled_as_row_by_row_from_one_prompt_pass() -> None:
     alone = [sample(model, [prompt], uniforms[n : n + 1], **end)[0] for n, prompt in enumerate(prompts)]
     assert together == alone
     assert len(set(together)) == 6
+
+
+def test_a_model_whose_attention_counts_slots_shares_nothing() -> None:
+    # GPT-Neo limits local attention to the last slots, with the padding between prompt and response among them.
+    def made(*kinds: str) -> Any:
+        sizes = {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64}
+        torch.manual_seed(0)
+        model = GPTNeoForCausalLM(
+            GPTNeoConfig(**sizes, attention_types=[[list(kinds), 2 // len(kinds)]], window_size=4)
+        )
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+        return model.eval()
+
+    assert can_share_prompts(made("global"))
+    model = made("global", "local")
+    assert not can_share_prompts(model)
+    rows = [(3,) * 12 + (4, 5), (3,) * 12 + (6, 7, 8), (9, 10), (9, 11, 12)]
+    assert prefill(model, rows, [0, 0, 1, 1], 0) is None
+    alone = [decode(model, [row], max_new_tokens=5, eos_ids=(), pad_id=0)[0] for row in rows]
+    assert decode(model, rows, max_new_tokens=5, eos_ids=(), pad_id=0, groups=[0, 0, 1, 1]) == alone

@@ -523,3 +523,43 @@ def test_a_signal_between_the_last_step_and_the_end_ends_nothing(tmp_path: Path)
 
     small_run.trainer(tmp_path / "run").train(after_step=late)
     assert latest_checkpoint(tmp_path / "run" / "checkpoints") is not None
+
+
+class Forgetful(small_run.ColourCritic):
+    """Overlooks half of the responses at random, as a sampled judge does."""
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        return [self.judge(one) if random.random() < 0.5 else Critique("-") for one in responses]
+
+
+@pytest.mark.parametrize("save_every", [1, 100])
+def test_a_critic_that_draws_goes_on_with_its_draws_after_a_kill(tmp_path: Path, save_every: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    settings: dict[str, Any] = {"run": {"steps": 5, "save_every": save_every}}
+    small_run.trainer(tmp_path / "calm", Forgetful(), **settings).train()
+    begun = small_run.trainer(tmp_path / "killed", Forgetful(), **settings)
+    begin = begun.optimizers.begin
+
+    def dies(step: int) -> Any:
+        if step == 2:  # its critiques are on disk
+            raise Killed
+        return begin(step)
+
+    begun.optimizers.begin = dies  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        begun.train()
+    assert len(list((tmp_path / "killed" / "critiques").glob("*.random"))) == (1 if save_every == 1 else 3)
+    small_run.trainer(tmp_path / "killed", Forgetful(), resume=True, **settings).train()
+    assert_same_run(tmp_path / "calm", tmp_path / "killed")
+
+
+def test_damaged_states_of_the_random_generators_are_named(tmp_path: Path) -> None:
+    begun = small_run.trainer(tmp_path, Forgetful(), run={"steps": 2, "save_every": 100})
+    begun.train_step()
+    (states,) = (tmp_path / "critiques").glob("*.random")
+    states.write_text("[")
+    with pytest.raises(DataError, match="Remove the critiques beside it to ask again"):
+        begun.log.kept_random_states(0, 0)
+    assert begun.log.kept_random_states(1, 0) is None

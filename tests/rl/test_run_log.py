@@ -280,34 +280,35 @@ CRITIQUES = [
 
 def test_critiques_come_back_as_they_were_kept(log: RunLog) -> None:
     assert log.kept_critiques(3, 0, ROLLOUTS) is None
-    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES)
+    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES, {})
     assert log.kept_critiques(3, 0, ROLLOUTS) == CRITIQUES
     assert log.kept_critiques(3, 1, ROLLOUTS) is None
     assert log.kept_critiques(2, 0, ROLLOUTS) is None
-    assert list(files(log)) == ["critiques/000003-0.json"]
+    assert sorted(files(log)) == ["critiques/000003-0.json", "critiques/000003-0.random"]
+    assert (log.kept_random_states(3, 0), log.kept_random_states(3, 1)) == ({}, None)
 
 
 def test_critiques_of_each_process_are_kept_apart(log: RunLog) -> None:
-    log.keep_critiques(3, 0, ROLLOUTS[:1], CRITIQUES[:1])
-    log.keep_critiques(3, 1, ROLLOUTS[1:], CRITIQUES[1:])
+    log.keep_critiques(3, 0, ROLLOUTS[:1], CRITIQUES[:1], {})
+    log.keep_critiques(3, 1, ROLLOUTS[1:], CRITIQUES[1:], {})
     assert log.kept_critiques(3, 0, ROLLOUTS[:1]) == CRITIQUES[:1]
     assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == CRITIQUES[1:]
 
 
 def test_critiques_are_found_by_another_number_of_processes(log: RunLog) -> None:
-    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES)  # by one process: rows 0 and 1
+    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES, {})  # by one process: rows 0 and 1
     assert log.kept_critiques(3, 0, ROLLOUTS[:1]) == CRITIQUES[:1]
     assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == CRITIQUES[1:]
-    log.keep_critiques(4, 1, ROLLOUTS, CRITIQUES)  # by the second of two: rows 2 and 3
+    log.keep_critiques(4, 1, ROLLOUTS, CRITIQUES, {})  # by the second of two: rows 2 and 3
     assert log.keeps_critiques(4)
     assert log.kept_critiques(4, 0, ROLLOUTS * 2) is None  # rows 0 to 3
-    log.keep_critiques(4, 0, ROLLOUTS, CRITIQUES)
+    log.keep_critiques(4, 0, ROLLOUTS, CRITIQUES, {})
     assert log.kept_critiques(4, 0, ROLLOUTS * 2) == CRITIQUES * 2
     assert log.kept_critiques(4, 3, ROLLOUTS[1:]) == CRITIQUES[1:]
 
 
 def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog) -> None:
-    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES)
+    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES, {})
     with pytest.raises(DataError) as caught:
         log.kept_critiques(3, 0, ROLLOUTS[::-1])
     assert str(caught.value) == (
@@ -319,16 +320,17 @@ def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog) -> No
 
 def test_a_critique_is_needed_for_each_response_to_be_kept(log: RunLog) -> None:
     with pytest.raises(ValueError, match="zip"):
-        log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES[:1])
+        log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES[:1], {})
     assert files(log) == {}
 
 
 def test_critiques_of_the_steps_a_checkpoint_covers_are_forgotten(log: RunLog) -> None:
     for step in (0, 4, 5, 11):
         for rank in (0, 1):
-            log.keep_critiques(step, rank, ROLLOUTS, CRITIQUES)
+            log.keep_critiques(step, rank, ROLLOUTS, CRITIQUES, {})
     log.forget_critiques(5)
-    assert [name.split("/")[1] for name in files(log)] == [
+    assert {name.rpartition(".")[2] for name in files(log)} == {"json", "random"}
+    assert [name.split("/")[1] for name in files(log) if name.endswith(".json")] == [
         "000005-0.json",
         "000005-1.json",
         "000011-0.json",

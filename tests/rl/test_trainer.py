@@ -1,5 +1,6 @@
 """The loop of Algorithm 4 on a model made on the spot: it learns, it counts, and it refuses bad input before work."""
 
+import copy
 import json
 import os
 import random
@@ -15,10 +16,11 @@ from peft import PeftModel
 
 import small_run
 from text2grad import Critique, Example, Span
+from text2grad.config import ModelConfig
 from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
 from text2grad.models.adapters import with_lora
-from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.rl.trainer import Text2GradTrainer, prepare_policy
 from text2grad.tasks.tiny import tiny_llama
 
 LEARNING = {"rollout": {"batch_size": 32, "max_new_tokens": 6}, "run": {"steps": 12, "save_every": 100}}
@@ -402,3 +404,54 @@ def test_responses_to_one_prompt_share_it_and_the_run_learns_the_same(
     for mine, other in zip(metrics(tmp_path / "shared"), metrics(tmp_path / "alone"), strict=True):
         for key in ("reward/per_response", "kl/per_token", "update/policy_loss"):
             assert mine[key] == pytest.approx(other[key], abs=1e-5), key
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lora_r", "found"),
+    [
+        ("auto", 0, torch.float32),
+        ("auto", 2, torch.bfloat16),
+        ("bfloat16", 0, torch.bfloat16),
+        ("float32", 2, torch.float32),
+    ],
+)
+def test_weights_that_are_trained_have_32_bits_unless_the_recipe_says_otherwise(
+    tmp_path: Path, dtype: str, lora_r: int, found: torch.dtype
+) -> None:
+    _, model = small_run.tokenizer_and_model()
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    settings = ModelConfig(path=str(tmp_path / "model"), dtype=dtype, lora_r=lora_r)  # type: ignore[arg-type]
+    policy = prepare_policy(settings.path, settings)
+    assert policy.get_input_embeddings().weight.dtype == found
+
+
+def test_training_all_weights_in_16_bits_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    for number, lora_r in enumerate((0, 2)):
+        settings = small_run.recipe(tmp_path / str(number), model={"lora_r": lora_r})
+        half = copy.deepcopy(model).to(torch.bfloat16)
+        Text2GradTrainer(half, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, settings)
+        assert ("all weights are trained in 16 bits" in caplog.text) == (lora_r == 0)
+        caplog.clear()
+
+
+def test_a_warm_up_that_leaves_no_step_to_the_policy_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for steps, warned in ((3, True), (4, False)):
+        run = {"steps": steps, "out": str(tmp_path / str(steps))}
+        small_run.trainer(tmp_path / str(steps), optim={"value_warmup_steps": 3}, run=run)
+        assert ("leaves none of the 3 steps to the policy" in caplog.text) == warned
+        caplog.clear()
+
+
+def test_a_value_function_of_its_own_is_checkpointed_and_has_32_bits(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    settings = small_run.recipe(tmp_path, model={"value": "model", "gradient_checkpointing": True})
+    half = model.to(torch.bfloat16)
+    made = Text2GradTrainer(half, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, settings)
+    trunk = made.model.value_trunk
+    assert trunk is not None
+    assert {layer.gradient_checkpointing for layer in trunk.layers} == {True}
+    assert {parameter.dtype for parameter in trunk.parameters()} == {torch.float32}
+    made.train_step()

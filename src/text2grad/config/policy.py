@@ -19,7 +19,7 @@ class ModelConfig(Section):
     path: str = ""
     """Directory or hub name of a Hugging Face causal language model."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights; "auto" takes the checkpoint's."""
+    """Type of the weights; "auto" takes float32 where all weights are trained, else the checkpoint's."""
     lora_r: Annotated[int, Field(ge=0)] = 0
     """Rank of the policy's LoRA adapter; 0 trains all weights and keeps a frozen copy as reference."""
     lora_alpha: Count = 32

@@ -25,7 +25,6 @@ from .fine_tuning import (
     fine_tune as fine_tune,
     optimizers as optimizers,
     row_of_ids as row_of_ids,
-    supervised_row as supervised_row,
     supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     train_with as train_with,

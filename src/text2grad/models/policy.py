@@ -149,8 +149,8 @@ class PolicyWithValue(nn.Module):
         self.value_mode = value
         self.detach_trunk = detach_trunk
         self.value_trunk = copy.deepcopy(base_of(policy).get_decoder()) if value == "model" else None
-        if self.value_trunk is not None:
-            self.value_trunk.requires_grad_(True)
+        if self.value_trunk is not None:  # all of its weights are trained: in 16 bits most of an update is rounded away
+            self.value_trunk.float().requires_grad_(True)
         width = head_of(policy).weight.shape[1]
         self.value_head = None if value == "none" else nn.Linear(width, 1, device=policy.device)
         if self.value_head is not None:

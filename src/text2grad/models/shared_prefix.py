@@ -5,8 +5,8 @@ group, which go on from there. The ends of the rows are aligned as ever, so padd
 
     [padding, beginning of the group][padding, rest of the row] → new tokens
 
-That is no place for padding where attention counts distances in slots, so models with sliding windows, recurrent layers
-or more than text read every row whole.
+That is no place for padding where attention counts distances in slots, so models with sliding windows, local attention
+(GPT-Neo), recurrent layers or more than text read every row whole.
 
 Scoring and update do the same with gradients (`shared_states`): there the prompts are padded on the right, and the
 cache is part of the graph, so the gradient of a prompt's keys and values is the sum over the responses that read them.
@@ -56,14 +56,22 @@ class States(NamedTuple):
 def can_share_prompts(model: Any) -> bool:
     """Return whether the responses to one prompt can share its forward pass in scoring and update.
 
-    Not with sliding windows or recurrent layers, nor with gradient checkpointing, which leaves no cache.
+    Not with sliding windows, local attention or recurrent layers, nor with gradient checkpointing, which leaves no
+    cache.
     """
     trunk = base_of(model).get_decoder()
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
         return False
+    if _counts_slots(model):
+        return False
     known = {"attention_mask", "position_ids", "past_key_values"}
     return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
+
+
+def _counts_slots(model: Any) -> bool:
+    """Return whether attention is limited to a number of slots, though the cache keeps all of them (GPT-Neo)."""
+    return "local" in (getattr(base_of(model).config.get_text_config(), "attention_layers", None) or ())
 
 
 def shared_states(trunk: Any, batch: TokenBatch) -> States:
@@ -119,7 +127,8 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     heads = [_beginning([rows[number] for number in own]) for own in members.values()]
     rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
     width, head, rest = (max(map(len, part)) for part in (rows, heads, rests))
-    cache = empty_cache(model) if len(heads) * head + len(rows) * rest < len(rows) * width else None
+    saves = len(heads) * head + len(rows) * rest < len(rows) * width
+    cache = empty_cache(model) if saves and not _counts_slots(model) else None
     if cache is None:
         return None
     ids, mask = left_padded(heads, pad_id, model.device)

@@ -23,6 +23,7 @@ from .scoring import score_batch as score_batch
 from .trackers import check_tracker as check_tracker
 from .trainer import (
     Text2GradTrainer as Text2GradTrainer,
+    dtype_to_train as dtype_to_train,
     ppo_epochs as ppo_epochs,
     prepare_policy as prepare_policy,
 )

@@ -26,6 +26,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
 OF_ENGINE = ("ids", "engine_logp")  # of a response that an engine sampled, beside its critique
+RANDOM = ".random"  # suffix of the states of the random generators, beside the critiques
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
 
@@ -111,8 +112,23 @@ class RunLog:
             elif number == position["rollout_files"]:
                 _truncate(file, position["rollout_bytes"])
 
-    def keep_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
-        """Write a step's critiques down before anything uses them; with the ids that an engine sampled."""
+    def keep_critiques(
+        self,
+        step: int,
+        rank: int,
+        rollouts: Sequence[Rollout],
+        critiques: Sequence[Critique],
+        states: Mapping[str, Any],
+    ) -> None:
+        """Write a step's critiques down before anything uses them; with the ids that an engine sampled.
+
+        Args:
+            step: number of the step.
+            rank: number of this process.
+            rollouts: this process's.
+            critiques: of these responses.
+            states: of the random generators after the critic, which may draw from them.
+        """
         records = [
             {"response": rollout.response, **critique_to_json(critique)}
             | (
@@ -122,7 +138,24 @@ class RunLog:
             )
             for rollout, critique in zip(rollouts, critiques, strict=True)
         ]
-        write_atomically(self._critique_file(step, rank), to_json(records))
+        critique_file = self._critique_file(step, rank)
+        write_atomically(critique_file.with_suffix(RANDOM), to_json(states))
+        write_atomically(critique_file, to_json(records))
+
+    def kept_random_states(self, step: int, rank: int) -> dict[str, Any] | None:
+        """Return the states of the random generators after the critic of a step; None if none were kept.
+
+        Raises:
+            DataError: if the file is damaged.
+        """
+        path = self._critique_file(step, rank).with_suffix(RANDOM)
+        if not path.exists():  # another number of processes, or version 0.1
+            return None
+        try:
+            states: dict[str, Any] = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot read {path}: {error}. Remove the critiques beside it to ask again") from error
+        return states
 
     def keeps_critiques(self, step: int) -> bool:
         """Return whether critiques of a step are kept that a killed run asked for."""
@@ -191,8 +224,8 @@ class RunLog:
 
     def forget_critiques(self, before_step: int) -> None:
         """Remove the critiques of steps that a checkpoint covers."""
-        for path in (self.directory / "critiques").glob("*.json"):
-            if int(path.stem.split("-")[0]) < before_step:
+        for path in (self.directory / "critiques").glob("*-*"):
+            if path.suffix in (".json", RANDOM) and int(path.stem.split("-")[0]) < before_step:
                 path.unlink()
 
     @property

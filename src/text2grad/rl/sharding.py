@@ -11,7 +11,7 @@ A collective operation waits for all processes, so every process makes equally m
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -175,7 +175,7 @@ class Sharding:
             self._shard(reference.trunk, names)
         if model.value_head is not None:  # fp32, whatever the policy's type: a group has one type
             self._fully_shard(model.value_head)
-        self._shard(model, names)
+        self._shard(model, names, [] if model.value_trunk is None else [model.value_trunk])
         sharded = set(self.layers)
         self.policy_layers = [module for module in model.policy.modules() if module in sharded]
         # FSDP takes the module of the first pass for its root.
@@ -202,18 +202,20 @@ class Sharding:
             )
         return names
 
-    def _shard(self, root: Any, names: set[str]) -> None:
-        """Shard the layers of a root and the root."""
+    def _shard(self, root: Any, names: set[str], parts: Sequence[Any] = ()) -> None:
+        """Shard the layers of a root, its parts whose weights may have another type, and the root."""
         from torch.distributed.fsdp import MixedPrecisionPolicy, register_fsdp_forward_method
 
         policy = MixedPrecisionPolicy(param_dtype=self.computed_in, reduce_dtype=torch.float32)
         layers = [module for module in root.modules() if type(module).__name__ in names]
         for layer in reversed(layers):  # inner modules first
             self._fully_shard(layer, mp_policy=policy, reshard_after_forward=self.plugin.reshard_after_forward)
+        for part in parts:
+            self._fully_shard(part, mp_policy=policy, reshard_after_forward=self.plugin.reshard_after_forward)
         self._fully_shard(root, mp_policy=policy)
         if isinstance(root, PolicyWithValue):
             register_fsdp_forward_method(root, "score")  # a pass that does not go through `forward`
-        self.layers += layers
+        self.layers += [*layers, *parts]
         self.roots.append(root)
 
     def _fully_shard(self, module: Any, **settings: Any) -> None:

@@ -227,10 +227,25 @@ class Text2GradTrainer:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
         settle_heap(policy, recipe.run.compact_memory)
+        if not is_peft(policy) and half_precision(policy) and self.accelerator.is_main_process:
+            note(
+                "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
+                'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter',
+                warning=True,
+            )
+        warmup = recipe.optim.value_warmup_steps
+        if recipe.model.value != "none" and warmup >= recipe.run.steps and self.accelerator.is_main_process:
+            note(
+                f"optim.value_warmup_steps = {warmup} leaves none of the {recipe.run.steps} steps to the policy, which "
+                "stays as it is; lower it, or raise run.steps",
+                warning=True,
+            )
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
         if recipe.model.gradient_checkpointing:
             enable_checkpointing(policy)
+            if self.model.value_trunk is not None:
+                enable_checkpointing(self.model.value_trunk)
         if self.sharding is None:
             self.model.to(self.accelerator.device)
             if self.accelerator.num_processes > 1 and self.accelerator.is_main_process:
@@ -537,6 +552,8 @@ class Text2GradTrainer:
         rank = self.accelerator.process_index
         kept = self.log.kept_critiques(self.step, rank, rollouts)
         if kept is not None:
+            if (states := self.log.kept_random_states(self.step, rank)) is not None:
+                restore_random_states(states)  # as after the critic's own draws
             return kept
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
         with self._critic_at_work(can_save=True):
@@ -544,7 +561,7 @@ class Text2GradTrainer:
                 critiques = ask(self.critic, examples, responses, match=self.recipe.critic.match)
             else:
                 critiques = judging.critiques()
-        self.log.keep_critiques(self.step, rank, rollouts, critiques)
+        self.log.keep_critiques(self.step, rank, rollouts, critiques, random_states())
         return critiques
 
     @contextmanager
@@ -738,6 +755,11 @@ def ppo_epochs(
     return {**means, "update/skipped": skips, "update/epochs": float(epoch + 1)}
 
 
+def dtype_to_train(settings: ModelConfig) -> str:
+    """Return the type of a policy's weights: "auto" is float32 if all of them are trained."""
+    return "float32" if settings.dtype == "auto" and not settings.lora_r else settings.dtype
+
+
 def prepare_policy(model: Any, settings: ModelConfig) -> Any:
     """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one.
 
@@ -750,7 +772,8 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
         if settings.lora_r and settings.lora_targets != "all-linear":
             empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
             check_lora_targets(empty, settings.lora_targets)
-        model = load_policy(str(model), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
+        dtype = dtype_to_train(settings)
+        model = load_policy(str(model), dtype=dtype, trust_remote_code=settings.trust_remote_code)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
             model,

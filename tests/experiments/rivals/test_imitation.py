@@ -1,11 +1,15 @@
 """Fine-tuning on the best answers: the loss on logits of transformers, and the learning rate through the rounds."""
 
 from pathlib import Path
+from types import MethodType
+from typing import Any
 
 import pytest
 import torch
 
 from small_rival import judged, trainer
+from small_run import assert_same_run
+from text2grad.errors import OutOfMemory
 from text2grad.experiments.rivals.imitation import imitate, imitate_best, supervised_ids
 from text2grad.experiments.rivals.judged import Judged
 from text2grad.types import Critique, Example, Rollout
@@ -49,3 +53,25 @@ def test_the_schedule_spans_all_rounds_and_the_moments_go_on(tmp_path: Path) -> 
     imitate(run, answers)
     assert adamw.param_groups[0]["lr"] == pytest.approx(0.0)
     assert {float(state["step"]) for state in adamw.state.values()} == {8.0}
+
+
+def test_a_lack_of_memory_while_it_learns_saves_no_half_learned_policy(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rival": {"rounds": 1, "epochs": 2}}
+    trainer(tmp_path / "calm", "sft_best", **settings).train()
+    run = trainer(tmp_path / "short", "sft_best", **settings)
+    adamw, taken = run.optimizers.by_name["policy"], list[int]()
+    step = adamw.step
+
+    def fails(_: Any, *given: Any, **named: Any) -> Any:
+        taken.append(1)
+        if len(taken) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return step(*given, **named)
+
+    adamw.step = MethodType(fails, adamw)  # type: ignore[method-assign]
+    with pytest.raises(OutOfMemory):
+        run.train()
+    assert len(taken) == 3
+    assert not list((tmp_path / "short" / "checkpoints").glob("step-*"))
+    trainer(tmp_path / "short", "sft_best", resume=True, **settings).train()
+    assert_same_run(tmp_path / "calm", tmp_path / "short")

@@ -31,7 +31,7 @@ from text2grad.models import (
     sample_inverse_cdf,
     tiles_as_on,
 )
-from text2grad.rl import prepare_policy
+from text2grad.rl import dtype_to_train, prepare_policy
 
 CALLS_PER_COLLECTION = 100
 """Recomputed tensors without data stay in circles of Python objects, which are collected too late otherwise."""
@@ -160,7 +160,7 @@ class TracedModel:
         from transformers import AutoModelForCausalLM
 
         self.settings, self.device, self.mode = settings, device, FakeTensorMode()
-        dtype = weights_type(config, settings.dtype)
+        dtype = weights_type(config, dtype_to_train(settings))
         try:
             with torch.device("meta"):
                 policy = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -173,6 +173,8 @@ class TracedModel:
             raise ModelError(f"cannot make a {config.model_type} model from its config: {error}") from error
         if settings.gradient_checkpointing:
             enable_checkpointing(policy)
+            if model.value_trunk is not None:
+                enable_checkpointing(model.value_trunk)
         model.train(settings.gradient_checkpointing)
         copies = [reference.model] if reference.model is not None else []
         for module in (model, *copies):

@@ -56,6 +56,7 @@ def fit(run: "RivalTrainer", make_trainer: MakeTrainer, *, rows: int, longest: i
             optim.schedule, place, warmup_steps=optim.warmup_steps, total_steps=run.recipe.run.steps
         )
 
+    run.optimizers.stepped = 1  # from here on the weights are no longer those of the last finished step
     made = []
 
     def make(directory: str) -> Any:
