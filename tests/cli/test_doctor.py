@@ -107,7 +107,7 @@ def test_what_is_missing_or_too_old_is_shown_with_the_line_that_installs_it(
     def pretended(package: str) -> str:
         if package == "peft":
             raise PackageNotFoundError
-        return {"openai": "2.9.1", "nltk": "3.10"}.get(
+        return {"openai": "2.9.1", "nltk": "3.10", "trl": "1.16.0", "vllm": "0.31.0"}.get(
             package, version("text2grad") if package == "text2grad" else "9999.0"
         )
 
@@ -129,8 +129,31 @@ def test_what_is_missing_or_too_old_is_shown_with_the_line_that_installs_it(
 def test_the_extras_are_those_of_the_project() -> None:
     extras = doctor.wanted()
     assert {"train", "annotate", "eval", "importance", "vllm", "dev"} <= set(extras)
-    assert ("torch", "2.9") in extras["train"]
-    assert ("openai", "3") in extras["annotate"]
+    ranges = {extra: {name: doctor._range(versions) for name, versions in extras[extra]} for extra in extras}
+    assert ranges["train"]["torch"] == ">=2.9"
+    assert ranges["annotate"]["openai"] == ">=3"
+    assert ranges["vllm"] == {"vllm": ">=0.22,<0.32", "trl": ">=1.14,<1.17", "requests": "any"}
+
+
+@pytest.mark.parametrize(
+    ("trl", "state"),
+    [
+        ("1.13.9", "1.13.9: too old"),
+        ("1.14", "1.14"),
+        ("1.16.2+local", "1.16.2+local"),
+        ("1.17.0rc1", "1.17.0rc1: too new"),
+        ("1.17.0", "1.17.0: too new"),
+    ],
+)
+def test_a_version_outside_a_range_is_shown_with_the_line_that_installs_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trl: str, state: str
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: trl if package == "trl" else "9999.0")
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.strip() for line in lines if line.split()[:2] == ["trl", ">=1.14,<1.17"]]
+    assert [row.partition("<1.17")[2].strip() for row in rows] == [state, state]  # of [trl] and of [vllm]
+    assert any('".[trl]"' in line for line in lines) == (state != trl)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.subjects import Subject, _short, read_subjects
 from text2grad.evaluation.suite import SuiteOptions, sums
 from text2grad.evaluation.suites.code import CodeSuite
+from text2grad.evaluation.suites.text import PerplexitySuite
 from text2grad.experiments.reports.policy_evaluation import policy_page, print_evaluation
 
 RECORD = {
@@ -77,6 +78,29 @@ def test_scores_are_kept_until_answers_or_limits_change(
     assert cost is not None
     assert used[0] > 0
     assert (cost.generated_tokens, cost.runs) == (used[0] + used[-1], 5)  # two evaluations sampled, of five
+
+
+def test_another_dtype_gives_other_answers_and_other_scores(suite: CodeSuite, policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("Once upon a time.\n\nA dog ran home, and slept.\n", "utf-8")
+
+    def evaluate(out: str, dtype: str, *, force: bool = False) -> float:
+        suites = [PerplexitySuite(SuiteOptions(data=str(tmp_path / "book.txt"))), suite]
+        settings = EvaluationSettings(tmp_path / out, Sampling(max_new_tokens=4), draws=5, dtype=dtype, force=force)
+        found = evaluate_models(read_subjects([f"m={policy}"]), suites, settings)
+        assert json.loads((tmp_path / out / "evaluation.json").read_bytes())["models"]["m"]["dtype"] == dtype
+        return found.results[0].figures["m"]["perplexity"].value
+
+    saved = evaluate("out", "auto")
+    for kept in ("answers/humaneval.m.json", "scores/perplexity.m.json"):  # as they were before dtype was named there
+        subject = json.loads((tmp_path / "out" / kept).read_bytes())["subject"]
+        assert sorted(subject) == ["eos_ids", "model", "prompt_format"]
+    with pytest.raises(
+        ConfigError, match=r'holds answers of another model \(.*, now .*"dtype": "bfloat16"\}\); choose another --out'
+    ):
+        evaluate("out", "bfloat16")
+    rounded = evaluate("out", "bfloat16", force=True)
+    assert rounded == evaluate("alone", "bfloat16") != saved
+    assert evaluate("out", "auto", force=True) == saved
 
 
 def test_names_of_models() -> None:

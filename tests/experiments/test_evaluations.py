@@ -1,6 +1,8 @@
 """Evaluations of a run on its own data: the numbers by an independent count, and what a killed or failing one keeps."""
 
 import json
+import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -9,14 +11,18 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import torch
 
+import small_run
 from small_run import WORDS, ColourCritic, finish, tokenizer_and_model
 from text2grad.config.recipe import make_recipe
-from text2grad.errors import CriticError, MetricError
+from text2grad.errors import CriticError, MetricError, OutOfMemory
 from text2grad.evaluation.words import distinct
 from text2grad.experiments import evaluations as module
 from text2grad.experiments.evaluations import SHOWN, main_metric
 from text2grad.experiments.recipe_run import run_recipe
+from text2grad.models import sampling
+from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Critique, Example
 
 GOOD, POOR = set(WORDS[:3]), set(WORDS[3:6])
@@ -225,6 +231,112 @@ def test_a_failing_metric_keeps_the_steps_and_costs_no_critique(
         train(place, tmp_path / "run", data={"metric": "m:f", "eval_every": 1})
     assert len(critic.asked) == 20 + 8
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == ["step-000001"]
+
+
+def no_memory(*_: Any, **__: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+def test_an_evaluation_in_halved_batches_equals_one_that_began_with_them(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 rows > 4 → 10 → 5 → 2; the steps after the evaluation sample 2 rows at once, too."""
+    small = train(place, tmp_path / "small", rollout={"rows_at_once": 2})
+    own, rows = sampling.decode, []
+
+    def limited(model: Any, prompts: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        rows.append(len(prompts))
+        return own(model, prompts, *args, **kwargs) if len(prompts) <= 4 else no_memory()
+
+    monkeypatch.setattr(sampling, "decode", limited)
+    halved = train(place, tmp_path / "halved", rollout={"rows_at_once": 64})
+    assert [size for size in rows if size > 2] == [20, 10, 5]
+    assert read(halved) == read(small)
+    small_run.assert_same_run(halved, small)
+
+
+def evaluated(out: Path, *, resume: bool = False) -> tuple[Text2GradTrainer, module.Evaluations]:
+    tokenizer, model = tokenizer_and_model()
+    settings = small_run.recipe(out, data={"eval_every": 2}, run={"save_every": 100})
+    held_out = small_run.EXAMPLES[:5]
+    trainer = Text2GradTrainer(
+        model, ColourCritic(), tokenizer, small_run.EXAMPLES, settings, held_out=held_out, resume=resume
+    )
+    return trainer, module.Evaluations(trainer)
+
+
+@pytest.mark.parametrize(
+    ("place_of_error", "phase", "setting"),
+    [
+        ("text2grad.models.sampling.decode", "rollout", "rollout.rows_at_once (now 1)"),
+        ("small_run.ColourCritic.judge", "critic", "rollout.rows_at_once (now 64)"),
+        ("text2grad.rl.trainer.score_batch", "score", "ppo.micro_batch_tokens (now "),
+    ],
+)
+def test_an_evaluation_that_does_not_fit_ends_the_run_with_the_last_step_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place_of_error: str, phase: str, setting: str
+) -> None:
+    trainer, evaluate = evaluated(tmp_path / "run")
+
+    def after_step(one: Text2GradTrainer) -> None:
+        if one.step == 2:
+            monkeypatch.setattr(place_of_error, no_memory)
+        evaluate(one)
+
+    with pytest.raises(OutOfMemory) as caught:
+        trainer.train(after_step)
+    assert f"out of memory in the {phase} of step 2." in str(caught.value)
+    assert "step-000002 is kept: go on with --resume" in str(caught.value)
+    assert setting in str(caught.value)
+    monkeypatch.undo()
+    resumed, evaluate = evaluated(tmp_path / "run", resume=True)
+    assert resumed.step == 2
+    evaluate(resumed)
+    assert [one["step"] for one in read(tmp_path / "run")] == [2]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_reference_perplexity_is_of_the_model_before_training_at_temperature_1(
+    place: Path, tmp_path: Path, temperature: float
+) -> None:
+    """Counted from the logits of the untouched model, on the answers of the trained policy."""
+    out = train(place, tmp_path / "run", rollout={"temperature": temperature}, run={"steps": 1}, optim={"lr": 3e-2})
+    found = read(out)[-1]
+    tokenizer, model = tokenizer_and_model()
+    nats, tokens = 0.0, 0
+    for record in found["records"]:
+        prompt = tokenizer(record["prompt"]).input_ids
+        ids = torch.tensor([[*prompt, *record["ids"]]])
+        with torch.no_grad():
+            logp = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[len(prompt) - 1 :]
+        nats -= float(logp.sum())
+        tokens += len(logp)
+    shown = found["responses"][:SHOWN]
+    assert tokens == sum(row["tokens"] for row in shown)
+    assert -sum(row["logp_ref"] for row in shown) == pytest.approx(nats, rel=1e-4)
+    assert found["metrics"]["reference_perplexity"] == pytest.approx(
+        math.exp(-sum(row["logp_ref"] for row in found["responses"]) / sum(row["tokens"] for row in found["responses"]))
+    )
+
+
+def test_answers_that_the_reference_would_never_give_have_a_finite_perplexity(tmp_path: Path) -> None:
+    _, evaluate = evaluated(tmp_path / "run")
+    row = {"tokens": 1, "kl": 0.0, "logp_ref": -1e6, "response": "red", "truncated": False, "metrics": {}}
+    rows = [{**row, "reward": 0.0, "positive_tokens": 0, "negative_tokens": 0, "failed": False}]
+    assert evaluate._summary(rows)["metrics"]["reference_perplexity"] == math.exp(700.0)
+
+
+def test_the_log_counts_each_held_out_response_once_per_phase(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="text2grad"):
+        train(place, tmp_path / "run", data={"eval_every": 0}, run={"steps": 1})
+    lines = [message for message in caplog.messages if message.startswith("evaluate")]
+    assert [line for line in lines if line.endswith("responses")] == [
+        "evaluate: sample: 20 responses",
+        "evaluate: judge: 20 responses",
+    ] * 2
+    assert sum(line.startswith("evaluate: judge: response 20 of 20") for line in lines) == 2
 
 
 def test_a_finished_run_is_not_evaluated_again(run: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import platform
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +14,9 @@ from rich.text import Text
 
 from text2grad.cli.options import add_command
 from text2grad.errors import INSTALL, is_installed, require
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
@@ -46,7 +49,10 @@ ABOUT = {
     "dev": "tests and checks of the project",
 }
 TRACKERS = ("tensorboard", "wandb", "trackio")
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*(?:>=\s*([\d.]+))?.*?extra\s*==\s*['\"]([\w-]+)['\"]")
+FAULTS = {">=": "too old", "<": "too new"}
+"""Operator of a bound → fault of a version outside."""
+
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
 def add_parser(commands: Any) -> None:
@@ -93,13 +99,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def wanted() -> dict[str, list[tuple[str, str]]]:
-    """Return (package, least version) of each extra, as the installed project declares them."""
-    extras: dict[str, list[tuple[str, str]]] = {}
-    for requirement in requires("text2grad") or ():
-        if found := _REQUIREMENT.match(requirement):
-            name, least, extra = found.groups()
-            extras.setdefault(extra, []).append((name, least or ""))
+def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
+    """Return (package, range of versions) of each extra, as the installed project declares them."""
+    from packaging.requirements import Requirement  # lazy_loader needs it, too
+
+    extras: dict[str, list[tuple[str, SpecifierSet]]] = {}
+    for requirement in map(Requirement, requires("text2grad") or ()):
+        if found := _EXTRA.search(str(requirement.marker)):
+            extras.setdefault(found[1], []).append((requirement.name, requirement.specifier))
     return dict(sorted(extras.items(), key=lambda pair: [*ABOUT, pair[0]].index(pair[0])))
 
 
@@ -109,14 +116,12 @@ def _print_extras(console: Console) -> list[str]:
     for column in ("extra", "package", "wanted", "installed"):
         table.add_column(column, no_wrap=True)
     for extra, packages in wanted().items():
-        for row, (name, least) in enumerate(packages):
+        for row, (name, versions) in enumerate(packages):
             there = _version(name)
-            state = there or "–"
-            if there and least and _parts(there) < _parts(least):
-                state = f"{there}: too old"
+            state = f"{there}{_fault(there, versions)}" if there else "–"
             if state != there and extra not in missing:
                 missing.append(extra)
-            table.add_row(Text("" if row else f"[{extra}]"), name, f">={least}" if least else "any", state)
+            table.add_row(Text("" if row else f"[{extra}]"), name, _range(versions), state)
         table.add_row()
     console.print(table)
     return missing
@@ -130,8 +135,21 @@ def _version(package: str) -> str:
         return ""
 
 
-def _parts(text: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", text.partition("+")[0])]
+def _fault(there: str, versions: "SpecifierSet") -> str:
+    """Return ": " and the fault of a version, or "" if it is in the range.
+
+    Example:
+        >>> from packaging.specifiers import SpecifierSet
+        >>> [_fault(there, SpecifierSet(">=1.9,<1.17")) for there in ("1.8.2", "1.10+cpu", "1.17.0")]
+        [': too old', '', ': too new']
+    """
+    outside = [one for one in versions if not one.contains(there, prereleases=True)]
+    return f": {FAULTS.get(outside[0].operator, 'not in the range')}" if outside else ""
+
+
+def _range(versions: "SpecifierSet") -> str:
+    """Return a range as text, the least version first."""
+    return ",".join(sorted(map(str, versions), reverse=True)) or "any"
 
 
 def _devices() -> Iterator[str]:

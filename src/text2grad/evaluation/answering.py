@@ -1,7 +1,7 @@
 """Questions → answers of one model, each sampled once, on disk before it is used.
 
 answers/SUITE.MODEL.jsonl   one line per turn: id, sample, turn, text, tokens, finish
-answers/SUITE.MODEL.json    model, sampling and questions that the answers belong to; others are refused there
+answers/SUITE.MODEL.json    model, type of its weights, sampling and questions of the answers; others are refused there
 answers.sqlite              every answer of a server, by a hash of its request
 
 **Loaded models.** The random numbers of an answer follow from the seed and from suite, question, sample and turn,
@@ -105,10 +105,12 @@ def stem_of(suite: Suite, subject: Subject) -> str:
 class AnswerFile:
     """The answers of one model to one suite, on disk."""
 
-    def __init__(self, out: Path, suite: AnsweredSuite, subject: Subject, sampling: Sampling) -> None:
+    def __init__(
+        self, out: Path, suite: AnsweredSuite, subject: Subject, sampling: Sampling, *, dtype: str = "auto"
+    ) -> None:
         """Name the files; nothing is read or written."""
         self.path = out / "answers" / f"{stem_of(suite, subject)}.jsonl"
-        self.suite, self.subject, self.sampling = suite, subject, sampling
+        self.suite, self.subject, self.sampling, self.dtype = suite, subject, sampling, dtype
         self._of = self.path.with_suffix(".json")
 
     def open(self, *, force: bool) -> Said:
@@ -124,7 +126,7 @@ class AnswerFile:
         if self.subject.served:
             del settings["rows_at_once"], settings["too_long"]
         questions = digest_of_questions(self.suite.questions)
-        now = {"subject": self.subject.identity(), "sampling": settings, "questions": questions}
+        now = {"subject": self.subject.identity(self.dtype), "sampling": settings, "questions": questions}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             before = json.loads(self._of.read_bytes()) if self._of.exists() else now

@@ -130,9 +130,12 @@ class PolicyEvaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole evaluation as JSON; equal inputs give equal files."""
-        sampling = self.settings.sampling
+        sampling, dtype = self.settings.sampling, self.settings.dtype
         return {
-            "models": {one.name: {"path": one.path, **one.identity()} for one in self.subjects},
+            "models": {
+                one.name: {"path": one.path, **one.identity(), **({} if one.served else {"dtype": dtype})}
+                for one in self.subjects
+            },
             "baseline": self.settings.baseline,
             "sampling": {name: getattr(sampling, name) for name in sampling.__dataclass_fields__},
             "intervals": {"draws": self.settings.draws, "level": 0.95, "seed": sampling.seed},
@@ -197,7 +200,7 @@ class _Work:
         self._files: dict[str, tuple[AnswerFile, Said]] = {}
         for suite in suites:
             if isinstance(suite, AnsweredSuite):
-                file = AnswerFile(settings.out, suite, subject, settings.sampling)
+                file = AnswerFile(settings.out, suite, subject, settings.sampling, dtype=settings.dtype)
                 said = file.open(force=settings.force)
                 self._files[suite.name] = file, said
                 if is_complete(suite, settings.sampling, said):
@@ -243,7 +246,7 @@ def _answer_all(work: _Work, results: Sequence[SuiteResult], settings: Evaluatio
 
 def _examine(suite: ExaminedSuite, work: _Work, result: SuiteResult, settings: EvaluationSettings) -> None:
     subject = work.subject
-    kept = _KeptScores(settings.out, suite, subject, {"subject": subject.identity()})
+    kept = _KeptScores(settings.out, suite, subject, {"subject": subject.identity(settings.dtype)})
     lines = kept.read()
     if lines is None:
         lines = [{"id": name, **counts} for name, counts in suite.examine(work.model())]

@@ -54,15 +54,19 @@ class Subject:
         """True for a model on a server."""
         return self.path.startswith(_SERVER)
 
-    def identity(self) -> dict[str, Any]:
-        """Return what tells this model from others: digests of its files, or its name on the server or the hub."""
+    def identity(self, dtype: str = "auto") -> dict[str, Any]:
+        """Return what tells this model from others: digests of its files, or its name on the server or the hub.
+
+        Args:
+            dtype: of the weights of a model that is loaded here; "auto", the type as saved, is left out.
+        """
         if self.served:
             return {"server": self.path, "model": self.model_name, "prompt_format": self.prompt_format}
         found: dict[str, Any] = {"prompt_format": self.prompt_format, "eos_ids": list(self.eos_ids)}
         for key, path in (("model", self.path), ("base", base_named_by(self.path))):
             if path:
                 found[key] = digest_of(Path(path))[:16] if Path(path).is_dir() else path
-        return found
+        return found if dtype == "auto" else {**found, "dtype": dtype}
 
 
 class LoadedModel(NamedTuple):

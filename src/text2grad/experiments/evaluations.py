@@ -4,8 +4,9 @@ evaluations/000050.json    one evaluation:
     step       number of finished steps
     metric     name of the main metric, which the curves show
     metrics    name → mean over the held-out responses
-    responses  prompt, response, number of tokens, KL, reward and metrics of every response; the prompts are the same
-               in every evaluation, and a response follows from the same random numbers
+    responses  prompt, response, number of tokens, KL, log π_ref (at temperature 1), reward and metrics of every
+               response; the prompts are the same in every evaluation, and a response follows from the same random
+               numbers
     records    the first responses with critique, spans and all numbers per token, as in rollouts/
     critic     agreement of a learned critic with the annotator, at the first and the last step
 
@@ -23,6 +24,7 @@ from statistics import fmean
 from typing import Any
 
 from accelerate.utils import gather_object
+from torch import Tensor
 
 from text2grad.align import response_deltas
 from text2grad.config import Recipe
@@ -33,10 +35,10 @@ from text2grad.experiments.metric import WAY_OUT, Metric, measure
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
-from text2grad.models import make_rollouts, sample, step_uniforms
+from text2grad.models import Scores, TokenBatch, make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
-from text2grad.rl import Text2GradTrainer, gae, response_records, token_rewards, total_rewards, whiten
+from text2grad.rl import Text2GradTrainer, gae, response_records, score_batch, token_rewards, total_rewards, whiten
 from text2grad.tasks import BuiltIn
 from text2grad.types import Critique, Rollout
 
@@ -73,6 +75,7 @@ class Evaluations:
         Raises:
             CriticError: if the critic breaks its contract; finished steps are saved.
             MetricError: if the metric does; finished steps are saved.
+            OutOfMemory: if memory runs out where no smaller batch helps; finished steps are saved if possible.
         """
         every, step = trainer.recipe.data.eval_every, trainer.step
         due = step in (0, trainer.recipe.run.steps) or (every and step % every == 0)
@@ -120,15 +123,15 @@ class Evaluations:
         records: list[Row] = []
         agreement = Agreement()
         if mine:
-            with Progress(
-                "evaluate", len(mine) + judged, unit="response", enabled=trainer.accelerator.is_main_process
-            ) as progress:
-                rollouts = self._sample(mine, progress)
-                rollouts = rollouts if self.revise is None else self.revise(rollouts)
-                rows = self._rows(rollouts, first=mine.start)
-                critiques = self._ask(step, rollouts[:judged], progress)
+            with trainer.within_memory("rollout"):
+                rollouts = self._sample(mine, "evaluate: sample")
+            rollouts = rollouts if self.revise is None else self.revise(rollouts)
+            rows = self._rows(rollouts, first=mine.start)
+            with trainer.within_memory("critic"):
+                critiques = self._ask(step, rollouts[:judged])
             deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
-            numbers = self._numbers(rollouts, critiques, deltas, offsets)
+            with trainer.within_memory("score"):
+                numbers = self._numbers(rollouts, critiques, deltas, offsets)
             reference = numbers.pop("logp_ref")
             for row, rollout, kl, logp_ref in zip(rows, rollouts, numbers["kl"], reference, strict=True):
                 row["kl"] = float(kl[: len(rollout.response_ids)].sum())
@@ -141,7 +144,8 @@ class Evaluations:
                 step, rollouts[:shown], critiques[:shown], deltas[:shown], offsets[:shown], numbers
             )
             if annotator is not None:
-                agreement = self._agreement(annotator, rollouts, critiques, deltas)
+                with trainer.within_memory("critic"):
+                    agreement = self._agreement(annotator, rollouts, critiques, deltas)
         agreement = reduce(Agreement.merged, gather_object([agreement]))
         return {
             "step": step,
@@ -152,32 +156,37 @@ class Evaluations:
 
     def answers(self) -> list[Rollout]:
         """Return one response to each held-out example, the same as in the evaluation of these weights."""
-        count = len(self.trainer.held_out)
-        with Progress("answer", count, unit="response") as progress:
-            return self._sample(range(count), progress)
+        return self._sample(range(len(self.trainer.held_out)), "answer")
 
-    def _sample(self, mine: range, progress: Progress) -> list[Rollout]:
-        """Return one response to each of this process's held-out examples."""
+    def _sample(self, mine: range, phase: str) -> list[Rollout]:
+        """Return one response to each of this process's held-out examples; too large batches are halved."""
         trainer, rollout = self.trainer, self.trainer.recipe.rollout
         seed, rows = trainer.recipe.run.seed + EVALUATION_SEED, len(trainer.held_out)
         uniforms = step_uniforms(seed=seed, step=0, rows=rows, tokens=rollout.max_new_tokens)
-        found: list[Rollout] = []
-        with trainer.whole_policy() as policy:
-            for part in _parts(mine, rollout.rows_at_once):
-                prompts = [trainer.held_out_ids[row] for row in part]
-                responses = sample(
-                    policy,
-                    prompts,
-                    uniforms[part.start : part.stop],
-                    eos_ids=trainer.eos_ids,
-                    pad_id=trainer.pad_id,
-                    temperature=rollout.temperature,
-                    rows_at_once=rollout.rows_at_once,
-                )
-                examples = [trainer.held_out[row] for row in part]
-                found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
-                progress.advance(len(part))
-        return found
+
+        def sample_all() -> list[Rollout]:
+            found: list[Rollout] = []
+            with self._progress(phase, len(mine)) as progress, trainer.whole_policy() as policy:
+                for part in _parts(mine, trainer.sizes.rows_at_once):
+                    prompts = [trainer.held_out_ids[row] for row in part]
+                    responses = sample(
+                        policy,
+                        prompts,
+                        uniforms[part.start : part.stop],
+                        eos_ids=trainer.eos_ids,
+                        pad_id=trainer.pad_id,
+                        temperature=rollout.temperature,
+                        rows_at_once=len(part),
+                    )
+                    examples = [trainer.held_out[row] for row in part]
+                    found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
+                    progress.advance(len(part))
+            return found
+
+        return trainer.sizes.in_rows(len(mine), sample_all)
+
+    def _progress(self, phase: str, responses: int) -> Progress:
+        return Progress(phase, responses, unit="response", enabled=self.trainer.accelerator.is_main_process)
 
     def _rows(self, rollouts: Sequence[Rollout], *, first: int) -> list[Row]:
         """Return the record of each response without critique, with the user's metric."""
@@ -196,16 +205,17 @@ class Evaluations:
             for rollout, numbers in zip(rollouts, values, strict=True)
         ]
 
-    def _ask(self, step: int, rollouts: Sequence[Rollout], progress: Progress) -> list[Critique]:
+    def _ask(self, step: int, rollouts: Sequence[Rollout]) -> list[Critique]:
         """Return the critiques of responses, asked for in batches as in training."""
         trainer = self.trainer
         critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
         found: list[Critique] = []
         at_once = trainer.recipe.rollout.batch_size // trainer.accelerator.num_processes
-        for part in _parts(range(len(rollouts)), at_once):
-            batch = rollouts[part.start : part.stop]
-            found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
-            progress.advance(len(part))
+        with self._progress("evaluate: judge", len(rollouts)) as progress:
+            for part in _parts(range(len(rollouts)), at_once):
+                batch = rollouts[part.start : part.stop]
+                found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
+                progress.advance(len(part))
         return found
 
     def _numbers(
@@ -215,12 +225,16 @@ class Evaluations:
         deltas: Sequence[Sequence[float]],
         offsets: Sequence[Sequence[tuple[int, int]]],
     ) -> dict[str, Any]:
-        """Return numbers per token, each [B, T]: KL (k1) and logp_ref; reward, value and advantage of the judged B."""
+        """Return numbers per token, each [B, T]: KL (k1) and logp_ref; reward, value and advantage of the judged B.
+
+        logp_ref is of temperature 1, all others of the temperature of the rollouts.
+        """
         trainer, ppo = self.trainer, self.trainer.recipe.ppo
         batch = trainer.collate(rollouts)
         scores = trainer.score(batch, kl="k1")
+        logp_ref = self._reference_logp(batch, scores)
         if not critiques:
-            return {"kl": scores.kl, "logp_ref": scores.logp_ref}
+            return {"kl": scores.kl, "logp_ref": logp_ref}
         first = trainer.collate(rollouts[: len(critiques)])
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
@@ -232,7 +246,17 @@ class Evaluations:
         if ppo.whiten in ("scale", "full"):  # a held-out prompt has no group
             advantages = whiten(advantages, mask, center=ppo.whiten == "full")
         numbers = {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}
-        return {**numbers, "logp_ref": scores.logp_ref}
+        return {**numbers, "logp_ref": logp_ref}
+
+    def _reference_logp(self, batch: TokenBatch, scores: Scores) -> Tensor:
+        """Return log π_ref at temperature 1, [B, T]: of the scores, or of a pass of its own at another temperature."""
+        trainer = self.trainer
+        if trainer.recipe.rollout.temperature == 1.0:
+            return scores.logp_ref
+        found = score_batch(trainer.model, trainer.reference, batch, trainer.sizes, temperature=1.0, kl="k1")
+        if trainer.sharding is not None:
+            trainer.sharding.reshard()
+        return found.logp_ref
 
     def _agreement(
         self,
@@ -264,7 +288,7 @@ class Evaluations:
             **(_critic_figures(rows, tokens) if self.judge_all else {}),
             "distinct_2": means.get("distinct_2", distinct((row["response"] for row in rows), 2)),
             "kl_per_token": sum(row["kl"] for row in rows) / tokens,
-            "reference_perplexity": exp(-sum(row["logp_ref"] for row in rows) / tokens),
+            "reference_perplexity": exp(min(-sum(row["logp_ref"] for row in rows) / tokens, 700.0)),
             "mean_tokens": fmean(row["tokens"] for row in rows),
             "truncated_share": fmean(row["truncated"] for row in rows),
         }

@@ -373,18 +373,18 @@ class Text2GradTrainer:
         ppo, clock, told = self.recipe.ppo, Clock(), tokens_of(self.critic)
 
         with self._judging() as judging:
-            with self._memory("rollout"), clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
+            with self.within_memory("rollout"), clock("rollout"):  # lines 10-11: y ~ π_old(· | x)
                 rollouts = self._sample(judging)
                 batch = self.collate(rollouts)
                 mask = batch.response_mask  # [B, T]
 
-            with self._memory("score"), clock("score"):  # log π_old, KL_t and V, all [B, T]
+            with self.within_memory("score"), clock("score"):  # log π_old, KL_t and V, all [B, T]
                 scores = self.score(batch, kl=ppo.kl)
 
-            with self._memory("critic"), clock("critic"):  # line 12: critique c, spans A(y)
+            with self.within_memory("critic"), clock("critic"):  # line 12: critique c, spans A(y)
                 critiques = self._criticize(rollouts, judging)
 
-        with self._memory("score"), clock("score"):  # line 13: A(y) → δ_t
+        with self.within_memory("score"), clock("score"):  # line 13: A(y) → δ_t
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
             span_rewards = token_rewards(
                 self.recipe, deltas, critiques, batch, responses=[r.response for r in rollouts], offsets=offsets
@@ -400,9 +400,9 @@ class Text2GradTrainer:
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
-        with self._memory("update"):
+        with self.within_memory("update"):
             metrics |= self.effect.before(self.step, batch, advantages, deltas)
-        with self._memory("update"), clock("update"):  # lines 19-31: epochs of clipped PPO
+        with self.within_memory("update"), clock("update"):  # lines 19-31: epochs of clipped PPO
             metrics |= self.optimizers.begin(self.step)
             metrics |= ppo_epochs(
                 self.gradient,
@@ -414,7 +414,7 @@ class Text2GradTrainer:
                 stop_kl=ppo.stop_kl,
                 seed=self.recipe.run.seed + self.step,
             )
-        with self._memory("update"):
+        with self.within_memory("update"):
             self.effect.after(self.step, batch, scores.logp, records)
 
         with clock("refresh"), self._critic_at_work(can_save=False):  # the learned critic follows the policy
@@ -652,7 +652,7 @@ class Text2GradTrainer:
             self.save()
             raise error
 
-    def _memory(self, phase: str) -> AbstractContextManager[None]:
+    def within_memory(self, phase: str) -> AbstractContextManager[None]:
         """Return the context of a phase in which a lack of memory ends the run with the settings that help."""
         return self.sizes.explained(phase, self.step, saved=self._save_before_update)
 

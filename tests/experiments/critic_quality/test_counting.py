@@ -55,6 +55,9 @@ def test_precision_recall_and_f1_are_those_made_by_hand() -> None:
     assert found["recall/positive"] == 2 / 5
     assert found["f1/positive"] == pytest.approx(2 * (2 / 3) * (2 / 5) / (2 / 3 + 2 / 5))  # = 4 / 8
     assert (found["precision/negative"], found["recall/negative"], found["f1/negative"]) == (1, 1, 1)
+    # marking all 12 words finds the 5 positive and the 3 negative ones: 2 · 5 / (12 + 5), 2 · 3 / (12 + 3)
+    assert found["f1_everything/positive"] == pytest.approx(10 / 17)
+    assert found["f1_everything/negative"] == pytest.approx(6 / 15)
 
 
 def test_spans_are_exact_or_partial_and_oui_is_the_mean_overlap_of_those_that_are_hit() -> None:
@@ -129,7 +132,9 @@ def test_accuracy_by_length_asks_for_half_of_a_spans_units() -> None:
 
 def test_without_a_mark_there_are_no_rates_but_tables_all_the_same() -> None:
     found = evaluation(pair([], []))
-    assert set(found.metrics) == {"failure_rate", "gap"}
+    everything = {f"f1_everything/{label}" for label in ("positive", "negative")}
+    assert set(found.metrics) == {"failure_rate", "gap", *everything}
+    assert {found.metrics[name].value for name in everything} == {0.0}
     assert [len(row) == len(table.columns) for table in tables(found) for row in table.rows] == [True] * 10
     assert not evaluate([], WORDS, Measures(words=False)).metrics
 

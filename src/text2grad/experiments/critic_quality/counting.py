@@ -1,6 +1,7 @@
 """One response with the marks of critic and annotator → counts, and the rates that are quotients of counts.
 
 precision, recall, f1     over units, by label (table 1); a rate with denominator zero is left out
+f1_everything             F1 of a critic that marks every unit with the label: a critic below it has learned nothing
 exact                     share of true spans with exactly the units of a predicted span of the same label (table 6)
 partial                   share of true spans that overlap a predicted span of the same label, but equal none (table 6)
 oui                       overlap unit index: mean over the true spans with any overlap of the best |A ∩ B| / |A ∪ B|
@@ -42,7 +43,7 @@ Quartiles = Mapping[Label, Sequence[float]]
 def token_counts(marked: Marked) -> dict[str, float]:
     """Return the counts of `compare` for one response, under their names in files."""
     agreement = compare([marked.predicted.delta], [marked.true.delta], [marked.pair.predicted])
-    return dict(zip(RECORD_KEYS, agreement, strict=True))
+    return {**dict(zip(RECORD_KEYS, agreement, strict=True)), "units": len(marked.true.delta)}
 
 
 def span_counts(marked: Marked) -> Counter[str]:
@@ -173,6 +174,7 @@ def ratios() -> dict[str, Ratio]:
         found[f"precision/{label}"] = Ratio((both,), (mark,))
         found[f"recall/{label}"] = Ratio((both,), (f"{mark}_true",))
         found[f"f1/{label}"] = Ratio((both, both), (mark, f"{mark}_true"))
+        found[f"f1_everything/{label}"] = Ratio((f"{mark}_true",) * 2, ("units", f"{mark}_true"))
     for label in LABELS:
         found[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         found[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))

@@ -154,10 +154,14 @@ def tables(found: Evaluation) -> list[Table]:
 
 def _token_table(found: Evaluation) -> Table:
     rows = [
-        (label, *(_rate(found, f"{name}/{label}") for name in ("precision", "recall", "f1")), *_marked(found, label))
+        (
+            label,
+            *(_rate(found, f"{name}/{label}") for name in ("precision", "recall", "f1", "f1_everything")),
+            *_marked(found, label),
+        )
         for label in LABELS
     ]
-    columns = ("label", "precision", "recall", "F1", "marked by critic", "marked in truth", "by both")
+    columns = ("label", "precision", "recall", "F1", "F1 of marking everything", "marked by critic", "marked in truth", "by both")
     return Table(f"{found.unit}: precision and recall (table 1 of the paper)", columns, rows)
 
 

@@ -62,12 +62,12 @@ class RivalTrainer(Text2GradTrainer):
     def train_step(self) -> dict[str, float]:
         """Sample and judge one batch; at the end of a round, learn."""
         clock = Clock()
-        with self._memory("rollout"), clock("rollout"):
+        with self.within_memory("rollout"), clock("rollout"):
             rollouts = self._sample()
         told = tokens_of(self.critic)
         metrics, records = self._judged(rollouts, clock)
         if self.round_of(self.step)[1] == self.step + 1:
-            with self._memory("update"), clock("update"):
+            with self.within_memory("update"), clock("update"):
                 metrics |= self._learn()
             self.judged = []
         with clock("refresh"), self._critic_at_work(can_save=False):
@@ -81,9 +81,9 @@ class RivalTrainer(Text2GradTrainer):
 
     def _judged(self, rollouts: Sequence[Rollout], clock: Clock) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Ask the critic about rollouts, add them to the round, and return metrics and records of the step."""
-        with self._memory("critic"), clock("critic"):
+        with self.within_memory("critic"), clock("critic"):
             critiques = self._criticize(rollouts)
-        with self._memory("score"), clock("score"):
+        with self.within_memory("score"), clock("score"):
             batch = self.collate(rollouts)
             scores = self.score(batch, kl=self.recipe.ppo.kl)
             deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
