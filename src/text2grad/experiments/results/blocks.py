@@ -275,8 +275,8 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
         end = number(min(copied))
         ilf = f"At the usual lengths a rival that imitates answers corrected by that fact ends at {end} or more. "
     return (
-        f"The critic is the task's program{learned}: its words state the true fact beside each wrong quote, but all "
-        f"methods of this table learn from the quotes alone. {_trials(found)} {zero}{ilf}"
+        f"The critic is the task's program{learned}: its words state the true fact beside each wrong quote; all methods "
+        f"here use the quotes alone. {_trials(found)} {zero}{ilf}"
         "[Methods](docs/results/comparison.md), [lengths](docs/results/length.md), "
         "[quickstart](docs/results/quickstart.md)."
     )
@@ -296,10 +296,7 @@ def _ends_higher(found: Sequence[Group]) -> str:
         text = f"Text2Grad ends above that one, too, with the whole interval, by {least} or more"
     else:
         text = "the leads over that one: " + "; ".join(f"{name}, {widest_text(one)}" for name, one in leads)
-    return (
-        f"In {len(leads)} of {len(found)} rows the number that was best in tuning is not the one that ends highest; "
-        f"{text}. "
-    )
+    return f"In {len(leads)} of {len(found)} rows another number than the best in tuning ends highest; {text}. "
 
 
 def _trials(found: Sequence[Group]) -> str:
