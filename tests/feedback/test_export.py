@@ -68,7 +68,7 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [
-        {"text": "I live in Lyon.", "bad": ["Lyon", "Nice"]},
+        {"prompt": "Where?", "text": "I live in Lyon.", "bad": ["Lyon", "Nice"], "rating": 2},
         {"q": "no prompt"},
         {"prompt": "Where?"},
     ]
@@ -84,13 +84,47 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     assert "2 × records that cannot be used\n" in said
     assert "1 × quotes that the response does not contain: no span\n" in said
     assert f"  {path}:1: Nice\n" in said
+    assert "\ncolumns not read: rating; --column OURS=THEIRS reads one\n" in said
     assert read_annotations(out)[0].critique.unmatched == ("Nice",)
     before = out.read_bytes()
     assert main([*arguments, "--skip-bad"]) == 2
     assert f"{out} would be overwritten; choose another --out, or add --force" in capsys.readouterr().err
     assert out.read_bytes() == before
     assert main([*arguments, "--skip-bad", "--force"]) == 0
-    assert json.loads(out.read_text()) == {"prompt": "Where?", "reference": None, "tests": None, "meta": {}}
+    first, second = map(json.loads, out.read_text().splitlines())
+    meta = {"text": "I live in Lyon.", "bad": ["Lyon", "Nice"], "rating": 2}
+    assert first == {"prompt": "Where?", "reference": None, "tests": None, "meta": meta}
+    assert second == {"prompt": "Where?", "reference": None, "tests": None, "meta": {}}
+
+
+def test_words_without_a_place_go_to_a_file_of_their_own_for_annotate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = {"prompt": "Where?", "response": "I live in Lyon.", "feedback": "No."}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({**told, **more}) + "\n" for more in ({}, {"outcome": -1})))
+    import_it = ["import", "table", "in.jsonl", "--out", "out.jsonl"]
+    assert main(import_it) == 0
+    assert capsys.readouterr().out.endswith(
+        "next:    import again with --ungrounded WORDS.jsonl --force, and ground WORDS.jsonl with "
+        "`text2grad annotate`: OUT holds marks and words without a place\n"
+    )
+    assert len(read_annotations("out.jsonl")) == 2
+    assert main([*import_it, "--ungrounded", "words.jsonl", "--force"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "\nwritten: out.jsonl, words.jsonl\nnext:    text2grad annotate RECIPE.toml --set data.train=words.jsonl\n"
+    )
+    assert [one.critique.outcome for one in read_annotations("out.jsonl")] == [-1]
+    assert read_annotations("words.jsonl") == [Annotation("Where?", "I live in Lyon.", Critique("No."))]
+    for path, why in (("words.jsonl", "would be overwritten"), ("in.jsonl", "is the source itself")):
+        assert main(["import", "table", "in.jsonl", "--out", "c.jsonl", "--ungrounded", path]) == 2
+        assert f"{path} {why}" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "in.jsonl").write_text(json.dumps(told) + "\n")
+    assert main(["import", "table", "in.jsonl", "--out", "b.parquet", "--ungrounded", "w.jsonl"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "\nwritten: w.jsonl\nnext:    text2grad annotate RECIPE.toml --set data.train=w.jsonl\n"
+    )
+    assert not (tmp_path / "b.parquet").exists()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +132,22 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     [
         (["--out", "a.txt"], "ConfigError: --out is a .jsonl or a .parquet file, got a.txt"),
         (["--out", "a.jsonl", "--column", "a"], "ConfigError: --column is given as NAME=VALUE, got 'a'"),
+        (
+            ["--out", "a.jsonl", "--column", "prompt=a", "--column", "prompt=b"],
+            "ConfigError: --column prompt=a and --column prompt=b exclude each other; keep one of them",
+        ),
+        (
+            ["--out", "a.jsonl", "--label", "a=ignore", "--label", "a=positive"],
+            "ConfigError: --label a=ignore and --label a=positive exclude each other; keep one of them",
+        ),
+        (
+            ["--out", "a.jsonl", "--ungrounded", "b.parquet"],
+            "ConfigError: --ungrounded is a .jsonl file, got b.parquet",
+        ),
+        (
+            ["--out", "a.jsonl", "--ungrounded", "a.jsonl"],
+            "ConfigError: --ungrounded a.jsonl is also a file of --out; choose another --ungrounded",
+        ),
         (["--out", "a.jsonl", "--label", "a=b"], "ConfigError: --label has no value 'b'. Known values: positive, "),
         (["--out", "a.jsonl"], "DataError: cannot read gone.jsonl: No such file or directory"),
     ],

@@ -47,6 +47,8 @@ NEGATIVE = Critique("No.", (Span(10, 14, "negative"),))
         ({"critique": {"feedback": "No.", "spans": [{"start": 10, "end": 14, "label": "negative"}]}}, NEGATIVE),
         ({"feedback": "No.", "poor_spans": ["Lyon"]}, NEGATIVE),
         ({"feedback": "No.", "good_spans": [], "poor_spans": ["Lyon"]}, NEGATIVE),
+        ({"feedback": "No.", "positive_spans": [], "bad_spans": ["Lyon"]}, NEGATIVE),
+        ({"feedback": "No.", "negative_spans": ["Lyon"]}, NEGATIVE),
         ({"feedback": "No.", "spans": [[10, 14, "negative"]]}, NEGATIVE),
         ({"spans": [[10, 14, "negative"]]}, Critique("", (Span(10, 14, "negative"),))),
         ({"critique": "I like it."}, Critique("I like it.", status="unparsable")),
@@ -79,6 +81,16 @@ def test_prompt_and_ids_are_optional_and_a_chat_becomes_one_text(tmp_path: Path)
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
     assert read_one(tmp_path, {**base, "prompt": chat}).prompt == "Hi\n\nHo"
     assert read_one(tmp_path, {**base, "ids": [3, 0, 7]}).ids == (3, 0, 7)
+
+
+def test_an_annotation_has_a_prompt_which_may_be_empty(tmp_path: Path) -> None:
+    base = {"response": LYON, "critique": "Fine."}
+    assert [one.prompt for one in read_annotations(lines(tmp_path, {**base, "prompt": ""}))] == [""]
+    path = lines(tmp_path, {**base, "question": "Where?"})
+    with pytest.raises(DataError) as caught:
+        read_annotations(path)
+    keys = 'the record has the keys "response", "critique", "question"'
+    assert str(caught.value) == f'{path}:1: there is no "prompt", which may be empty; {keys}{WAY_OUT}'
 
 
 def test_quotes_are_found_as_the_match_says(tmp_path: Path) -> None:
@@ -312,6 +324,18 @@ def test_a_byte_order_mark_is_passed_over_and_utf_16_is_refused(tmp_path: Path, 
         write(text.encode(encoding))
         with pytest.raises(DataError, match=r"is UTF-16, or binary; save it as UTF-8$"):
             list(read_entries(path))
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_csv_whose_header_is_one_field_with_semicolons_or_tabs_has_this_delimiter(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "excel.csv"
+    path.write_text(f'\ufeffprompt{mark}response\r\nWhere?{mark}"In Lyon, or{mark} Nice."\r\n', "utf-8")
+    (entry,) = read_entries(path)
+    assert entry.record == {"prompt": "Where?", "response": f"In Lyon, or{mark} Nice."}
+    for header in (f"prompt,a{mark}b", "a;b\tc"):  # commas, or both marks: the comma
+        path.write_text(f"{header}\n{header}\n", "utf-8")
+        (entry,) = read_entries(path)
+        assert list(entry.record) == header.split(",")
 
 
 @pytest.mark.parametrize("field", ["prompt", "response", "feedback"])

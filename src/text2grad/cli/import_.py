@@ -1,6 +1,7 @@
 """`text2grad import`: feedback in other formats → annotations, with counts of items and losses."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,16 @@ examples:
   text2grad import mqm mqm_newstest2021_ende.tsv --out mqm.jsonl
   text2grad import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
   text2grad import ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out prompts.jsonl
+  text2grad import table notes.csv --out marked.jsonl --ungrounded words.jsonl
   text2grad import label_studio export.json --label Hallucination=negative --out team.parquet
 
 OUT is .jsonl or .parquet. If a source has annotations and examples, the examples go to OUT.examples.jsonl.
 docs/feedback.md has a command for each format."""
+
+SEPARATE = (
+    "import again with --ungrounded WORDS.jsonl --force, and ground WORDS.jsonl with `text2grad annotate`: OUT holds "
+    "marks and words without a place"
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -59,10 +66,12 @@ def add_parser(commands: Any) -> None:
         metavar="NAME=MEANING",
         help="positive, negative or ignore; may be repeated",
     )
-    add("--split", default="train", help="split of a data set (default: %(default)s)")
+    add("--split", default="train", help="split of a data set or a directory (default: %(default)s)")
     add_match(add)
     ground = "mark the changes of a refinement, or keep words only (default: %(default)s)"
     add("--ground", choices=("diff", "words"), default="diff", help=ground)
+    ungrounded = "write words without a place to this .jsonl file, which `text2grad annotate` grounds, not to OUT"
+    add("--ungrounded", type=Path, metavar="FILE", help=ungrounded)
     add("--missing-outcome", type=finite(), metavar="X", help="outcome of each error without a span (a missing fact)")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N records")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
@@ -76,20 +85,15 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
     """
-    from text2grad.feedback import write_dataset, write_examples
-    from text2grad.feedback.sources import Account, Options, read_items
+    from text2grad.feedback.sources import WORDS_ONLY, Account, Options, read_items
     from text2grad.sandbox import with_names
 
-    if args.out.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
-    beside = args.out.with_suffix(".examples.jsonl")
-    if args.out.exists() and args.out.resolve() == Path(args.path).resolve():
-        raise ConfigError(f"--out {args.out} is the source itself; choose another --out")
-    refuse_overwriting([args.out, beside], force=args.force)
-    columns, labels = name_values("--column", args.column), _meanings(args.label)
+    beside = _check_outputs(args)
+    columns, labels = _values("--column", args.column), _meanings(args.label)
     options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
     console, account = Console(), Account()
     annotations: list[Annotation] = []
+    words: list[Annotation] = []
     examples: list[Example] = []
 
     def skip(error: DataError) -> None:
@@ -102,30 +106,66 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(made, Example):
             examples.append(made)
             continue
-        if len(annotations) < args.show:
+        if len(annotations) + len(words) < args.show:
             print_critique(console, made.response, made.critique, title=found.where)
-        annotations.append(made)
-    written = []
-    if annotations:
-        write_dataset(args.out, annotations)
-        written.append(args.out)
-    if examples:
-        path = beside if annotations or args.out.suffix != ".jsonl" else args.out
-        write_examples(path, examples)
-        written.append(path)
+        alone = args.ungrounded and any(loss.reason == WORDS_ONLY for loss in found.item.losses)
+        (words if alone else annotations).append(made)
+    files = {args.out: annotations, **({args.ungrounded: words} if args.ungrounded else {})}
+    written = _write(files, examples, beside)
     _print_account(console, account, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
-    print_end(console, ", ".join(map(str, written)), then=_next(args.out, written[0], annotations))
+    mixed = not args.ungrounded and account.losses[WORDS_ONLY] and _has_rewards(annotations)
+    then = _next(args.out, args.ungrounded if words else written[0], annotations, words)
+    print_end(console, ", ".join(map(str, written)), then=then, note=SEPARATE if mixed else "")
     return 0
 
 
-def _next(out: Path, first: Path, annotations: list[Annotation]) -> tuple[str, ...]:
-    """Return the next command: `reward`, or `annotate` where no token would get a reward."""
-    judged = any(one.critique.spans or one.critique.outcome for one in annotations)
-    if judged or (annotations and first.suffix != ".jsonl"):
+def _check_outputs(args: argparse.Namespace) -> Path:
+    """Return the file of examples beside annotations, after checking the outputs.
+
+    Raises:
+        ConfigError: if an output is of another type, is the source or another output, or exists.
+    """
+    if args.out.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
+    beside: Path = args.out.with_suffix(".examples.jsonl")
+    given = {"--out": args.out, **({"--ungrounded": args.ungrounded} if args.ungrounded else {})}
+    for option, path in given.items():
+        if path.exists() and path.resolve() == Path(args.path).resolve():
+            raise ConfigError(f"{option} {path} is the source itself; choose another {option}")
+    if args.ungrounded and args.ungrounded.suffix != ".jsonl":
+        raise ConfigError(f"--ungrounded is a .jsonl file, got {args.ungrounded}")
+    if args.ungrounded and args.ungrounded.resolve() in (args.out.resolve(), beside.resolve()):
+        raise ConfigError(f"--ungrounded {args.ungrounded} is also a file of --out; choose another --ungrounded")
+    refuse_overwriting([*given.values(), beside], force=args.force)
+    return beside
+
+
+def _write(files: Mapping[Path, Sequence[Annotation]], examples: Sequence[Example], beside: Path) -> list[Path]:
+    """Write annotations and examples, and return the files that are not empty; examples alone go to the first file."""
+    from text2grad.feedback import write_dataset, write_examples
+
+    written = [path for path, annotations in files.items() if annotations]
+    for path in written:
+        write_dataset(path, files[path])
+    if examples:
+        out = next(iter(files))
+        written.append(beside if out in written or out.suffix != ".jsonl" else out)
+        write_examples(written[-1], examples)
+    return written
+
+
+def _next(out: Path, first: Path, annotations: Sequence[Annotation], words: Sequence[Annotation]) -> tuple[str, ...]:
+    """Return the next command: `reward`, or `annotate` for a file of which no token would get a reward."""
+    judged = _has_rewards(annotations) or (annotations and first.suffix != ".jsonl")
+    if judged and not words:
         return ("text2grad", "reward", "RECIPE.toml", "--annotations", str(out))
     return ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={first}")
+
+
+def _has_rewards(annotations: Sequence[Annotation]) -> bool:
+    return any(one.critique.spans or one.critique.outcome for one in annotations)
 
 
 def _print_account(console: Console, account: Any, unmet: list[str], met: set[str]) -> None:
@@ -140,6 +180,11 @@ def _print_account(console: Console, account: Any, unmet: list[str], met: set[st
             console.print(plain(f"  {_line(example)}"), soft_wrap=True)
         if count > len(account.shown[reason]):
             console.print(plain(f"  and {count - len(account.shown[reason]):,} more"))
+    if account.unread:
+        unread = ", ".join(sorted(account.unread))
+        console.print(
+            plain(f"\ncolumns not read: {unread}; --column OURS=THEIRS reads one", style="yellow"), soft_wrap=True
+        )
     if unmet:
         there = ", ".join(sorted(met)) or "none"
         note(f"--label gives a meaning to {', '.join(unmet)}, which no record has; its labels: {there}", warning=True)
@@ -151,11 +196,27 @@ def _line(text: str) -> str:
     return text if len(text) <= 200 else text[:198] + " …"
 
 
+def _values(option: str, given: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE as a mapping.
+
+    Raises:
+        ConfigError: if a name is given two values.
+    """
+    values = name_values(option, given)
+    for pair in given:
+        name, _, value = pair.partition("=")
+        if values[name] != value:
+            raise ConfigError(
+                f"{option} {pair} and {option} {name}={values[name]} exclude each other; keep one of them"
+            )
+    return values
+
+
 def _meanings(given: list[str]) -> dict[str, Any]:
     """Return NAME=MEANING as a mapping."""
     from text2grad.errors import check_known
 
-    meanings = name_values("--label", given)
+    meanings = _values("--label", given)
     for meaning in meanings.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
     return meanings

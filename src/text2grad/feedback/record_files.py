@@ -2,7 +2,8 @@
 
 .jsonl           one JSON value per line; `.gz` may follow, as after .json
 .json            a list of records, an object of records by id, or one record per line
-.csv .tsv        a header, then one record per row; in a .tsv, quotation marks are part of the text
+.csv .tsv        a header, then one record per row; in a .tsv, quotation marks are part of the text. In a .csv the
+                 delimiter is the comma; if the header is one field with semicolons, or with tabs, it is that character
 .parquet         read in batches
 a directory      that `datasets` saved or can load
 OWNER/NAME       a data set of the Hugging Face hub, OWNER/NAME:CONFIG if it has several configurations
@@ -40,7 +41,7 @@ class Entry(NamedTuple):
     Attributes:
         number: its line or position, from 1.
         where: file and number, for messages.
-        record: the record; for a line of JSON, its bytes.
+        record: the record; for a line of JSON, its bytes; for a row that is no record, its error.
     """
 
     number: int
@@ -103,8 +104,10 @@ def json_object(record: Any, where: str) -> Object:
     """Return a record, or the bytes of a line, as a JSON object.
 
     Raises:
-        DataError: if it is not a JSON object.
+        DataError: if it is not a JSON object; if it is an error, that error.
     """
+    if isinstance(record, DataError):
+        raise record
     if isinstance(record, bytes):
         try:
             record = json.loads(record.decode())
@@ -221,12 +224,14 @@ def _why(error: Exception) -> str:
 
 
 def _table(path: Path, kind: str) -> Iterator[Entry]:
-    """Yield the rows of a text table."""
+    """Yield the rows of a text table; the record of a row of another length than the header is its error."""
     dialect: Object = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
     csv.field_size_limit(2**31 - 1)  # of characters in a cell; the default refuses long responses
     number = 0
     try:
         with _open(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
+            if kind == ".csv":
+                dialect["delimiter"] = _delimiter(file)
             reader = csv.DictReader(file, **dialect)
             twice = [name for name, count in Counter(reader.fieldnames or ()).items() if name and count > 1]
             if twice:
@@ -234,14 +239,22 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
             for row in reader:
                 number = reader.line_num
                 where = f"{path}:{reader.line_num}"
-                if None in row or None in row.values():
-                    raise DataError(f"{where}: a row of another length than the header, which has {_columns(reader)}")
-                yield Entry(reader.line_num, where, row)
+                ragged = None in row or None in row.values()
+                what = f"a row of another length than the header, which has {_columns(reader)}"
+                yield Entry(reader.line_num, where, bad_record(where, what) if ragged else row)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error}; save the table as UTF-8") from error
     except (OSError, ValueError, EOFError, zlib.error, csv.Error) as error:
         place = f"{path}, after line {number}" if isinstance(error, csv.Error) else path
         raise _unreadable(place, error) from error
+
+
+def _delimiter(file: IO[str]) -> str:
+    """Return the delimiter of a .csv file, by the rule of the module's docstring."""
+    header = next(csv.reader(file, strict=True), [])
+    file.seek(0)
+    found = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
+    return found[0] if len(found) == 1 else ","
 
 
 def _columns(reader: "csv.DictReader[str]") -> str:

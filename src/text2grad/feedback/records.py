@@ -14,8 +14,8 @@ accepts what people and models write:
 - the text that a critic wrote;
 - in a line of a file, the parts of the critique beside "response".
 
-"prompt" and "ids", the sampled token ids, are optional. The form qa_feedback is the JSON list of Fine-Grained RLHF
-(see `qa_feedback.py`).
+"ids", the sampled token ids, are optional. "prompt" is optional for `text2grad align`; an annotation has
+one, which may be empty. The form qa_feedback is the JSON list of Fine-Grained RLHF (see `qa_feedback.py`).
 
 A record that cannot be used raises `DataError` with the file, the line and the way out, or is passed to `on_bad`. An
 unparsable critique is no error: its status is recorded.
@@ -48,7 +48,10 @@ from text2grad.types import LABELS, Critique, Example, Span, Status
 
 Form = Literal["jsonl", "qa_feedback"]
 
-BESIDE = ("feedback", "spans", "good_spans", "poor_spans", "positive", "negative", "outcome")
+QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
+"""Lists of quotes that may stand beside the response."""
+
+BESIDE = ("feedback", "spans", *QUOTES, "outcome")
 """Parts of a critique that may stand beside the response."""
 
 _SPAN = 'a span is [start, end, "positive" or "negative"]'
@@ -144,10 +147,11 @@ def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annot
         to_encode: the texts are for a tokenizer; halves of surrogate pairs are refused.
 
     Raises:
-        DataError: if the file cannot be read or has no records, or a line is no annotation.
+        DataError: if the file cannot be read or has no records, or a line is no annotation; a prompt may be empty, but
+            not missing.
     """
     found = []
-    for record in read_critique_records(path):
+    for record in read_critique_records(path, require_prompt=True):
         if to_encode:
             texts = {"prompt": record.prompt, "response": record.response, "feedback": record.critique.feedback}
             refuse_half_pairs(record.where, **texts)
@@ -161,6 +165,7 @@ def read_critique_records(
     form: Form = "jsonl",
     match: Match = "exact",
     limit: int | None = None,
+    require_prompt: bool = False,
     on_bad: Callable[[DataError], None] | None = None,
 ) -> Iterator[CritiqueRecord]:
     """Yield the responses and critiques of a file.
@@ -170,6 +175,7 @@ def read_critique_records(
         form: a form of the module's docstring.
         match: how quotes are found in the response, as in `locate_spans`.
         limit: the maximum number of records to read.
+        require_prompt: a record without "prompt" cannot be used; otherwise its prompt is empty.
         on_bad: called with the error of each record that cannot be used; without it, the first error is raised.
 
     Raises:
@@ -183,7 +189,10 @@ def read_critique_records(
     number = 0
     for number, where, entry in islice(entries, limit):
         try:
-            record = parse_record(number, where, json_object(entry, where), form=form, match=match)
+            given = json_object(entry, where)
+            if require_prompt and form == "jsonl" and "prompt" not in given:
+                raise bad_record(where, f'there is no "prompt", which may be empty; the record has {keys_of(given)}')
+            record = parse_record(number, where, given, form=form, match=match)
         except DataError as error:
             if on_bad is None:
                 raise
@@ -248,12 +257,12 @@ def _refuse_lost_values(given: Object, where: str) -> None:
         raise bad_record(where, f'"outcome" is a finite number or null, got {shown(outcome)}')
     spans = given.get("spans")
     entries = spans if isinstance(spans, list) else []
-    if any(map(_means_offsets, entries)) and not all(map(_is_offsets, entries)):
+    if any(map(means_offsets, entries)) and not all(map(_is_offsets, entries)):
         broken = next(entry for entry in entries if not _is_offsets(entry))
         raise bad_record(where, f"{_SPAN} with whole numbers, got {shown(broken)}")
 
 
-def _means_offsets(entry: Any) -> bool:
+def means_offsets(entry: Any) -> bool:
     """Return True if an entry of "spans" has bounds, whole numbers or not, and no quote."""
     if isinstance(entry, dict):
         return bool({"start", "end"} & entry.keys()) and not {"span", "quote", "text", "code", "snippet"} & entry.keys()

@@ -183,7 +183,7 @@ def test_spans_of_argilla_behind_an_emoji_are_losses_since_nothing_tells_their_u
     def flat(text: str, start: int, end: int) -> Any:
         mark = [{"start": start, "end": end, "label": "poor"}]
         given = {"span.responses": [mark], "span.responses.users": ["u"], "span.responses.status": ["submitted"]}
-        return one(tmp_path, "argilla", {"response": text, **given})
+        return one(tmp_path, "argilla", {"prompt": "", "response": text, **given})
 
     before = flat("Lyon 😀", 0, 4)
     assert marks(before.made) == [("Lyon", "negative")]

@@ -13,9 +13,9 @@ import pytest
 from places import SHARED
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
-from text2grad.feedback.sources.base import NO_PLACE, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
+from text2grad.feedback.sources.base import NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
 from text2grad.feedback.sources.registry import Account, Found, read_items, read_source
-from text2grad.feedback.sources.table import UNREADABLE
+from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, UNREADABLE
 from text2grad.types import Critique, Example, Span
 
 SHARED_DATA = SHARED / "data"
@@ -476,6 +476,7 @@ def test_columns_of_any_name_are_mapped(tmp_path: Path) -> None:
     assert found == Item(
         Annotation("Where?", LYON, Critique("No.", (NO,), unmatched=("Nice",))),
         (Loss("quotes that the response does not contain: no span", "Nice"),),
+        unread=("note",),
     )
 
 
@@ -506,6 +507,101 @@ def test_a_table_without_feedback_holds_examples(tmp_path: Path) -> None:
     )
     assert plain == Item(Example("Q", "A", "assert", {"id": 3}))
     assert answered == Item(Example("Q", meta={"response": "R"}), (Loss(NOT_JUDGED),))
+
+
+def test_feedback_without_a_prompt_is_refused_and_an_empty_prompt_is_read(tmp_path: Path) -> None:
+    record = {"question": "Where?", "response": LYON, "poor_spans": ["Lyon"]}
+    words = (
+        f'DIR/in.jsonl:1: there is no "prompt"; the record has the keys {{}}"question", "response", "poor_spans". Say '
+        f"which column it is with --column prompt=NAME, or add an empty one{WAY_OUT}"
+    )
+    assert refusal(tmp_path, "table", record) == words.format("")
+    assert refusal(tmp_path, "table", {"prompt": None, **record}) == words.format('"prompt", ')
+    expected = Annotation("", LYON, Critique("", (NO,)))
+    assert [one.made for one in items(tmp_path, "table", {**record, "prompt": ""})] == [expected]
+    (mapped,) = items(tmp_path, "table", record, columns={"prompt": "question"})
+    assert mapped.made == expected._replace(prompt="Where?")
+    path = tmp_path / "empty.csv"
+    path.write_text(f'prompt,response,poor_spans\n,{LYON},"[""Lyon""]"\n')
+    assert read_source(path) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("chat", "losses"),
+    [
+        ([{"role": "user", "content": "Where?"}], ()),
+        ([{"role": "system", "content": "Where?"}], (Loss(CHAT_JOINED),)),
+        ([{"role": "user", "content": "Wh"}, {"role": "assistant", "content": "ere?"}], (Loss(CHAT_JOINED),)),
+    ],
+)
+def test_chats_of_more_than_a_users_text_are_joined_and_counted(
+    tmp_path: Path, chat: list[dict[str, str]], losses: tuple[Loss, ...]
+) -> None:
+    record = {"prompt": chat, "response": LYON, "feedback": "No."}
+    words, quoted = items(tmp_path, "table", record, {**record, "poor_spans": ["Lyon"]})
+    assert (words.losses, quoted.losses) == ((*losses, Loss(WORDS_ONLY)), losses)
+    prompt = "\n\n".join(message["content"] for message in chat)
+    assert quoted.made == Annotation(prompt, LYON, Critique("No.", (NO,)))
+
+
+@pytest.mark.parametrize("key", ["good_spans", "poor_spans", "bad_spans", "positive"])
+def test_entries_of_quotes_that_are_none_are_losses(tmp_path: Path, key: str) -> None:
+    record = {"prompt": "Where?", "response": "The end is in Lyon.", "feedback": "No."}
+    label = "positive" if key in ("good_spans", "positive") else "negative"
+    lost: list[tuple[Any, list[str]]] = [
+        ([[8, 17]], ["[8, 17]"]),
+        ([{"start": 8, "end": 17}], ['{"start": 8, "end": 17}']),
+        ([{"end": 17}], ['{"end": 17}']),
+        ({"start": 8, "end": 17}, ['{"start": 8, "end": 17}']),
+        ([1150, None], ["1150", "null"]),
+        (5, ["5"]),
+    ]
+    for value, shown in lost:
+        losses = tuple(Loss(NO_QUOTE, f"{key}: {entry}") for entry in shown)
+        for form in ({**record, key: value}, {**record, "critique": {"feedback": "No.", key: value}}):
+            form |= {"feedback": None} if "critique" in form else {}
+            (found,) = items(tmp_path, "table", form)
+            assert found == Item(Annotation("Where?", record["response"], Critique("No.")), losses)
+    mixed = [["Lyon", "wrong"], 7, {"end": "why"}, {"quote": "The", "start": 0}, {"is": "why"}]
+    (found,) = items(tmp_path, "table", {**record, key: mixed})
+    spans = (Span(0, 3, label), Span(8, 10, label), Span(14, 18, label))  # type: ignore[arg-type]
+    assert isinstance(found.made, Annotation)
+    assert found.made.critique.spans == spans
+    assert [loss.detail for loss in found.losses] == [f"{key}: 7", f'{key}: {{"end": "why"}}']
+    for nothing in ([], {}, "none", [" "], {"The": "why", "is": "why"}):
+        (found,) = items(tmp_path, "table", {**record, key: nothing})
+        assert found.losses == ()
+
+
+def test_entries_of_spans_without_a_quote_or_a_label_are_losses(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": [["Lyon", "negative"], "live", ["I", "neutral"], None]}
+    (found,) = items(tmp_path, "table", record)
+    lost = ('"live"', '["I", "neutral"]', "null")
+    assert found.made == Annotation("Where?", LYON, Critique("", (NO,)))
+    assert found.losses == tuple(Loss(NO_LABEL, f"spans: {entry}") for entry in lost)
+
+
+def test_columns_that_an_annotation_cannot_hold_are_named(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON, "good_spans": ["I"], "bad_spans": ["Lyon"], "rating": 2, "id": None}
+    (quoted,) = items(tmp_path, "table", record)
+    spans = (Span(0, 1, "positive"), NO)
+    assert quoted == Item(Annotation("Where?", LYON, Critique("", spans)), unread=("rating",))
+    told = {"prompt": "Where?", "answer": LYON, "refinement": "I live in Nice.", "feedback": "No."}
+    words, beside, whole = items(
+        tmp_path, "table", told, {**told, "outcome": 1}, {**told, "critique": "No."}, columns={"response": "answer"}
+    )
+    assert [one.unread for one in (words, beside, whole)] == [(), ("refinement",), ("refinement", "feedback")]
+    assert account_for([Found("x", quoted), Found("x", beside)]).unread == {"rating", "refinement"}
+
+
+def test_records_of_tools_without_a_prompt_are_counted_with_their_fields(tmp_path: Path) -> None:
+    record = {"data": {"question": "Where?", "text": LYON}, "annotations": [{"result": []}, {"result": []}]}
+    first, second = items(tmp_path, "label_studio", record)
+    assert (first.losses, second.losses) == ((Loss(NO_PROMPT, 'the keys "question", "text"'),), ())
+    mapped = items(tmp_path, "label_studio", record, columns={"prompt": "question"})
+    assert [one.losses for one in mapped] == [(), ()]
+    nested = {"fields": {"text": LYON, "q": "Where?"}, "responses": {}}
+    assert items(tmp_path, "argilla", nested)[0].losses == (Loss(NOT_JUDGED), Loss(NO_PROMPT, 'the keys "text", "q"'))
 
 
 def test_cells_of_a_text_table_stand_for_values_and_empty_ones_for_nothing(tmp_path: Path) -> None:
@@ -583,11 +679,30 @@ def test_a_data_set_of_several_parts_is_read_by_the_name_of_one(tmp_path: Path) 
     assert str(caught.value) == f"the data set {tmp_path / 'd'} has no split 'train'; it has a, b"
 
 
+def test_a_split_of_a_file_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, RECORD)
+    with pytest.raises(ConfigError) as caught:
+        read_source(path, split="dev")
+    way_out = "leave the split out, or give a directory or a data set"
+    assert str(caught.value) == f"{path} is a file, which has no split 'dev'; {way_out}"
+    assert read_source(path, split="train") == [ANNOTATION]
+
+
+def test_rows_of_another_length_are_handed_over_and_the_next_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "ragged.csv"
+    path.write_text("prompt,reference\nA,B\nA\nA,B,C\nD,E\n")
+    bad: list[str] = []
+    found = list(read_items(path, "table", on_bad=lambda error: bad.append(str(error))))
+    assert [one.item.made for one in found] == [Example("A", "B"), Example("D", "E")]
+    why = f"a row of another length than the header, which has 2 columns{WAY_OUT}"
+    assert bad == [f"{path}:3: {why}", f"{path}:4: {why}"]
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     cases = {
         "gone.jsonl": "cannot read DIR/gone.jsonl: No such file or directory",
         "gone.parquet": "cannot read DIR/gone.parquet: No such file or directory",
-        "short.csv": "DIR/short.csv:2: a row of another length than the header, which has 2 columns",
+        "short.csv": f"DIR/short.csv:2: a row of another length than the header, which has 2 columns{WAY_OUT}",
         "broken.json": "DIR/broken.json: not JSON: Expecting value at character 1",
         "empty.jsonl": "DIR/empty.jsonl has no records",
         "list.jsonl": f"DIR/list.jsonl:1: a record is a JSON object, got list{WAY_OUT}",
@@ -621,12 +736,12 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
             'there is neither a "response" with feedback nor a "prompt"; the record has the keys "reply". Say which '
             "columns they are with --column response=NAME",
         ),
-        ({"response": 3, "feedback": "a"}, {}, '"response" must be a text; got 3'),
-        ({"response": "a", "feedback": "a", "refinement": 3}, {}, '"refinement" must be a text'),
+        ({"prompt": "a", "response": 3, "feedback": "a"}, {}, '"response" must be a text; got 3'),
+        ({"prompt": "a", "response": "a", "feedback": "a", "refinement": 3}, {}, '"refinement" must be a text'),
         ({"prompt": "a", "tests": ["assert"]}, {}, '"tests" must be a text'),
         ({"prompt": 3}, {}, '"prompt" must be a text or a chat'),
         (
-            {"response": "abc", "spans": [[1, 4, "negative"]]},
+            {"prompt": "a", "response": "abc", "spans": [[1, 4, "negative"]]},
             {},
             'span [1, 4, "negative"] does not lie in the response, which has 3 characters',
         ),

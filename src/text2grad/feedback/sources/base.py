@@ -20,6 +20,7 @@ Meaning = Literal["positive", "negative", "ignore"]
 NO_ERRORS = "No errors marked."
 WORDS_ONLY = "words without a place: no token learns from them until they are grounded in spans"
 NO_PLACE = "about something that the response does not hold: kept in words, no span"
+NO_PROMPT = "records without a prompt, which is left empty: --column prompt=NAME names the field that holds it"
 NOT_JUDGED = "responses without feedback: examples that an annotator can judge"
 
 
@@ -42,11 +43,13 @@ class Item(NamedTuple):
         made: an annotation, or an example if there is no feedback.
         losses: the data of the record that it lacks.
         missing: the number of errors about missing content, which have no span.
+        unread: the columns of the record that have no place in the annotation.
     """
 
     made: Annotation | Example
     losses: tuple[Loss, ...] = ()
     missing: int = 0
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

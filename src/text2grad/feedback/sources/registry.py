@@ -96,12 +96,14 @@ def read_items(
     check_known("format", format, tuple(SOURCES))
     source, options = SOURCES[format], options or Options()
     _check(format, source, options)
+    if split != "train" and Path(path).is_file():
+        raise ConfigError(
+            f"{path} is a file, which has no split {split!r}; leave the split out, or give a directory or a data set"
+        )
     entries = read_entries(path, split=split)
     number = 0
     for number, where, record in islice(source.gather(entries) if source.gather else entries, limit):
         try:
-            if isinstance(record, DataError):
-                raise record
             found = list(source.read(Row(number, where, json_object(record, where), options)))
         except DataError as error:
             if on_bad is None:
@@ -136,12 +138,13 @@ def _with_outcome(item: Item, missing_outcome: float | None) -> Item:
 
 @dataclass(slots=True)
 class Account:
-    """Counts of the items and losses of a source, with the first losses of each kind."""
+    """Counts of the items and losses of a source, with the first losses of each kind, and the columns not read."""
 
     annotations: int = 0
     examples: int = 0
     spans: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
+    unread: set[str] = field(default_factory=set)
     shown: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, found: Found) -> None:
@@ -151,6 +154,7 @@ class Account:
             self.spans.update(span.label for span in found.item.made.critique.spans)
         else:
             self.examples += 1
+        self.unread.update(found.item.unread)
         for reason, detail in found.item.losses:
             self.lose(reason, f"{found.where}: {detail}" if detail else found.where)
 

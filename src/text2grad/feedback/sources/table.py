@@ -3,16 +3,18 @@
 A record with a response and feedback becomes an annotation: "critique", or "feedback", "spans", "good_spans",
 "poor_spans", "outcome" (see `feedback/records.py`). With a better response in "refinement", its changes become the
 spans of feedback without spans. A record without feedback becomes an example: "prompt", "reference", "tests"; a
-response goes into its `meta`. In text tables, lists are JSON, and empty cells are missing values.
+response goes into its `meta`. In text tables, lists are JSON, and empty cells are missing values; the prompt of an
+annotation may be empty. `Item.unread` names the columns that an annotation cannot hold.
 """
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
+from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.examples import is_chat
-from text2grad.feedback.record_files import Object, keys_of
-from text2grad.feedback.records import BESIDE, Annotation, parse_record
+from text2grad.feedback.record_files import Object, keys_of, shown
+from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
 from text2grad.feedback.sources.base import NOT_JUDGED, Item, Loss, Row
 from text2grad.feedback.sources.people import grounded
 from text2grad.types import Example
@@ -21,8 +23,14 @@ COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference",
 UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
 NO_RESPONSE = "feedback without a response, which is empty or missing: examples, no annotations"
 NOT_FOUND = "quotes that the response does not contain: no span"
+NO_QUOTE = 'entries of quotes that are no text: no span; offsets are "spans": [[start, end, "positive" or "negative"]]'
+NO_LABEL = 'entries of "spans" that are no quote with the label positive or negative: no span'
+CHAT_JOINED = (
+    "chats as prompts, joined to one text: a policy would be asked without their turns; give [data] train a file with "
+    "the messages"
+)
 
-_LISTS = ("spans", "good_spans", "poor_spans", "positive", "negative", "critique", "prompt")
+_LISTS = ("spans", *QUOTES, "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
 
 
@@ -33,21 +41,65 @@ def read_table(row: Row) -> Iterator[Item]:
     if "response" not in record or not given:
         yield _example(row, record)
         return
+    if "prompt" not in record:
+        raise row.bad(
+            f'there is no "prompt"; the record has {keys_of(row.record)}. Say which column it is with --column '
+            "prompt=NAME, or add an empty one"
+        )
+    used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if set(given) == {"feedback"} else BESIDE
+    unread = tuple(row.name(key) for key in record if key not in ("prompt", "response", *used))
+    judged = record.get("critique", record)
+    losses = list[Loss]()
+    if isinstance(judged, dict):
+        judged, losses = _read_quotes(judged)
+        record = {**record, "critique": judged} if "critique" in record else judged
     read = parse_record(row.number, row.where, record, match=row.options.match)
+    losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
     critique = read.critique
     if set(given) == {"feedback"}:
         better = record.get("refinement") or ""
         if not isinstance(better, str):
             raise row.bad(f'"{row.name("refinement")}" must be a text')
-        yield grounded(row, (read.prompt, read.response), critique.feedback, better)
+        item = grounded(row, (read.prompt, read.response), critique.feedback, better)
+        yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
-    losses = [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
+    losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
     losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
-    yield Item(Annotation(read.prompt, read.response, critique), tuple(losses))
+    yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread=unread)
+
+
+def _has_turns(prompt: Any) -> bool:
+    """Return True for a chat that is more than a text by the user."""
+    return isinstance(prompt, list) and [message.get("role") for message in prompt] != ["user"]
+
+
+def _read_quotes(given: Object) -> tuple[Object, list[Loss]]:
+    """Return the parts of a critique without the entries of its lists that would vanish, and these as losses."""
+    kept, losses = dict(given), list[Loss]()
+    for key in (*QUOTES, "spans"):
+        value = given.get(key)
+        if value is None or value == {} or (key == "spans" and not isinstance(value, list)):
+            continue
+        entries = value if isinstance(value, list) else [value]
+        lost = [entry for entry in entries if not _is_quote(key, entry, whole=entries is not value)]
+        if lost:
+            kept[key] = [entry for entry in entries if entry not in lost]
+            losses += [Loss(NO_LABEL if key == "spans" else NO_QUOTE, f"{key}: {shown(entry)}") for entry in lost]
+    return kept, losses
+
+
+def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:
+    """Return True if an entry of a list, or the value of a key, is a quote, a blank text, or offsets in "spans"."""
+    if isinstance(entry, str) and (key != "spans" or not entry.strip()):
+        return True
+    if means_offsets(entry):
+        return key == "spans"
+    parsed = parse_critique_object({key: entry if whole else [entry]})
+    return bool(parsed.positive or parsed.negative)
 
 
 def _renamed(row: Row) -> Object:
-    """Return the record under our names, without missing values."""
+    """Return the record under our names, without missing values; only a prompt may be empty."""
     mapped = row.options.columns
     absent = [theirs for theirs in mapped.values() if theirs not in row.record]
     if absent:
@@ -56,7 +108,8 @@ def _renamed(row: Row) -> Object:
     taken = set(mapped.values())
     plain = {key: value for key, value in row.record.items() if key not in taken}
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
-    return {key: _cell(key, value) for key, value in renamed.items() if value is not None and value != ""}
+    kept = {key: value for key, value in renamed.items() if value is not None and (value != "" or key == "prompt")}
+    return {key: _cell(key, value) for key, value in kept.items()}
 
 
 def _cell(key: str, value: Any) -> Any:
@@ -74,7 +127,7 @@ def _cell(key: str, value: Any) -> Any:
 
 def _example(row: Row, record: Object) -> Item:
     """Return a record without feedback as an example."""
-    if "prompt" not in record:
+    if record.get("prompt", "") == "":
         raise row.bad(
             'there is neither a "response" with feedback nor a "prompt"; '
             f"the record has {keys_of(row.record)}. Say which columns they are with --column response=NAME"

@@ -18,9 +18,9 @@ counts differ, the place of a span is unknown.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from text2grad.feedback.record_files import Object, shown
+from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import Item, Loss, Meaning, Row, critique, quoted, unjudged
+from text2grad.feedback.sources.base import NO_PROMPT, Item, Loss, Meaning, Row, critique, quoted, unjudged
 from text2grad.types import Span
 
 PLAIN_LABELS: dict[str, Meaning] = {
@@ -43,7 +43,7 @@ def read_label_studio(row: Row) -> Iterator[Item]:
     response, prompt = task.first("response", "text"), task.words("prompt")
     annotations = _objects(row, row.listed("annotations"))
     kept = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
-    unused = [Loss(SKIPPED)] * (len(annotations) - len(kept))
+    unused = _prompt_losses(task) + [Loss(SKIPPED)] * (len(annotations) - len(kept))
     unused += [Loss(UNSUBMITTED)] * len(row.record.get("drafts") or [])
     unused += [Loss(GUESSED)] * len(row.record.get("predictions") or [])
     if not kept:
@@ -52,6 +52,11 @@ def read_label_studio(row: Row) -> Iterator[Item]:
         lines, spans, losses = _regions(row, _objects(row, annotation.get("result") or []), data, response)
         yield Item(Annotation(prompt, response, critique(lines, spans)), (*unused, *losses))
         unused = []
+
+
+def _prompt_losses(texts: Row) -> list[Loss]:
+    """Return the loss of texts without a prompt."""
+    return [Loss(NO_PROMPT, keys_of(texts.record))] if texts.get("prompt") is None else []
 
 
 def _objects(row: Row, values: list[Any]) -> list[Object]:
@@ -155,6 +160,7 @@ def read_argilla(row: Row) -> Iterator[Item]:
     fields, answers, unused = _nested(row) if "fields" in row.record else _flat(row)
     texts = Row(row.number, row.where, fields, row.options)
     response, prompt = texts.first("response", "text"), texts.words("prompt")
+    unused = _prompt_losses(texts) + unused
     users = list(dict.fromkeys(answer.user for answer in answers))
     if not users:
         yield unjudged(prompt, response, *unused)
