@@ -333,6 +333,13 @@ def test_a_diverged_trial_is_known_from_its_record(tmp_path: Path) -> None:
     assert again.tuning(again.studies[0], "text2grad").trials[1].error == "TrainingError: the loss is not finite"
 
 
+def test_every_job_of_models_has_a_log_of_its_own(tmp_path: Path) -> None:
+    jobs = experiment(tmp_path, STUDY + "faults = [0.5, 0.25]\n").jobs()
+    models = {name: job.log.name for name, job in jobs.items() if name.startswith("models ")}
+    assert models["models summarization/program-faults-0.5-seed-1"] == "program-faults-0.5-seed-1.log"
+    assert len(set(models.values())) == len(models) > 1
+
+
 def test_a_failed_job_stops_what_needs_it_alone(tmp_path: Path) -> None:
     faults = {"trial-001": [2, "cannot read or write x: No space left on device", False]}
     (tmp_path / "faults").write_text(json.dumps(faults))

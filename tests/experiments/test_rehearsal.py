@@ -6,12 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import small_run
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.critics import CachedCritic, LLMCritic
-from text2grad.experiments.rehearsal import advantage_figures, asked_anew, label_figures, warnings_of
+from text2grad.experiments.rehearsal import (
+    advantage_figures,
+    asked_anew,
+    first_advantages,
+    label_figures,
+    warnings_of,
+)
 
 CRITIC = """
 import json, pathlib
@@ -39,6 +46,12 @@ def moody(examples, responses):
         return critiques
     swap = {"positive": "negative", "negative": "positive"}
     return [Critique("", tuple(Span(s.start, s.end, swap[s.label]) for s in c.spans)) for c in critiques]
+
+def once(examples, responses):
+    global turn
+    turn += 1
+    note(responses)
+    return judge(examples, responses) if turn % 2 else [Critique("hm") for _ in responses]
 
 def silent(examples, responses):
     return [Critique("hm") for _ in responses]
@@ -106,6 +119,37 @@ def test_prompts_that_train_holds_out_are_not_rehearsed(place: Path) -> None:
     calls = [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
     assert calls[0] == calls[1]
     assert calls[0] in calls[2:]  # beside the evaluations before and after
+
+
+def test_groups_are_rehearsed_whole_and_begin_as_those_of_train(place: Path) -> None:
+    group = ["rollout.group_size=4", "ppo.baseline=group", "model.value=none", "ppo.gamma=0.5", "ppo.whiten=scale"]
+    settings = [part for setting in group for part in ("--set", setting)]
+    _, found = rehearsed(place, "once", *settings)
+    assert main(["train", "my.toml", "--critic", "moods:steady", *settings]) == 0
+    calls = [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
+    assert calls[2] == calls[0] == calls[1]
+    _, over_value = rehearsed(place, "once", "--set", "rollout.group_size=4", "--set", "ppo.gamma=0.5")
+    assert found["label_agreement"] == over_value["label_agreement"]
+    # b = 0: MSW = Σ a² / 2n and MSB = Σ (a − mean)² / 2 (n − 1), which is larger without the means of the groups
+    assert over_value["reliability"] < found["reliability"]
+    assert rehearsed(place, "steady", *settings, "--responses", "9")[1]["responses"] == 12
+
+
+def test_the_first_advantages_are_those_of_the_recipes_baseline(tmp_path: Path) -> None:
+    rewards, mask = torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.ones(2, 2, dtype=torch.bool)
+    sections: dict[str, dict[str, Any]] = {"rollout": {"group_size": 2}, "model": {"value": "none"}}
+
+    def advantages(**ppo: Any) -> Any:
+        recipe = small_run.recipe(tmp_path, **sections, ppo={"gamma": 0.5, "lam": 1.0, "minibatches": 2, **ppo})
+        return first_advantages(recipe, rewards, mask)
+
+    # G = (2, 4) and (1, 2), with means 3 and 1.5: the group's is 2.25
+    assert advantages().tolist() == [[2.0, 4.0], [1.0, 2.0]]
+    assert advantages(baseline="group").tolist() == [[-0.25, 1.75], [-1.25, -0.25]]
+    assert advantages(baseline="leave_one_out").tolist() == [[0.5, 2.5], [-2.0, -1.0]]  # the other's mean
+    # deviation of the group: mean squares (1/16 + 49/16) / 2 and (25/16 + 1/16) / 2, summed, over 2 − 1: 76/32
+    scaled = advantages(baseline="group", whiten="group") * ((76 / 32) ** 0.5 + 1e-4)
+    torch.testing.assert_close(scaled, torch.tensor([[-0.25, 1.75], [-1.25, -0.25]]))
 
 
 def test_answers_are_paid_for_once_until_they_are_asked_for_again(place: Path) -> None:

@@ -1,5 +1,6 @@
 """The ranges of the searched settings, and the sampler's proposals."""
 
+import tomllib
 from math import log10
 from typing import Any
 
@@ -12,6 +13,13 @@ from text2grad.experiments.methods import METHODS
 from text2grad.experiments.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides, in_words
 
 RECIPES = ("quickstart-summarization", "quickstart-qa", "quickstart-code", "stories")
+
+
+SHIPPED = sorted(
+    path.relative_to(ROOT / "recipes").with_suffix("").as_posix()
+    for path in (ROOT / "recipes").rglob("*.toml")
+    if "study" not in tomllib.loads(path.read_text("utf-8"))
+)
 
 
 def recipe_of(name: str, *overrides: str) -> Recipe:
@@ -36,6 +44,23 @@ def test_every_end_of_every_range_is_a_recipe(method: str) -> None:
                 assert getattr(getattr(made, section), key) == value
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_method_can_be_searched_on_every_shipped_recipe(name: str) -> None:
+    base, methods = recipe_of(name), dict(METHODS)
+    if not base.data.task:
+        refused = methods.pop("verdicts_only")  # before any run
+        with pytest.raises(ConfigError, match="truths belongs to a built-in task; set task, or leave out truths"):
+            recipe_of(name, *refused.settings)
+    for method in methods.values():
+        space = SearchSpace.of(method.searched, base, recipe_of(name, *method.settings))
+        trials = [Trial(0, space.default, 0.5)]
+        for number in (1, 4):  # the second round knows the default settings and those of the first
+            proposed = space.propose(trials, seed=0, first=number, count=ROUND - number % ROUND, minimise=False)
+            trials += [Trial(n, settings, 0.4) for n, settings in enumerate(proposed, number)]
+        for trial in trials:
+            recipe_of(name, *method.settings, *as_overrides(trial.settings))  # it is not refused
+
+
 def test_the_document_has_the_ranges() -> None:
     page = (ROOT / "docs" / "tune.md").read_text("utf-8")
     rows = [f"| `{name}` | `{one.setting}` | {in_words(one)} |" for name, one in SEARCH_SPACE.items()]
@@ -51,12 +76,14 @@ def test_an_ablation_is_not_searched_away() -> None:
     assert "group_size" in METHODS["grpo"].searched
 
 
-def test_ranges_are_the_same_for_every_method_and_follow_from_the_base_alone() -> None:
+def test_ranges_are_the_same_for_every_method_but_for_its_own_name_in_a_list() -> None:
     base = recipe_of("quickstart-qa")
     with_method = recipe_of("quickstart-qa", "optim.lr=0.5", "model.value=none")
     one = SearchSpace.of(["lr", "value"], base, base)
     other = SearchSpace.of(["lr", "value"], base, with_method)
-    assert one.searched == other.searched
+    assert one.searched["optim.lr"] == other.searched["optim.lr"]
+    assert one.searched["model.value"].values == ("trunk", "model")
+    assert other.searched["model.value"].values == ("trunk", "model", "none")
     assert one.default == {"optim.lr": base.optim.lr, "model.value": "trunk"}
     assert other.default == {"optim.lr": 0.5, "model.value": "none"}
 
@@ -81,6 +108,24 @@ def test_lists_fit_the_recipe() -> None:
     )
     with pytest.raises(ConfigError, match="searched has no value 'gama'"):
         space_of("gama")
+
+
+def test_names_that_the_recipe_refuses_and_settings_without_effect_are_not_searched() -> None:
+    lora = {"model": {"lora_r": 8}}
+    recipe, own = make_recipe(lora), make_recipe({"model": {"lora_r": 8, "value": "model"}})
+    assert SearchSpace.of(["value"], recipe, own).searched["model.value"].values == ("trunk", "adapter", "model")
+    checkpointing = {"lora_r": 8, "gradient_checkpointing": True}
+    assert list(space_of("value", "value_lr", model=checkpointing).searched) == [
+        "optim.value_lr"
+    ]  # trunk alone is left
+    kept = space_of("value", "value_lr", model={**checkpointing, "value": "model"})
+    assert kept.searched["model.value"].values == ("trunk", "model")
+    assert "optim.value_lr" in kept.searched
+    group = {"model": {"value": "none"}, "rollout": {"group_size": 4}, "ppo": {"baseline": "group"}}
+    assert list(space_of("lr", "value_lr", "value", "value_clip_range", **group).searched) == ["optim.lr"]
+    assert space_of("whiten", **group).searched["ppo.whiten"].values == ("none", "scale", "full", "group")
+    assert space_of("whiten").searched["ppo.whiten"].values == ("none", "scale", "full")
+    assert "optim.value_lr" in space_of("value_lr", "value", model={"value": "none"}).searched  # a trial may have V
 
 
 def test_rewards_are_not_searched_where_the_reward_is_the_metric() -> None:

@@ -13,6 +13,7 @@ from pretended_runs import PROGRAM, Process
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.experiments.jobs import run_jobs
+from text2grad.experiments.methods import METHODS
 from text2grad.experiments.tuning import Tuning, command_of
 
 RECIPE = """
@@ -145,6 +146,44 @@ def test_the_default_settings_may_diverge_but_not_a_whole_round(tmp_path: Path) 
     faults(tmp_path, trial_000=lost, trial_001=lost, trial_002=lost, trial_003=lost)
     with pytest.raises(TrainingError, match=r"All trials so far failed: mend the recipe$"):
         finish(search(tmp_path, "other"))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("ppo", ["model.lora_r=8"]),
+        ("text2grad", ["model.lora_r=8", "model.gradient_checkpointing=true"]),
+        ("ppo", ["ppo.baseline=group", "model.value=none", "rollout.group_size=4"]),
+        ("scalar_ppo", ["ppo.baseline=group", "model.value=none", "rollout.group_size=4"]),
+    ],
+)
+def test_a_search_with_lora_or_a_group_baseline_ends(tmp_path: Path, method: str, settings: list[str]) -> None:
+    tuning = search(tmp_path, method=method, overrides=settings, of_method=METHODS[method].settings)
+    assert finish(tuning).finished
+
+
+def test_refused_settings_are_not_stored(tmp_path: Path) -> None:
+    tuning = search(tmp_path)
+    proposed = [{"optim.lr": 1e-3}, {"model.value": "adapter"}, {"optim.lr": 1e-4}]
+    tuning.space = SimpleNamespace(default={}, propose=lambda *_, **__: proposed)  # type: ignore[assignment]
+    with pytest.raises(ConfigError) as caught:
+        finish(tuning)
+    assert str(caught.value) == (
+        f'trial 2 of text2grad cannot be run: {tmp_path}/recipe.toml: model.value = "adapter" needs model.lora_r > 0'
+    )
+    assert not (tuning.out / "tuning.json").exists()
+    assert tuning.trials == {}
+
+
+def test_refused_settings_of_an_earlier_version_are_proposed_anew(tmp_path: Path) -> None:
+    faults(tmp_path, trial_002=(2, "ConfigError: refused", False))
+    with pytest.raises(TrainingError, match="ConfigError: refused"):
+        finish(search(tmp_path), at_once=1)
+    path = tmp_path / "search" / "tuning.json"
+    known = json.loads(path.read_bytes())
+    known["trials"][2]["settings"]["model.value"] = "adapter"
+    path.write_text(json.dumps(known))
+    assert finish(search(tmp_path)).trials == finish(search(tmp_path, "whole")).trials
 
 
 def test_another_error_ends_the_search(tmp_path: Path) -> None:

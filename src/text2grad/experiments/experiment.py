@@ -444,12 +444,8 @@ class Experiment:
         words = [*self.program, "experiment", str(self._recipe(study)), "--models-in", str(made.directory)]
         words += [word for setting in made.overrides for word in ("--set", setting)]
         words += ["--phases", ",".join(_phases(study, made))]
-        jobs[name] = Job(
-            partial(list, words),
-            made.directory.with_suffix(".log"),
-            lambda: False,
-            on_end=partial(self._end_of_models, made.directory.with_suffix(".log")),
-        )
+        log = made.directory.with_name(f"{made.directory.name}.log")  # the name may hold a dot, as in faults-0.5-seed-3
+        jobs[name] = Job(partial(list, words), log, lambda: False, on_end=partial(self._end_of_models, log))
         return (name,)
 
     def _models(self, study: Study, length: int, faults: float, seed: int) -> Models:

@@ -20,8 +20,11 @@ ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
 GROUP = ("rollout.group_size=4", "model.value=none", "ppo.lam=1.0", "optim.value_warmup_steps=0")
 """Four responses per prompt, whose mean is the baseline, in place of a value function."""
 
-EXPLAINS_RETURNS = ("model.value=model", "ppo.value_clip_range=0.0", "optim.value_lr=3e-3")
-"""A value function of its own, not clipped against returns of 8: the head on the policy's trunk explains nothing."""
+EXPLAINS_RETURNS = ("ppo.baseline=value", "model.value=model", "ppo.value_clip_range=0.0", "optim.value_lr=3e-3")
+"""A value function of its own, not clipped against returns of 8: the head on the policy's trunk explains nothing.
+
+It is the baseline also where the recipe's is the mean of a group.
+"""
 
 SPANS_SEARCHED = ("lr", "beta", "epochs", "gamma", "value", "positive")
 NUMBER_SEARCHED = ("lr", "beta", "epochs", "lam", "value_lr", "value")

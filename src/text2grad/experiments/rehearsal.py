@@ -1,8 +1,9 @@
 r"""The signal of a run before the run: sample, ask the critic twice about the same responses, compare.
 
-The responses are those of the run's first step: the same prompts, random numbers and policy. There the policy is the
-reference (KL = 0) and V = 0, so the advantages of an answer are GAE of its rewards alone. For token t, a_t and b_t are
-its advantages by the two answers, n the number of tokens, and m the mean of all:
+The responses are those of the run's first step: the same prompts, groups, random numbers and policy. There the policy
+is the reference (KL = 0) and V = 0, so the advantages of an answer are GAE of its rewards alone; with a group baseline,
+less the mean of the prompt's group. For token t, a_t and b_t are its advantages by the two answers, n the number of
+tokens, and m the mean of all:
 
     noise     MSW = Σ (a_t − b_t)² / 2n           disagreement of the critic with itself
     total     MSB = Σ 2 ((a_t + b_t)/2 − m)² / (n − 1)
@@ -14,6 +15,7 @@ Labels are the signs of δ; their agreement beyond chance is Cohen's κ (1960).
 
 import copy
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from text2grad.files import lock_directory, to_json, write_atomically, write_fil
 from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer, padding_id, stop_ids
 from text2grad.progress import Progress
 from text2grad.reward_models import LOCAL, ServerRewardModel, critic_from_recipe, shares_base
-from text2grad.rl import correlation, gae, prepare_policy, response_records, rewards_of
+from text2grad.rl import correlation, gae, group_advantages, prepare_policy, response_records, rewards_of
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 
 SHOWN = 8
@@ -89,7 +91,7 @@ def rehearse(recipe: Recipe, directory: Path, *, responses: int = 64, ask_again:
         recipe: the settings; `run.out` is not written to.
         directory: for the results and the critic's answers. Answers to the same responses under the same settings of
             the critic are read from it instead of asked for again.
-        responses: number of responses.
+        responses: number of responses; rounded up to whole groups of `rollout.group_size`.
         ask_again: ask for all answers anew.
 
     Raises:
@@ -127,7 +129,10 @@ def rehearse(recipe: Recipe, directory: Path, *, responses: int = 64, ask_again:
 def first_responses(
     recipe: Recipe, policy: Any, tokenizer: Any, examples: Sequence[Example], count: int
 ) -> list[Rollout]:
-    """Return responses to the first prompts of the run; as many as a batch has are those of its first step."""
+    """Return responses to the first prompts of the run; as many as a batch has are those of its first step.
+
+    `count` is rounded up to whole groups of responses to one prompt, which are neighbours.
+    """
     rollout = recipe.rollout
     examples, _ = fitting_prompts(
         policy,
@@ -137,7 +142,9 @@ def first_responses(
         max_new_tokens=rollout.max_new_tokens,
         too_long=recipe.data.too_long,
     )
-    chosen = batch_indices(len(examples), count, step=0, seed=recipe.run.seed)
+    groups = math.ceil(count / rollout.group_size)
+    prompts = batch_indices(len(examples), groups, step=0, seed=recipe.run.seed)
+    chosen = [index for index in prompts for _ in range(rollout.group_size)]
     eos = stop_ids(policy, tokenizer, rollout.eos_token_ids)
     sampling = Sampling(
         rollout.max_new_tokens, rollout.temperature, eos, padding_id(policy, tokenizer, eos), rollout.rows_at_once
@@ -211,11 +218,10 @@ def _report(
     directory: Path,
 ) -> Rehearsal:
     """Compute the figures, write the files and return the rehearsal."""
-    ppo = recipe.ppo
     records, deltas, advantages, rewards = [], [], [], []
     for one in answers:
         found, offsets, batch, given = rewards_of(recipe, tokenizer, rollouts, one.critiques)
-        gained = gae(given, torch.zeros_like(given), batch.response_mask, gamma=ppo.gamma, lam=ppo.lam).advantages
+        gained = first_advantages(recipe, given, batch.response_mask)
         records.append(
             response_records(0, rollouts, one.critiques, found, offsets, {"reward": given, "advantage": gained})
         )
@@ -256,6 +262,29 @@ def _report(
     content = {"rehearsal.json": to_json({**figures, "warnings": warnings}, indent=1), "rehearsal.html": page.encode()}
     write_files(directory, content)
     return Rehearsal(figures, warnings, rollouts, first.critiques, directory)
+
+
+def first_advantages(recipe: Recipe, rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+    """Return the advantages of the first step, where V = 0, before they are whitened over the batch, [B, T] fp32.
+
+    Args:
+        recipe: the settings.
+        rewards: of each token, [B, T]; the responses to one prompt are neighbours.
+        response_mask: True on response tokens, bool [B, T].
+    """
+    ppo = recipe.ppo
+    if ppo.baseline == "value":
+        values = torch.zeros_like(rewards)
+        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam).advantages
+    return group_advantages(
+        rewards,
+        response_mask,
+        group_size=recipe.rollout.group_size,
+        gamma=ppo.gamma,
+        lam=ppo.lam,
+        leave_one_out=ppo.baseline == "leave_one_out",
+        scale=ppo.whiten == "group",
+    ).advantages
 
 
 def critique_figures(critiques: Sequence[Critique]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """The settings that `text2grad tune` searches, their ranges, and the proposals of the sampler.
 
 The ranges are the same for every method; `Method.searched` names the settings of a method. Learning rates are searched
-around the recipe's own, because a good rate depends on the model.
+around the recipe's own, because a good rate depends on the model. A list of names gets the method's own name, and loses
+the names that the recipe refuses together with the method's settings.
 
 Trials are proposed in rounds of `ROUND`. The proposals of a round follow from the seed and the finished trials of the
 rounds before it, so that neither the number of processes nor an interruption changes them.
@@ -14,7 +15,7 @@ from hashlib import sha256
 from math import log
 from typing import Any
 
-from text2grad.config import Recipe
+from text2grad.config import Recipe, make_recipe
 from text2grad.errors import ConfigError, check_known, require
 
 ROUND = 4
@@ -22,6 +23,9 @@ ROUND = 4
 
 EDGE = 0.05
 """Share of a range at each end, in which a value counts as at its edge."""
+
+OF_VALUE_FUNCTION = ("optim.value_lr", "ppo.value_clip_range")
+"""Settings without effect where there is no value function."""
 
 Settings = Mapping[str, Any]  # "section.key" → value
 
@@ -120,8 +124,9 @@ class SearchSpace:
 
         Args:
             names: keys of `SEARCH_SPACE`; settings of [reward] are left out where the reward itself is the main metric,
-                because trials with other rewards cannot be compared by it.
-            base: the recipe without the method's settings; ranges depend on it alone.
+                because trials with other rewards cannot be compared by it. Settings without effect are left out, too:
+                lists of which the recipe accepts a single name, and those of a value function that no trial has.
+            base: the recipe without the method's settings; ranges of numbers depend on it alone.
             recipe: the recipe with the method's settings, the first trial.
             usual: values that a default of 0 stands for, such as the usual rounds of a rival.
 
@@ -133,7 +138,10 @@ class SearchSpace:
             check_known("searched", name, tuple(SEARCH_SPACE))
             one = SEARCH_SPACE[name]
             if one.section_and_key[0] != "reward" or base.data.task or base.data.metric:
-                found[one.setting] = _for_recipe(one, base)
+                found[one.setting] = _for_recipe(one, base, recipe)
+        found = {setting: one for setting, one in found.items() if not one.named or len(one.values) > 1}
+        if recipe.model.value == "none" and "model.value" not in found:
+            found = {setting: one for setting, one in found.items() if setting not in OF_VALUE_FUNCTION}
         return cls(found, {setting: value_in(recipe, one) for setting, one in found.items()}, usual or {})
 
     def propose(self, trials: Sequence[Trial], *, seed: int, first: int, count: int, minimise: bool) -> list[Settings]:
@@ -228,8 +236,8 @@ def in_words(one: Searched) -> str:
     return f"{one.low:.3g} to {one.high:.3g}{' times the recipe' + chr(39) + 's' if one.of_recipe else ''}"
 
 
-def _for_recipe(one: Searched, base: Recipe) -> Searched:
-    """Return a range without factors, with the recipe's own name in a list of names, and group sizes that fit."""
+def _for_recipe(one: Searched, base: Recipe, recipe: Recipe) -> Searched:
+    """Return a range without factors, with group sizes that fit and names that the recipe accepts, its own included."""
     own = value_in(base, one)
     values = one.values
     if one.of_recipe:
@@ -245,9 +253,23 @@ def _for_recipe(one: Searched, base: Recipe) -> Searched:
             )
     if one.setting == "rival.rounds":
         values = tuple(rounds for rounds in values if rounds <= base.run.steps)
-    if one.named and own not in values:
-        values = (*values, own)
+    if one.named:
+        default = value_in(recipe, one)
+        names = dict.fromkeys((*values, own, default))
+        values = tuple(name for name in names if name == default or _accepts(recipe, one, name))
     return Searched(one.setting, one.low, one.high, values=values, named=one.named, ends=one.ends)
+
+
+def _accepts(recipe: Recipe, one: Searched, value: Any) -> bool:
+    """Return whether the recipe can be loaded with another value of a searched setting."""
+    section, key = one.section_and_key
+    sections = recipe.model_dump(mode="json")
+    sections[section][key] = value
+    try:
+        make_recipe(sections)
+    except ConfigError:
+        return False
+    return True
 
 
 def _with_worst(trials: Sequence[Trial], *, minimise: bool) -> list[float]:

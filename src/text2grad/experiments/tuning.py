@@ -3,8 +3,9 @@
     tuning.json        the method, the seed, and settings and value of every trial
     trial-000/         the run of a trial, and its log beside it
 
-The settings of a trial are written before it starts, and its value when it ends. After a kill at any moment the same
-search goes on: a finished trial is not run again, and a trial under way is resumed from its last checkpoint.
+The settings of a trial are written before it starts, unless the recipe refuses them, and its value when it ends. After
+a kill at any moment the same search goes on: a finished trial is not run again, and a trial under way is resumed from
+its last checkpoint.
 
 A run that stops because its loss or gradient is not finite, because the critic cannot judge what the policy became, or
 for want of memory is a failed trial, which counts as the worst of the finished ones. Any other error says nothing about
@@ -200,7 +201,11 @@ class Tuning:
         return run_command(self.program, self.method, self.recipe, self.directory(number), settings)
 
     def _propose(self, number: int) -> None:
-        """Propose the trials of a trial's round that are not known yet."""
+        """Propose the trials of a trial's round that are not known yet.
+
+        Raises:
+            ConfigError: if the recipe refuses the settings of a proposed trial; none of the round is kept.
+        """
         start = number // ROUND * ROUND
         first = max(1, start)
         proposed = self.space.propose(
@@ -212,10 +217,20 @@ class Tuning:
         )
         of_round = {0: self.space.default} if start == 0 else {}
         of_round |= dict(enumerate(proposed, start=first))
-        for known, settings in of_round.items():
-            if known < self.count:
-                self.trials.setdefault(known, Trial(known, settings))
+        new = [Trial(n, one) for n, one in of_round.items() if n < self.count and n not in self.trials]
+        for trial in new:
+            if reason := self._refusal(trial):
+                raise ConfigError(f"trial {trial.number} of {self.method} cannot be run: {reason}")
+        self.trials |= {trial.number: trial for trial in new}
         self.write()
+
+    def _refusal(self, trial: Trial) -> str:
+        """Return the reason for which the recipe refuses the settings of a trial; "" if it accepts them."""
+        try:
+            load_recipe(self.recipe, self.settings_of(trial))
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def _end(self, number: int, name: str, code: int) -> bool:
         """Note the value or the failure of a trial whose process has ended."""
@@ -255,7 +270,11 @@ class Tuning:
                 f"{self.out} holds another search; {'; '.join(changed)}. Continue with the same settings, or choose "
                 "another directory with --out DIR"
             )
-        self.trials = trials
+        self.trials = {
+            number: trial
+            for number, trial in trials.items()
+            if trial.finished or not self._refusal(trial)  # earlier versions wrote refused settings
+        }
 
 
 def final_value(directory: Path, metric: str = "") -> float:

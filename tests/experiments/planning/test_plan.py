@@ -16,7 +16,7 @@ from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError, ModelError
 from text2grad.experiments.planning import DEVICES, Planner, annotation_cost
 from text2grad.experiments.planning.devices import Device, measured, this_machine
-from text2grad.experiments.planning.plan import Lengths, with_settings
+from text2grad.experiments.planning.plan import Lengths, recipe_examples, with_settings
 from text2grad.experiments.planning.trace import TracedModel, read_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
@@ -231,6 +231,25 @@ def test_the_command_prints_a_plan_and_its_exit_code_says_whether_it_fits(
     assert main([*asked, "--memory", "44MB", *changes]) == 0
     for wrong in (["--memory", "much"], ["--processes", "0"], ["--device", "h100", "--measure"]):
         assert main([*asked, *wrong]) == 2
+
+
+def test_the_number_of_prompts_is_that_of_the_file_also_where_their_length_is_given(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """12 prompts, a quarter held out: the same number as of the prompts that `text2grad train` uses."""
+    (folder / "p.jsonl").write_text("".join(f'{{"prompt": "p {number}"}}\n' for number in range(12)))
+    data = {"train": str(folder / "p.jsonl"), "held_out": 0.25}
+    used = len(recipe_examples(recipe(folder, data=data)))
+    assert 0 < used < 12
+    assert Planner(recipe(folder, data=data), CPU, prompt_tokens=8).lengths == Lengths(used, 8, 8)
+    task = {"task": "qa", "examples": 70, "train": None}
+    assert Planner(recipe(folder, data=task), CPU, prompt_tokens=8).lengths.prompts == 70
+    assert caplog.messages == []
+    unread = {"train": str(folder / "none.jsonl"), "examples": 50}
+    assert Planner(recipe(folder, data=unread), CPU, prompt_tokens=8).lengths.prompts == 50
+    assert caplog.messages == [
+        f"cannot read {folder}/none.jsonl: No such file or directory; planned with data.examples = 50 prompts"
+    ]
 
 
 def test_sizes_are_read() -> None:

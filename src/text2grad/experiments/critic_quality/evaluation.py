@@ -161,7 +161,8 @@ def _token_table(found: Evaluation) -> Table:
         )
         for label in LABELS
     ]
-    columns = ("label", "precision", "recall", "F1", "F1 of marking everything", "marked by critic", "marked in truth", "by both")
+    of_all = "F1 of marking everything"
+    columns = ("label", "precision", "recall", "F1", of_all, "marked by critic", "marked in truth", "by both")
     return Table(f"{found.unit}: precision and recall (table 1 of the paper)", columns, rows)
 
 

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from text2grad.config import ModelConfig, Recipe
-from text2grad.errors import ConfigError, ModelError
+from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.experiments.planning.devices import GB, Device
 from text2grad.experiments.planning.scale import gathered, sharded
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
@@ -102,7 +102,8 @@ class Planner:
             device: the device of one process.
             processes: number of processes, one GPU each.
             in_shards: FSDP 2 shards weights, gradients and optimizer states over the processes; else each holds all.
-            prompt_tokens: length of all prompts; None measures the recipe's prompts with the policy's tokenizer.
+            prompt_tokens: length of all prompts, whose number is the recipe's; None measures the recipe's prompts with
+                the policy's tokenizer.
 
         Raises:
             ConfigError: if the batch cannot be shared by the processes.
@@ -119,7 +120,9 @@ class Planner:
         self.shards = processes if in_shards else 1
         self.config = read_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
         self.lengths = (
-            Lengths(recipe.data.examples, prompt_tokens, prompt_tokens) if prompt_tokens else self._measured_lengths()
+            Lengths(number_of_prompts(recipe), prompt_tokens, prompt_tokens)
+            if prompt_tokens
+            else self._measured_lengths()
         )
         context = context_of(SimpleNamespace(config=self.config))
         if self.lengths.longest + recipe.rollout.max_new_tokens > context:
@@ -381,6 +384,18 @@ def recipe_examples(recipe: Recipe) -> Sequence[Example]:
     if not recipe.data.task and not recipe.data.train:
         raise ConfigError("[data] names neither a task nor a train file; set one of them")
     return run_examples(recipe).train
+
+
+def number_of_prompts(recipe: Recipe) -> int:
+    """Return the number of training prompts: of the recipe's file where it can be read, otherwise `data.examples`."""
+    data = recipe.data
+    if not data.train:
+        return data.examples
+    try:
+        return len(run_examples(recipe).train)
+    except DataError as error:
+        note(f"{error}; planned with data.examples = {data.examples} prompts", warning=True)
+        return data.examples
 
 
 @dataclass(frozen=True)

@@ -275,8 +275,8 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
         end = number(min(copied))
         ilf = f"At the usual lengths a rival that imitates answers corrected by that fact ends at {end} or more. "
     return (
-        f"The critic is the task's program{learned}: its words state the true fact beside each wrong quote; all methods "
-        f"here use the quotes alone. {_trials(found)} {zero}{ilf}"
+        f"The critic is the task's program{learned}: its words state the true fact beside each wrong quote; all "
+        f"methods here use the quotes alone. {_trials(found)} {zero}{ilf}"
         "[Methods](docs/results/comparison.md), [lengths](docs/results/length.md), "
         "[quickstart](docs/results/quickstart.md)."
     )
