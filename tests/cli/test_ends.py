@@ -45,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "export 'a b.jsonl' --out d --name me/x",
             "spans         2",
             "d/README.md, data/train.parquet",
-            "text2grad export 'a b.jsonl' --out d --name me/x --push --force",
+            "text2grad export 'a b.jsonl' --out d --name OWNER/NAME --push --force",
         ),
         (
             "align 'a b.jsonl' --tokenizer tok --out e",

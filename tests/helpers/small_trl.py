@@ -58,11 +58,17 @@ def make_trainer(
 
 
 def with_rewards(
-    trainer: SpanGRPOTrainer, rewards: list[list[float]], lengths: list[int], **output: Any
+    trainer: SpanGRPOTrainer,
+    rewards: list[list[float]],
+    lengths: list[int],
+    *,
+    whole: list[float] | None = None,
+    **output: Any,
 ) -> torch.Tensor:
-    """Return the advantages for given token rewards of this process's rows."""
+    """Return the advantages for given token rewards of this process's rows; `whole`: a part of those of the last."""
     mask = torch.arange(len(rewards[0])) < torch.tensor(lengths)[:, None]
     trainer.token_rewards, trainer.response_mask = torch.tensor(rewards), mask
+    trainer.whole_rewards = torch.tensor(whole or [0.0] * len(rewards))
     return trainer._advantages({"completion_mask": mask.long(), **output})
 
 

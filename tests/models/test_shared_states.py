@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
-from transformers import GPTNeoConfig, GPTNeoForCausalLM
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, MptConfig, MptForCausalLM
 
 from text2grad.models.adapters import base_of, enable_checkpointing, with_lora
 from text2grad.models.batch import TokenBatch, collate
@@ -200,6 +200,19 @@ def test_a_model_whose_attention_counts_slots_shares_nothing() -> None:
     assert can_share_prompts(made("global"))
     model = made("global", "local")
     assert not can_share_prompts(model)
+    rows = [(3,) * 12 + (4, 5), (3,) * 12 + (6, 7, 8), (9, 10), (9, 11, 12)]
+    assert prefill(model, rows, [0, 0, 1, 1], 0) is None
+    alone = [decode(model, [row], max_new_tokens=5, eos_ids=(), pad_id=0)[0] for row in rows]
+    assert decode(model, rows, max_new_tokens=5, eos_ids=(), pad_id=0, groups=[0, 0, 1, 1]) == alone
+
+
+def test_a_model_whose_alibi_counts_slots_reads_every_row_whole() -> None:
+    torch.manual_seed(0)
+    config = MptConfig(vocab_size=64, d_model=32, n_heads=4, n_layers=2, max_seq_len=64)
+    model = MptForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
     rows = [(3,) * 12 + (4, 5), (3,) * 12 + (6, 7, 8), (9, 10), (9, 11, 12)]
     assert prefill(model, rows, [0, 0, 1, 1], 0) is None
     alone = [decode(model, [row], max_new_tokens=5, eos_ids=(), pad_id=0)[0] for row in rows]

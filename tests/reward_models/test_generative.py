@@ -218,6 +218,31 @@ def test_a_response_cannot_end_itself_in_the_prompt(prompt_format: Any, of_templ
     assert len(found) > len(harmless) + 1
 
 
+@pytest.mark.parametrize(
+    "message", ["m['content'] | tojson", "m['content'].replace('\\r\\n', '\\n')", "m['content'] | trim"]
+)
+@pytest.mark.parametrize("response", [" a cat<|end|> dogs:", " a\r\ncat"])
+def test_a_template_that_changes_the_message_keeps_its_own_tokens(message: str, response: str) -> None:
+    tokenizer = with_special_tokens()
+    special = tokenizer.convert_tokens_to_ids("<|end|>")
+    tokenizer.chat_template = f"{{% for m in messages %}}<|end|>{{{{ {message} }}}}{{% endfor %}}<|end|> dogs:"
+    (found,) = critique_prompts(tokenizer, [Example("cats:")], [response], "chat")
+    assert found[0] == special
+    assert found.count(special) == 2
+    assert tokenizer.decode(found[found.index(special, 1) + 1 :]).strip() == "dogs:"
+
+
+def test_a_beginning_of_sequence_is_added_once() -> None:
+    tokenizer = with_special_tokens()
+    end, bos = tokenizer.convert_tokens_to_ids("<|end|>"), tokenizer.eos_token_id
+    added = TemplateProcessing(single="B $A", pair="B $A $B", special_tokens=[("B", bos)])
+    tokenizer.backend_tokenizer.post_processor = added
+    for prompt_format, expected in (("plain", [bos]), ("chat", [end])):
+        (found,) = critique_prompts(tokenizer, [Example("cats:")], [" a cat<|end|>"], prompt_format)  # type: ignore[arg-type]
+        assert found[:1] == expected
+        assert found.count(bos) == (prompt_format == "plain")
+
+
 def test_a_special_token_of_the_prompt_stays_one() -> None:
     tokenizer = with_special_tokens()
     special = tokenizer.convert_tokens_to_ids("<|end|>")

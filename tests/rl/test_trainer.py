@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 
 import small_run
 from text2grad import Critique, Example, Span
@@ -455,3 +455,25 @@ def test_a_value_function_of_its_own_is_checkpointed_and_has_32_bits(tmp_path: P
     assert {layer.gradient_checkpointing for layer in trunk.layers} == {True}
     assert {parameter.dtype for parameter in trunk.parameters()} == {torch.float32}
     made.train_step()
+
+
+def test_an_adapter_that_is_trained_already_is_told_beside_its_reference(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trained in (False, True):
+        tokenizer, model = small_run.tokenizer_and_model()
+        policy = with_lora(model, r=2, alpha=4, targets="all-linear", value_adapter=False)
+        for name, weight in policy.named_parameters():
+            if trained and ".lora_B." in name:
+                torch.nn.init.ones_(weight)
+        settings = small_run.recipe(tmp_path / str(trained), model={"lora_r": 2})
+        Text2GradTrainer(policy, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, settings)
+        assert ("the policy's adapter is trained already" in caplog.text) == trained
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_an_adapter_of_another_name_is_refused() -> None:
+    _, model = small_run.tokenizer_and_model()
+    policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"), adapter_name="mine")
+    with pytest.raises(ConfigError, match="adapters are named 'mine', but text2grad trains and saves the one"):
+        prepare_policy(policy, ModelConfig())

@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
         "--out",
         str(args.out),
         "--name",
-        args.name,
+        "OWNER/NAME" if args.name.startswith("me/") else args.name,
+        *(("--license", args.license) if args.license != "unknown" else ()),
+        *(("--private",) if args.private else ()),
         "--push",
         "--force",
     )

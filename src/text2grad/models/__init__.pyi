@@ -2,6 +2,7 @@ from .adapters import (
     CRITIC_ADAPTER as CRITIC_ADAPTER,
     POLICY_ADAPTER as POLICY_ADAPTER,
     adapter_active as adapter_active,
+    adapter_is_trained as adapter_is_trained,
     adapter_parameters as adapter_parameters,
     base_of as base_of,
     check_lora_targets as check_lora_targets,

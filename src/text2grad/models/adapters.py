@@ -122,6 +122,12 @@ def adapter_parameters(model: nn.Module, adapter: str) -> dict[str, nn.Parameter
     return {name: parameter for name, parameter in model.named_parameters() if own.search(name)}
 
 
+def adapter_is_trained(model: nn.Module) -> bool:
+    """Return True when the policy's adapter changes its base: a fresh LoRA adapter has zeros in B."""
+    own = adapter_parameters(model, POLICY_ADAPTER)
+    return any(bool(weight.any()) for name, weight in own.items() if ".lora_B." in name)
+
+
 @contextmanager
 def adapter_active(model: nn.Module, name: str) -> Iterator[None]:
     """Run the model with the adapter `name`; which parameters are trainable does not change."""

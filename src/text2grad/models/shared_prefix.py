@@ -70,8 +70,9 @@ def can_share_prompts(model: Any) -> bool:
 
 
 def _counts_slots(model: Any) -> bool:
-    """Return whether attention is limited to a number of slots, though the cache keeps all of them (GPT-Neo)."""
-    return "local" in (getattr(base_of(model).config.get_text_config(), "attention_layers", None) or ())
+    """Return whether attention counts slots, though the cache keeps all of them: local (GPT-Neo), or ALiBi of MPT."""
+    config = base_of(model).config.get_text_config()
+    return config.model_type == "mpt" or "local" in (getattr(config, "attention_layers", None) or ())
 
 
 def shared_states(trunk: Any, batch: TokenBatch) -> States:

@@ -14,6 +14,8 @@ from text2grad.models import chat_texts, encode_prompts
 from text2grad.reward_models.writing import critique_questions
 from text2grad.types import CritiqueForm, Example, PromptFormat
 
+_MESSAGE = "\ue0fd\ue0fc"  # private-use characters, which stand for the message in a chat template
+
 
 def critique_prompts(
     tokenizer: Any,
@@ -28,14 +30,14 @@ def critique_prompts(
         return []
     if prompt_format == "chat":
         asked = list(map(Example, questions))
-        encoded = encode_prompts(tokenizer, asked, prompt_format="chat")
-        texts, quoted = chat_texts(tokenizer, asked), [question.strip() for question in questions]
-        starts = [max(0, text.find(one)) for text, one in zip(texts, quoted, strict=True)]
+        encoded, texts = encode_prompts(tokenizer, asked, prompt_format="chat"), chat_texts(tokenizer, asked)
+        [around] = chat_texts(tokenizer, [Example(_MESSAGE)])
+        before, _, after = around.partition(_MESSAGE)
+        ranges = [(len(before), len(text) - len(after)) for text in texts]
     else:
-        encoded = tokenizer(questions)["input_ids"]
-        texts, quoted = questions, list(responses)
+        encoded, texts = tokenizer(questions)["input_ids"], questions
         starts = [len(example.prompt_text) for example in examples]
-    ranges = [(start, start + len(one)) for start, one in zip(starts, quoted, strict=True)]
+        ranges = [(start, start + len(response)) for start, response in zip(starts, responses, strict=True)]
     return [
         as_text(tokenizer, ids, text, within, add_special_tokens=prompt_format != "chat")
         for ids, text, within in zip(encoded, texts, ranges, strict=True)

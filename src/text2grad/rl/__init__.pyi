@@ -14,7 +14,7 @@ from .metrics import (
 )
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
 from .optimizers import Optimizers as Optimizers, learning_rate_factor as learning_rate_factor
-from .outside_judge import OutsideJudge as OutsideJudge
+from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge
 from .piece_sizes import PieceSizes as PieceSizes
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import balanced as balanced, rewards_of as rewards_of, token_rewards as token_rewards

@@ -11,16 +11,24 @@ from text2grad.config import make_recipe
 from text2grad.errors import CriticError, check_known
 from text2grad.feedback import Critic, Match, ask, load_critic
 from text2grad.rl.metrics import FailureRate
-from text2grad.rl.rewards import rewards_of
+from text2grad.rl.rewards import reward_tensor, rewards_of
 from text2grad.types import Critique, Example, Rollout
 
 
 class JudgedIds(NamedTuple):
-    """Critiques of B responses, the reward of each id [B, T], and the mask of the ids, bool [B, T]."""
+    """Critiques of B responses and the rewards of their ids.
+
+    Attributes:
+        critiques: one per response.
+        rewards: of each id, [B, T].
+        response_mask: True on ids, bool [B, T].
+        whole: the part of the last id's reward that judges the response as a whole, [B].
+    """
 
     critiques: list[Critique]
     rewards: Tensor
     response_mask: Tensor
+    whole: Tensor
 
 
 class OutsideJudge:
@@ -95,4 +103,11 @@ class OutsideJudge:
                     f"{self.failures.limit:.0%}). Mend the critic, and {self._way_out}"
                 )
         found = rewards_of(self.recipe, tokenizer, rollouts, critiques, device=device)
-        return JudgedIds(critiques, found.rewards, found.batch.response_mask)
+        reward, mask = self.recipe.reward, found.batch.response_mask
+        if reward.placement in ("last_token", "verdict"):
+            whole = found.rewards
+        else:
+            nothing: list[list[float]] = [[] for _ in ids]
+            cut = found.batch.truncated
+            whole = reward_tensor(nothing, critiques, mask, cut, outcome=reward.outcome, truncation=reward.truncated)
+        return JudgedIds(critiques, found.rewards, mask, whole.sum(dim=1))

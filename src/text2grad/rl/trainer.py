@@ -37,11 +37,13 @@ from text2grad.costs import TokenCount, peak_memory, tokens_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted, ModelError
 from text2grad.feedback import Critic, ask, check_examples, digest_of_examples
 from text2grad.models import (
+    POLICY_ADAPTER,
     PolicyWithValue,
     Reference,
     Scores,
     TokenBatch,
     VLLMSampler,
+    adapter_is_trained,
     batch_indices,
     can_share_prompts,
     check_engine,
@@ -231,6 +233,13 @@ class Text2GradTrainer:
             note(
                 "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
                 'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter',
+                warning=True,
+            )
+        if is_peft(policy) and adapter_is_trained(policy) and self.accelerator.is_main_process:
+            note(
+                "the policy's adapter is trained already, and the reference is the base without it: the KL term pulls "
+                "the policy back to this base from the first step on. To begin at the adapter, give the trainer "
+                "model.merge_and_unload(), or name the adapter's directory in [model] path",
                 warning=True,
             )
         warmup = recipe.optim.value_warmup_steps
@@ -774,6 +783,11 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
             check_lora_targets(empty, settings.lora_targets)
         dtype = dtype_to_train(settings)
         model = load_policy(str(model), dtype=dtype, trust_remote_code=settings.trust_remote_code)
+    if is_peft(model) and POLICY_ADAPTER not in model.peft_config:
+        raise ConfigError(
+            f"the policy's adapters are named {', '.join(map(repr, model.peft_config))}, but text2grad trains and "
+            f"saves the one named {POLICY_ADAPTER!r}; load it with adapter_name={POLICY_ADAPTER!r}"
+        )
     if settings.lora_r and not is_peft(model):
         model = with_lora(
             model,

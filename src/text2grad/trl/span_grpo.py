@@ -18,7 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, Match
 from text2grad.models import stop_ids
-from text2grad.rl import Moments, OutsideJudge, group_advantages, moments, whiten
+from text2grad.rl import JudgedIds, Moments, OutsideJudge, group_advantages, moments, whiten
 from text2grad.types import Critique, Example
 
 TESTED = ((1, 14), (1, 17))
@@ -79,6 +79,7 @@ class SpanGRPOTrainer(GRPOTrainer):
         self.critiques: list[Critique] = []
         self.token_rewards = torch.zeros(0, 0)  # of this process's newest responses, [B, T]
         self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
+        self.whole_rewards = torch.zeros(0)  # the part of the last token's reward that judges the response, [B]
 
         def spans(log_extra: Any, log_metric: Any, **_: Any) -> list[float | None]:
             """Return the sum of each response's token rewards, for the log alone."""
@@ -97,16 +98,19 @@ class SpanGRPOTrainer(GRPOTrainer):
         self, inputs: list[dict[str, Any]], prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
         """Judge the responses of this process; return the number of each reward function, over all processes."""
-        self.token_rewards, self.response_mask = self._judge(inputs, completion_ids_list)
+        judged = self._judge(inputs, completion_ids_list)
+        self.token_rewards, self.response_mask = judged.rewards, judged.response_mask
         found: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         others = (found[:, 1:] * self.reward_weights[1:].to(found.device)).nansum(dim=1)  # [B of all processes]
         first = self.accelerator.process_index * len(inputs)
         rows = torch.arange(len(inputs), device=found.device)
-        self.token_rewards[rows, self.response_mask.sum(dim=1) - 1] += others[first : first + len(inputs)]
+        own = others[first : first + len(inputs)]
+        self.token_rewards[rows, self.response_mask.sum(dim=1) - 1] += own
+        self.whole_rewards = judged.whole + own
         return found
 
-    def _judge(self, rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Return the reward of each sampled token and the mask of the response tokens, both [B, T]."""
+    def _judge(self, rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]) -> JudgedIds:
+        """Return the critiques of responses and the reward of each sampled token."""
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
         found = self.judge(
@@ -117,7 +121,7 @@ class SpanGRPOTrainer(GRPOTrainer):
             device=self.accelerator.device,
         )
         self.critiques = found.critiques
-        return found.rewards, found.response_mask
+        return found
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Return TRL's batch with advantages of shape [B, T]."""
@@ -132,8 +136,9 @@ class SpanGRPOTrainer(GRPOTrainer):
         learned = output["completion_mask"].bool() & output.get("tool_mask", output["completion_mask"]).bool()
         wider = (0, learned.shape[1] - self.response_mask.shape[1])
         rewards, mask = (torch.nn.functional.pad(one, wider) for one in (self.token_rewards, self.response_mask))
-        if "tool_mask" in output:  # what tools answered is no action
-            mask = mask & output["tool_mask"].bool()
+        if "tool_mask" in output:
+            own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
+            rewards, mask = _without_tools(rewards, self.whole_rewards, mask, own, complete)
         found = group_advantages(
             rewards,
             mask,
@@ -150,6 +155,31 @@ class SpanGRPOTrainer(GRPOTrainer):
             found = whiten(found, mask, over, center=False)
         advantages: Tensor = found * learned
         return advantages
+
+
+def _without_tools(
+    rewards: Tensor, whole: Tensor, mask: Tensor, own: Tensor, complete: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return rewards and mask, both [B, T], of the policy's own tokens: what tools answered is no action.
+
+    Where a tool or an environment wrote the last token, the numbers of the response as a whole go to the last token of
+    the policy. TRL may leave truncated responses out of its loss; their returns stay in the group's mean, as without
+    tools.
+
+    Args:
+        rewards: of each token, [B, T].
+        whole: the part of the last token's reward that judges the whole response, [B].
+        mask: True on the tokens of the response, [B, T].
+        own: True on the policy's tokens, [B, T].
+        complete: TRL's mask of the tokens in its loss without tools, [B, T].
+    """
+    kept = mask & (own | ~complete.any(dim=1, keepdim=True))
+    places = torch.arange(mask.shape[1], device=mask.device)
+    last, last_own = (torch.where(one, places, -1).amax(dim=1) for one in (mask, kept))
+    rows = ((last_own >= 0) & (last_own < last)).nonzero()[:, 0]
+    moved = rewards.clone()
+    moved[rows, last_own[rows]] += whole[rows]
+    return moved, kept
 
 
 def _example(row: Mapping[str, Any]) -> Example:

@@ -57,7 +57,7 @@ class Program:
         if not text.strip():
             return None
         start, end = start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
-        return Span(self._in_response(start), self._in_response(end - 1) + 1, "negative")
+        return Span(self._in_response(start), self._in_response(end), "negative")
 
     def quote(self, span: Span) -> str:
         """Return the text of a span of the response that `span` made."""
