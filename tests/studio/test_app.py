@@ -208,9 +208,44 @@ def test_read_only_saves_nothing(tmp_path: Path) -> None:
     client = client_of(tmp_path, read_only=True)
     for path in ("tab", "marks", "own", "teach", "ask", "stop"):
         answer = client.post(f"/api/{path}", json={})
-        assert answer.status_code == 400
+        assert answer.status_code == 403  # a page that is open keeps its marks
         assert "--read-only" in answer.json()["error"]
     assert not (tmp_path / "store" / "marks").exists()
+
+
+def test_marks_that_can_be_sent_again_are_not_called_malformed(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    store = client.get("/api/studio").json()["store"]
+    opened = {"op": "open", "prompt": "p", "response": "a b"}
+    request = {"rater": "ann", "tab": client.post("/api/tab", json={}).json()["tab"], "events": [opened]}
+    answer = client.post("/api/marks", json={**request, "store": "another"})
+    assert (answer.status_code, answer.json()["error"]) == (
+        403,
+        "this page is of another --out: open the address that `text2grad studio` printed",
+    )
+    folder = tmp_path / "store" / "marks" / "ann"
+    folder.parent.mkdir()
+    folder.touch()  # no directory can be made here
+    answer = client.post("/api/marks", json={**request, "store": store})
+    assert (answer.status_code, answer.json()["error"]) == (
+        503,
+        f"cannot save marks in {folder}/{request['tab']}.jsonl: File exists",
+    )
+    folder.unlink()
+    assert client.post("/api/marks", json={**request, "events": [{"op": "drop"}]}).status_code == 400
+    assert client.post("/api/marks", json={**request, "store": store}).status_code == 200
+
+
+def test_a_response_with_numbers_that_are_null_is_shared(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    one = {"prompt": "p", "response": "a b c", "offsets": [[0, 1], [1, 3], [3, 5]], "advantage": [0.5, None, 0.5]}
+    file.write_text(json.dumps(one) + "\n")
+    made = session(tmp_path / "store", file)
+    client = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
+    client.get("/", params={"token": TOKEN})
+    answer = client.get("/api/export/response.html", params={"run": 0, "number": 1})
+    assert answer.status_code == 200
+    assert 'data-v="-"> b</span>' in answer.text
 
 
 def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,32 @@ def test_a_growing_run_is_followed_and_an_unfinished_line_waits(tmp_path: Path) 
     assert again.state()["rollouts"] == 6
 
 
+def test_the_last_line_of_a_file_needs_no_line_break(tmp_path: Path) -> None:
+    file, rest = tmp_path / "a.jsonl", '"response": "two"}'
+    file.write_text('{"response": "one"}\n{' + rest)
+    index = index_of(tmp_path, file)
+
+    def texts() -> list[str]:
+        return [row["response"] for row in index.rows(index.find(Filter(order="oldest")).page())]
+
+    def grow(text: str) -> None:
+        with file.open("a") as more:
+            more.write(text)
+        assert index.update()
+
+    assert texts() == ["one", "two"]
+    assert index.state()["bytes"] == [file.stat().st_size] * 2
+    generation = index.generation
+    grow('\n{"step": 3, ')  # the file goes on in order: nothing is read again, and half a record waits
+    assert (texts(), index.generation) == (["one", "two"], generation + 1)  # of the line break
+    grow(rest)
+    assert texts() == ["one", "two", "two"]
+    assert index.find(Filter(step_from=3)).page() == [3]
+    grow('{"response": "four"}\n')  # the line was not at its end: it is no record
+    assert texts() == ["one", "two"]
+    assert index.state()["bad_lines"] == 1
+
+
 def test_steps_that_a_resumed_run_repeats_replace_the_old_ones(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=2)
     index, file = index_of(tmp_path, run), run / "rollouts" / "00000.jsonl"

@@ -9,7 +9,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import annotation_to_json, read_annotations
 from text2grad.files import json_lines
 from text2grad.studio.index import item_of
-from text2grad.studio.marks import MarkStore
+from text2grad.studio.marks import MarkStore, StoreError
 from text2grad.types import Span
 
 PROMPT, RESPONSE = "Where?", "In Lyon, on Friday."
@@ -45,6 +45,26 @@ def test_two_tabs_and_two_raters_keep_all_their_marks(tmp_path: Path) -> None:
     assert [one["start"] for one in MarkStore(tmp_path).marked("ben")[ITEM].spans.values()] == [0]
     assert MarkStore(tmp_path).raters() == ["ann", "ben"]
     assert len(list((tmp_path / "marks" / "ann").iterdir())) == 2
+
+
+def test_a_new_tab_goes_on_with_a_response_that_an_earlier_tab_opened(tmp_path: Path) -> None:
+    MarkStore(tmp_path).append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
+    store = MarkStore(tmp_path)  # after a crash
+    store.append("ann", "1" * 12, [span("b", 12, 18)])  # what waited in the browser
+    assert list(MarkStore(tmp_path).marked("ann")[ITEM].spans) == ["a", "b"]
+    with pytest.raises(DataError, match='before its "open"'):
+        store.append("ben", "2" * 12, [span("b", 12, 18)])  # another rater has opened nothing
+
+
+def test_a_disk_that_takes_no_marks_is_no_fault_of_the_marks(tmp_path: Path) -> None:
+    store = MarkStore(tmp_path)
+    (tmp_path / "marks").touch()
+    with pytest.raises(StoreError) as caught:
+        store.append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
+    assert str(caught.value) == f"cannot save marks in {tmp_path}/marks/ann/000000000000.jsonl: Not a directory"
+    (tmp_path / "marks").unlink()
+    store.append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
+    assert list(store.marked("ann")[ITEM].spans) == ["a"]
 
 
 def test_marks_become_annotations_that_the_project_reads(tmp_path: Path) -> None:

@@ -381,8 +381,7 @@ def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Se
         two.get_by_role("button", name="Keys").click()
         two.locator("dialog input").fill("two")
         two.keyboard.press("Tab")
-        two.keyboard.press("Escape")
-        two.locator(".item").first.click()
+        two.keyboard.press("Escape")  # the response is opened again
         expect(two.locator("#response .good, #response .poor")).to_have_count(0)
         segment(two, "sat").click()
         two.keyboard.press("n")
@@ -397,6 +396,317 @@ def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Se
         one.get_by_role("button", name="My marks").click()
         one.wait_for_selector(".summary td")
         assert "one, two" in one.locator(".summary table").inner_text()
+
+
+@contextmanager
+def refused_page_of(browser: Any, server: Served, rater: str) -> Iterator[Any]:
+    """Open the studio for a rater; refusals belong to the test, errors of scripts do not."""
+    context = browser.new_context(viewport={"width": 1280, "height": 860})
+    context.set_default_timeout(SECONDS * 1000)
+    page, errors = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{server.address}&rater={rater}")
+    page.locator(".item").first.click()
+    page.wait_for_selector("#response .s")
+    yield page
+    context.close()
+    assert errors == []
+
+
+def mark(page: Any, text: str, key: str) -> None:
+    segment(page, text).click()
+    page.keyboard.press(key)
+
+
+def test_a_mark_that_waits_is_saved_by_the_page_that_is_loaded_anew(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "anew") as page:
+        mark(page, "cat", "n")
+        saved(page)
+        server.kill()
+        mark(page, "mat", "p")  # the text of the response was sent with the first mark
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        with held(page, "**/api/marks", "POST"):  # the page goes before it tries again
+            server.start()
+            page.goto("about:blank")
+        page.goto(server.address + "&rater=anew")
+        saved(page)
+    assert spans(server.store, "anew") == [("cat", "negative"), ("mat", "positive")]
+
+
+def test_marks_that_the_disk_refuses_wait_and_are_shown(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "full") as page:
+        folder = server.store / "marks" / "full"
+        folder.parent.mkdir(exist_ok=True)
+        folder.touch()
+        mark(page, "cat", "n")
+        expect(page.locator("#saved")).to_contain_text("File exists. Tried again, and kept in this browser.")
+        mark(page, "mat", "p")
+        page.keyboard.press("j")
+        expect(page.locator(".where")).to_contain_text("response 3")
+        page.keyboard.press("k")
+        expect(page.locator("#response .poor")).to_have_text("cat")
+        folder.unlink()
+        saved(page)
+        assert spans(server.store, "full") == [("cat", "negative"), ("mat", "positive")]
+        page.keyboard.press("u")
+        saved(page)
+    assert spans(server.store, "full") == [("cat", "negative")]
+
+
+def test_a_page_that_is_not_let_in_keeps_its_marks(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "locked") as page:
+        page.route("**/api/marks", lambda route: route.fulfill(status=403, body="closed"))
+        mark(page, "cat", "n")
+        expect(page.locator("#saved")).to_contain_text("Not saved: the server answered 403. Tried again, and kept")
+        page.unroute("**/api/marks")
+        saved(page)
+    assert spans(server.store, "locked") == [("cat", "negative")]
+
+
+def test_a_malformed_mark_is_given_up_and_the_next_is_saved(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "odd") as page:
+        page.route("**/api/marks", lambda route: route.fulfill(status=400, json={"error": "no span"}))
+        mark(page, "cat", "n")
+        words = "Refused, and not saved: no span. Reload the page to see the saved marks."
+        expect(page.locator("#saved")).to_have_text(words)
+        page.unroute("**/api/marks")
+        with page.expect_response("**/api/marks"):
+            mark(page, "mat", "p")
+        expect(page.locator("#saved")).to_have_text(words)  # the first mark is still on the page
+        page.reload()
+        expect(page.locator("#response .good")).to_have_text("mat")
+        assert page.locator("#response .poor").count() == 0
+    assert spans(server.store, "odd") == [("mat", "positive")]
+
+
+def test_the_text_of_a_malformed_batch_goes_with_the_next_one(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "next") as page:
+        with held(page, "**/api/marks", "POST") as requests:
+            mark(page, "cat", "n")
+            wait_for(page, requests, 1)
+            mark(page, "mat", "p")  # waits behind it, without the text
+            requests.pop(0).fulfill(status=400, json={"error": "no span"})
+        expect(page.locator("#saved")).to_contain_text("Refused, and not saved: no span.")
+        page.reload()
+        expect(page.locator("#response .good")).to_have_text("mat")
+    assert spans(server.store, "next") == [("mat", "positive")]
+
+
+def test_marks_wait_for_the_store_they_were_made_for(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1)
+    with served(tmp_path / "one", run) as one, refused_page_of(browser, one, "ann") as page:
+        context = page.context
+        one.kill()
+        mark(page, "cat", "n")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        with served(tmp_path / "two", run, options=("--port", one.port)) as two:
+            other = context.new_page()
+            other.goto(f"{two.address}&rater=ann")  # the pages share storage and cookie
+            other.locator(".item").first.click()
+            mark(other, "mat", "p")
+            saved(other)
+            expect(page.locator("#saved")).to_contain_text("this page is of another --out")
+            page.close()
+            other.reload()
+            other.wait_for_selector("#response .good")
+            mark(other, "sat", "p")
+            saved(other)
+        other.close()
+        one.start()
+        again = context.new_page()
+        again.goto(f"{one.address}&rater=ann")
+        saved(again)
+    assert spans(tmp_path / "one", "ann") == [("cat", "negative")]
+    assert spans(tmp_path / "two", "ann") == [("sat", "positive"), ("mat", "positive")]
+
+
+@contextmanager
+def lesson_of(page: Any) -> Iterator[dict[str, Any]]:
+    """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection."""
+    work = {"state": "working", "kind": "teach", "number": 1, "progress": "round 1"}
+
+    def answer(route: Any) -> None:
+        if work["state"] == "lost":
+            route.abort("connectionrefused")
+            return
+        found = route.fetch().json()
+        found["teaching"] |= {"policy": {"path": "policy"}, "work": dict(work)}
+        route.fulfill(json=found)
+
+    page.route("**/api/studio", answer)
+    yield work
+    page.unroute("**/api/studio")
+
+
+def heard(page: Any) -> None:
+    """Wait for answers of the server about its lesson."""
+    for _ in range(3):
+        with page.expect_response("**/api/studio"):
+            pass
+
+
+def test_the_end_of_a_lesson_leaves_the_response_that_is_read(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "reads") as page, lesson_of(page) as work:
+        page.click("[data-view=teach]")
+        page.wait_for_selector(".work progress")
+        page.click("[data-view=read]")
+        page.wait_for_selector("#response .s")
+        page.locator("[data-field=critique]").click()
+        page.keyboard.type("It is")
+        work["state"] = "done"
+        heard(page)
+        page.keyboard.type(" wrong.")
+        page.keyboard.press("Escape")
+        assert page.locator("#teach-start").count() == 0
+        saved(page)
+        work["state"] = "working"
+        page.click("[data-view=teach]")
+        page.wait_for_selector(".work progress")
+        page.click("#own")
+        page.fill("#own-response", "My own text.")
+        work["state"] = "done"
+        heard(page)
+        assert page.input_value("#own-response") == "My own text."
+    [marked] = MarkStore(server.store).marked("reads").values()
+    assert marked.critique == "It is wrong."
+
+
+def test_a_lesson_goes_on_after_a_request_was_lost(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "lost") as page, lesson_of(page) as work:
+        mark(page, "cat", "n")
+        saved(page)
+        page.click("[data-view=teach]")
+        page.wait_for_selector(".work progress")
+        work["state"] = "lost"
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        work["state"] = "done"
+        expect(page.locator(".work progress")).to_have_count(0)
+        expect(page.locator("#teach-start")).to_be_enabled()
+        saved(page)
+
+
+def test_another_rater_marks_the_open_response(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "first") as page:
+        mark(page, "cat", "n")
+        saved(page)
+
+        def name(rater: str) -> None:
+            page.get_by_role("button", name="Keys").click()
+            page.locator("dialog input").fill(rater)
+
+        name("../second")
+        page.keyboard.press("Tab")
+        expect(page.locator("dialog .problem")).to_contain_text("The rater is still first.")
+        page.keyboard.press("Escape")
+        name("-")
+        page.keyboard.press("Escape")  # also if it is closed with this name
+        expect(page.locator("dialog .problem")).to_contain_text("The rater is still first.")
+        page.locator("dialog input").fill("Zoë 2")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Escape")
+        expect(page.locator("#response .poor")).to_have_count(0)
+        expect(page.locator("#response .s").first).to_be_visible()
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
+        mark(page, "mat", "p")
+        saved(page)
+        page.reload()
+        expect(page.locator("#response .good")).to_have_text("mat")
+        page.get_by_role("button", name="My marks").click()
+        expect(page.locator(".summary h2")).to_have_text("Marks of Zoë 2")
+        expect(page.locator("#count")).to_have_text("1 response")
+        name("nobody")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Escape")
+        expect(page.locator(".summary h2")).to_have_text("Marks of nobody")
+        expect(page.locator("#count")).to_have_text("0 responses")
+        with lesson_of(page):
+            page.click("[data-view=teach]")
+            expect(page.locator(".lesson p").first).to_contain_text("0 spans of nobody")
+            name("first")
+            page.keyboard.press("Tab")
+            page.keyboard.press("Escape")
+            expect(page.locator(".lesson p").first).to_contain_text("1 span of first")
+    assert spans(server.store, "first") == [("cat", "negative")]
+    assert spans(server.store, "Zoë 2") == [("mat", "positive")]
+
+
+def test_a_response_of_another_run_brings_the_list_of_that_run(browser: Any, tmp_path: Path) -> None:
+    texts = {"alpha": ("one", "two", "three"), "beta": ("four", "five", "six", "seven")}
+    prompts = {"alpha": ("q1", "q2", "q3"), "beta": ("x1", "x2", "q1", "x3")}
+    for name, words in texts.items():
+        records = zip(prompts[name], words, strict=True)
+        lines = [json.dumps({"prompt": prompt, "response": word}) for prompt, word in records]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    files = [tmp_path / "alpha.jsonl", tmp_path / "beta.jsonl"]
+    with served(tmp_path / "store", *files) as server, page_of(browser, server, "ann") as page:
+
+        def shows_beta(chosen: str, response: str) -> None:
+            expect(page.locator("#response")).to_have_text(response)
+            expect(page.locator(".item .preview")).to_have_text(list(texts["beta"]))
+            expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", chosen)
+            assert page.locator("#run option:checked").inner_text() == "beta"
+
+        page.keyboard.press("o")
+        page.locator(".same", has_text="six").click()
+        shows_beta("2", "six")
+        page.locator(".item").nth(1).click()
+        shows_beta("1", "five")
+        page.select_option("#run", "0")
+        expect(page.locator(".item .preview")).to_have_text(list(texts["alpha"]))
+        page.keyboard.press("o")  # the response on the page is still beta's
+        expect(page.locator(".same")).to_have_text("reward –five")
+        with files[0].open("a") as more:
+            more.write('\n{"prompt": "q4", "response": "eight"}')
+        expect(page.locator(".item .preview")).to_have_text([*texts["alpha"], "eight"])
+        assert page.locator(".item[aria-selected=true]").count() == 0  # none of alpha's is open
+        page.reload()  # the address names beta
+        shows_beta("1", "five")
+        page.evaluate("location.hash = '#/alpha/-.1'")
+        expect(page.locator("#response")).to_have_text("two")
+        expect(page.locator(".item .preview")).to_have_text([*texts["alpha"], "eight"])
+        page.evaluate("location.hash = '#/beta/-.3'")
+        shows_beta("3", "seven")
+        page.keyboard.press("k")
+        shows_beta("2", "six")
+        mark(page, "six", "n")
+        saved(page)
+        page.get_by_role("button", name="My marks").click()
+        page.locator(".item").first.click()
+        page.locator("#response .poor").wait_for()
+        page.keyboard.press("o")
+        page.locator(".same", has_text="one").click()
+        expect(page.locator(".item .preview")).to_have_text([*texts["alpha"], "eight"])
+        expect(page.locator("#response")).to_have_text("one")
+
+
+def test_a_button_beside_a_field_that_is_filled_in_needs_one_click(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "click") as page:
+        mark(page, "cat", "n")
+        page.locator("[data-field^=note]").click()
+        page.keyboard.type("a dog")
+        box = page.get_by_role("button", name="Done, next").bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.down()
+        page.wait_for_timeout(100)  # longer than a task of the page
+        page.mouse.up()
+        expect(page.locator(".where")).to_contain_text("response 3")
+        saved(page)
+        page.locator("[data-field=critique]").click()
+        page.keyboard.type("Short.")
+        box = page.locator(".marks h2").first.bounding_box()
+        page.mouse.move(box["x"] + 5, box["y"] + 5)
+        page.mouse.down()
+        page.mouse.up()
+        saved(page)
+        page.keyboard.press("u")
+        expect(page.locator("[data-field=critique]")).to_have_value("")
+        mark(page, "sat", "n")
+        page.get_by_role("button", name="→ good").click()
+        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-good")  # drawn when it is released
+        saved(page)
+    first, second = sorted(MarkStore(server.store).marked("click").values(), key=lambda one: one.at)
+    assert ([one["note"] for one in first.spans.values()], first.state) == (["a dog"], "done")
+    assert second.critique == ""
 
 
 def test_hostile_texts_are_inert_and_visible(browser: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ It answers requests from this machine only, for a page that it served itself:
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from starlette.routing import Route
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.files import json_lines, to_json
 from text2grad.studio.exports import page_of_marks, page_of_response, preferred_name
+from text2grad.studio.marks import StoreError
 from text2grad.studio.session import Session, filter_from
 
 Scope = MutableMapping[str, Any]
@@ -45,6 +47,10 @@ KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 CLOSED = "This page belongs to another person or session. Open the address that `text2grad studio` printed.\n"
 
 
+class ForbiddenError(ConfigError):
+    """This server does not take the request, though another may: the page keeps its marks and tries again."""
+
+
 def make_app(session: Session, *, token: str, port: int) -> Any:
     """Return the ASGI application.
 
@@ -54,6 +60,7 @@ def make_app(session: Session, *, token: str, port: int) -> Any:
         port: where it listens.
     """
     static = _static_files()
+    store = sha256(token.encode()).hexdigest()[:12]  # the token lies in the store and moves with it
 
     async def page(request: Request) -> Response:
         content, kind = static["index.html"]
@@ -72,7 +79,7 @@ def make_app(session: Session, *, token: str, port: int) -> Any:
     def post(path: str, answer: Callable[[Any], Any]) -> Route:
         async def endpoint(request: Request) -> Response:
             if session.read_only:
-                raise ConfigError("the studio was started with --read-only: nothing is saved or taught")
+                raise ForbiddenError("the studio was started with --read-only: nothing is saved or taught")
             given = json.loads(await _body(request))
             if not isinstance(given, dict):
                 raise DataError("the request is no JSON object")
@@ -83,16 +90,21 @@ def make_app(session: Session, *, token: str, port: int) -> Any:
     routes = [
         Route("/", page),
         Route("/static/{name}", file),
-        *_reading(session, get),
-        *_writing(session, post),
+        *_reading(session, get, store),
+        *_writing(session, post, store),
         Route("/api/export/{form}", _export(session)),
     ]
-    handlers: Any = {Text2GradError: _refused, ValueError: _refused}
+    handlers: Any = {
+        Text2GradError: _refusal(400),
+        ValueError: _refusal(400),
+        ForbiddenError: _refusal(403),
+        StoreError: _refusal(503),
+    }
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token=token, port=port)
 
 
-def _reading(session: Session, get: Callable[..., Route]) -> list[Route]:
-    """Return the routes that change nothing."""
+def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Route]:
+    """Return the routes that change nothing; `store` is the name by which pages know the directory of the studio."""
 
     def run(request: Request) -> int:
         return int(request.path_params["run"])
@@ -115,7 +127,7 @@ def _reading(session: Session, get: Callable[..., Route]) -> list[Route]:
         return session.at_place(run(request), None if step == "-" else int(step), int(row))
 
     return [
-        get("studio", lambda request: session.overview()),
+        get("studio", lambda request: {**session.overview(), "store": store}),
         get("runs/{run:int}/rollouts", found),
         get("runs/{run:int}/rollouts/{number:int}", lambda r: session.rollout(run(r), r.path_params["number"])),
         get("runs/{run:int}/places/{place}", at_place),
@@ -129,10 +141,11 @@ def _reading(session: Session, get: Callable[..., Route]) -> list[Route]:
     ]
 
 
-def _writing(session: Session, post: Callable[..., Route]) -> list[Route]:
-    """Return the routes that save or teach."""
+def _writing(session: Session, post: Callable[..., Route], store: str) -> list[Route]:
+    """Return the routes that save or teach; marks of a page of another store are refused."""
 
     def save(given: Any) -> Any:
+        _check_store(given.get("store", store), store)
         events = given.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise DataError('"events" is a list of operations')
@@ -183,6 +196,16 @@ def _writing(session: Session, post: Callable[..., Route]) -> list[Route]:
     ]
 
 
+def _check_store(given: Any, store: str) -> None:
+    """Check that a page belongs to the directory of this server: another may have served it on the same port.
+
+    Raises:
+        ForbiddenError: if it does not.
+    """
+    if given != store:
+        raise ForbiddenError("this page is of another --out: open the address that `text2grad studio` printed")
+
+
 def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
     """Return the route that hands out marks as a file."""
 
@@ -224,8 +247,13 @@ def _json(value: Any) -> Response:
     return Response(to_json(value), media_type="application/json")
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+def _refusal(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Return a handler of exceptions: 400 if the request is wrong for ever, others if it may be sent again."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": str(error)}, status)
+
+    return refused
 
 
 def _static_files() -> dict[str, tuple[bytes, str]]:

@@ -3,7 +3,8 @@
 The index holds one short row per response, its text for search, and the place of its record (file, byte offset, size).
 The numbers per token stay in the run's files and are read for the response on the screen. `update` reads only bytes
 that were added since, so it follows a run that is being written; a line without its line break is not finished and
-waits. A file that was cut back (a resumed run repeats steps) or replaced makes the index anew.
+waits, unless it is the last of a file that a person named and holds a whole record. A file that was cut back (a resumed
+run repeats steps) or replaced, or whose last line went on, makes the index anew.
 
 Filters and orders run on `columns`, the numbers of all rows in memory; texts are searched in SQLite. The result, a
 sequence of row numbers, is kept for the next pages.
@@ -148,6 +149,8 @@ class RunIndex:
             last = self._rows("SELECT at, size FROM rollouts WHERE file = ? ORDER BY id DESC LIMIT 1", (number,))
             if last and _digest(_bytes(files[number], *last[0])) != tail:
                 return True
+            if done and _bytes(files[number], done - 1, 1) != b"\n" and _bytes(files[number], done, 1).strip():
+                return True  # the last line had no line break, and went on
         return False
 
     def _read(self, number: int, path: Path, end: float) -> bool:
@@ -162,7 +165,7 @@ class RunIndex:
         with path.open("rb") as file:
             file.seek(done)
             while True:
-                whole = [line for line in _lines(file, BATCH)]
+                whole = [line for line in _lines(file, BATCH, to_the_end=self.source.kind == "file")]
                 if not whole:
                     return True
                 done = self._insert(number, path, state.st_ino, done, whole)
@@ -432,14 +435,25 @@ def _marks(values: Iterable[Any]) -> str:
     return ", ".join("?" for _ in values)
 
 
-def _lines(file: Any, most: int) -> Iterator[bytes]:
-    """Yield at most so many whole lines; a line without line break is left in the file."""
+def _lines(file: Any, most: int, *, to_the_end: bool) -> Iterator[bytes]:
+    """Yield at most so many whole lines.
+
+    A last line without line break is left in the file, unless `to_the_end` is set and the line is a JSON object, which
+    nothing can continue.
+    """
     for _ in range(most):
         line = file.readline()
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n") and not (to_the_end and _is_object(line)):
             file.seek(-len(line), 1)
             return
         yield line
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _bytes(path: Path, at: int, size: int) -> bytes:

@@ -28,7 +28,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from text2grad.errors import DataError
+from text2grad.errors import DataError, Text2GradError
 from text2grad.feedback import Annotation
 from text2grad.files import to_json
 from text2grad.studio.index import item_of
@@ -40,6 +40,10 @@ MOST_CHARS = 1_000_000  # of a response or a critique
 STATES = ("", "done", "skipped")
 SPAN = ("id", "start", "end", "label", "note", "from")
 OPERATIONS = ("open", "span", "unspan", "critique", "state", "suggestion")
+
+
+class StoreError(Text2GradError):
+    """The disk refuses marks that are in order; the same request can succeed later."""
 
 
 @dataclass(slots=True)
@@ -137,11 +141,16 @@ class MarkStore:
             events: operations of the module's docstring, without "at".
 
         Raises:
-            DataError: if an operation is none, or the file cannot be written; nothing is saved then.
+            DataError: if an operation is none; nothing is saved then.
+            StoreError: if the files cannot be read or written.
         """
         path = self._file(rater, tab)
         with self._lock:
-            opened = {event["item"]: event for event in self._events_of(path) if event["op"] == "open"}
+            try:  # another tab of the rater may have opened the response: a page sends what an earlier page left
+                known = [event for one in self._files(rater) for event in self._events_of(one)]
+            except OSError as error:
+                raise StoreError(f"cannot read marks in {path.parent}: {error.strerror}") from error
+            opened = {event["item"]: event for event in known if event["op"] == "open"}
             lines = []
             for event in events:
                 checked = _checked(event, opened)
@@ -158,7 +167,7 @@ class MarkStore:
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
-                raise DataError(f"cannot save marks in {path}: {error.strerror}. They are kept on the page") from error
+                raise StoreError(f"cannot save marks in {path}: {error.strerror}") from error
             return self._last
 
     def raters(self) -> list[str]:
@@ -169,7 +178,7 @@ class MarkStore:
     def events(self, rater: str, item: str | None = None) -> list[dict[str, Any]]:
         """Return a rater's operations in the order in which they were saved, of one response or of all."""
         with self._lock:
-            files = sorted(self._folder(rater).glob("*.jsonl"))
+            files = self._files(rater)
             found = [event for path in files for event in self._events_of(path) if item in (None, event["item"])]
         return sorted(found, key=lambda event: int(event["at"]))
 
@@ -188,6 +197,9 @@ class MarkStore:
         if not RATER.fullmatch(rater):
             raise DataError(f"{rater!r} is no name of a rater: letters, digits, spaces and .@_-, at most 40")
         return self.directory / rater
+
+    def _files(self, rater: str) -> list[Path]:
+        return sorted(self._folder(rater).glob("*.jsonl"))
 
     def _file(self, rater: str, tab: str) -> Path:
         if not TAB.fullmatch(tab):

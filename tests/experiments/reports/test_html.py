@@ -93,6 +93,21 @@ def responses_with_ranges(draw: st.DrawFn) -> tuple[str, list[list[int]]]:
     return text, ranges
 
 
+def test_numbers_that_were_not_recorded_are_dashes() -> None:
+    offsets = [[0, 1], [1, 3], [3, 5]]
+    one = {"response": "a b c", "offsets": offsets, "delta": [1.0, None, -1.0], "reward": [0.25, None, 0.5]}
+    page = Page(rollouts_page("x", [{**one, "kl": [None, None, None]}]))
+    shown = [element for element in page.all("span", "t") if "data-v" in element.attributes]
+    assert [(e.attributes["data-v"], e.classes) for e in shown] == [
+        ("1 0.25 -", ["t", "p4"]),
+        ("- - -", ["t"]),
+        ("-1 0.5 -", ["t", "n4"]),
+    ]
+    assert [e.content for e in page.all("td")] == ["1", "0.25", "–", "–", "–", "–", "−1", "0.5", "–"]
+    facts = " ".join(e.content for e in page.elements if e.parent is not None and "facts" in e.parent.classes)
+    assert facts == "3 tokens 1 positive 1 negative Σ reward 0.75 Σ KL –"
+
+
 @settings(deadline=None, derandomize=True, max_examples=400)
 @given(responses_with_ranges())
 def test_the_text_of_the_page_is_the_response_each_character_once_whatever_the_ranges(

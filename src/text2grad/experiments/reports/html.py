@@ -93,7 +93,7 @@ def rollouts_page(
     Args:
         title: of the page.
         records: responses shown without a heading. Only "response" is required. Optional are "prompt",
-            "critique", "offsets" and the numbers per token of `COLUMNS`; "beside", a list of
+            "critique", "offsets" and the numbers per token of `COLUMNS` (None if not recorded); "beside", a list of
             further records for columns beside the first; "by", the heading of the column; "unit", the name of a token.
         intro: text under the title; a blank line starts a new paragraph.
         summary: figures of the whole page, as (name, value); brackets at the end of a value are shown small.
@@ -137,10 +137,14 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
         html.append(escape(text[done:start]))
         own = text[max(start, done) : end]
         done = max(done, end)
-        look = strength(shades[t]) + _kind(own, shares=start < end)
-        values = " ".join(f"{record[column][t]:.4g}" if column in record else "-" for column in columns)
+        look = strength(shades[t] or 0.0) + _kind(own, shares=start < end)
+        values = " ".join(_attached(record[column][t]) if column in record else "-" for column in columns)
         html.append(f'<span class="t{look}" data-v="{escape(values)}">{escape(own)}</span>')
     return "".join(html) + escape(text[done:])
+
+
+def _attached(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"  # page.js shows a dash for it
 
 
 def _kind(own: str, *, shares: bool) -> str:
@@ -328,8 +332,13 @@ def _numbers(record: Record, columns: Sequence[str]) -> str:
     )
 
 
-def _short(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}".replace("-", "−")
+
+
+def _sum(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known):.2f}" if known else "–"
 
 
 def _prompt(record: Record) -> str:
@@ -347,9 +356,9 @@ def _facts(record: Record) -> str:
     delta = record.get("delta", ())
     facts = [
         count(len(delta), record.get("unit", "token")),
-        f"{sum(x > 0 for x in delta)} positive",
-        f"{sum(x < 0 for x in delta)} negative",
-        *(f"Σ {COLUMNS[name]} {sum(record[name]):.2f}" for name in ("reward", "kl") if name in record),
+        f"{sum((x or 0) > 0 for x in delta)} positive",
+        f"{sum((x or 0) < 0 for x in delta)} negative",
+        *(f"Σ {COLUMNS[name]} {_sum(record[name])}" for name in ("reward", "kl") if name in record),
         *(["cut by the length limit"] if record.get("truncated") else []),
     ]
     return f'<p class="facts">{"".join(f"<span>{escape(fact)}</span>" for fact in facts)}</p>' if delta else ""

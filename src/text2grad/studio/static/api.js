@@ -1,9 +1,11 @@
 // Requests to the studio's own server.
 
+/** The JSON of an answer; an error has its HTTP status, and none if the server was not reached. */
 const answer = async response => {
-  const found = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
-  if (!response.ok) throw new Error(found.error || `the server answered ${response.status}`);
-  return found;
+  const { status } = response;
+  const found = await response.json().catch(() => null); // the connection broke off
+  if (response.ok && found !== null) return found;
+  throw Object.assign(new Error((found && found.error) || `the server answered ${status}`), { status });
 };
 
 /** GET /api/PATH with the entries of `query` that are not empty. */

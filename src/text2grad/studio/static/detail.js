@@ -28,6 +28,9 @@ export class Detail {
     this.root = root;
     this.tip = tip;
     this.context = context; // { rater(), readOnly(), outbox, onMarks(record, marks), next(), ask(record), run(), teach() }
+    for (const name of ["pointerup", "pointercancel"]) {
+      document.addEventListener(name, () => setTimeout(() => this.release())); // after the click
+    }
     this.leave();
     this.empty();
   }
@@ -43,17 +46,25 @@ export class Detail {
 
   /** Show a response; answers false if another was asked for, or the view was left, before its marks came. */
   async open(record) {
-    this.opening = record;
-    await this.context.outbox.flush(); // the server's answer has every mark of this page
-    const saved = await get(`marks/${record.item}`, { rater: this.context.rater() });
-    if (this.opening !== record) return false;
+    const rater = this.context.rater();
+    const asked = { record };
+    this.opening = asked;
+    await this.context.outbox.flush(); // the server's answer has every mark of this page that it takes now
+    const pending = this.context.outbox.pending(rater, record.item);
+    const saved = await get(`marks/${record.item}`, { rater });
+    if (this.opening !== asked) return false;
     this.record = record;
     this.critic = { state: "none" };
-    this.marks = new Marks(record, saved, this.context.rater(), this.context.outbox, () => this.changed());
+    this.marks = new Marks(record, saved, pending, rater, this.context.outbox, () => this.changed());
     this.build();
     this.showMarks();
     if (this.criticAt() >= 0) this.recallCritic(record);
     return true;
+  }
+
+  /** The response that was asked for last: shown, or on its way. */
+  get asked() {
+    return this.opening && this.opening.record;
   }
 
   /** Forget the response, and the one that is on its way. */
@@ -183,6 +194,8 @@ export class Detail {
     card.append(this.legend(), text, this.tools, this.announce, this.facts());
     this.panel = line("section", "", "marks");
     this.panel.setAttribute("aria-label", "Marks");
+    this.pressed = this.postponed = false;
+    this.panel.addEventListener("pointerdown", () => { this.pressed = true; });
     this.beside = line("section", "", "beside");
     const columns = line("div", "", "columns");
     columns.append(card, this.panel);
@@ -279,7 +292,19 @@ export class Detail {
     this.selected(selection && selection.start, selection && selection.end);
   }
 
+  /** The pointer is up: draw the marks that changed while it was down. */
+  release() {
+    const { postponed } = this;
+    this.pressed = this.postponed = false;
+    if (postponed) this.showMarks();
+  }
+
   showMarks() {
+    if (!this.record) return;
+    if (this.pressed) { // a button that is replaced under the pointer would not be clicked
+      this.postponed = true;
+      return;
+    }
     const { marks, view } = this;
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.field : "";
     if (focused && this.panel.contains(document.activeElement) && this.fields && this.fields.has(focused)) {

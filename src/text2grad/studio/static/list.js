@@ -133,12 +133,17 @@ export class VirtualList {
     }
   }
 
-  async openNow(index) {
-    this.at = index;
+  /** Scroll to a row. */
+  reveal(index) {
     const top = index * ROW;
     if (top < this.root.scrollTop) this.root.scrollTop = top;
     const bottom = top + ROW - this.root.clientHeight;
     if (bottom > this.root.scrollTop) this.root.scrollTop = bottom;
+  }
+
+  async openNow(index) {
+    this.at = index;
+    this.reveal(index);
     await this.need(Math.floor(index / PAGE));
     this.draw();
     const row = this.row(index);

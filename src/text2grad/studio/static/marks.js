@@ -4,11 +4,17 @@ import { post } from "./api.js";
 
 const PENDING = "text2grad-pending-";
 const RETRY_MS = 2000;
+const MALFORMED = 400; // the status of an operation that would be refused for ever
 
 /** A name for a span that no other tab can choose. */
 export const newId = () => crypto.randomUUID().replaceAll("-", "").slice(0, 16);
 
-/** Operations on their way to the server; they wait in the browser's storage until they are saved. */
+/**
+ * Operations on their way to the server; they wait in the browser's storage until they are saved.
+ *
+ * `onState({ waiting, problem, refused })` hears how many batches wait, why they could not be sent yet, and why the
+ * server refused a batch for ever.
+ */
 export class Outbox {
   constructor(onState) {
     this.onState = onState;
@@ -17,14 +23,22 @@ export class Outbox {
     this.queue = [];
     this.flushing = null;
     this.retry = 0;
-    this.key = PENDING + crypto.randomUUID();
+    this.problem = "";
+    this.refused = "";
+  }
+
+  /** Begin with the name of the server's store; marks for another store on the same port wait for its own page. */
+  begin(store) {
+    this.store = store;
+    this.key = `${PENDING}${store}-${crypto.randomUUID()}`;
     navigator.locks.request(this.key, () => new Promise(() => {})); // held as long as this page lives
-    this.adopt();
+    return this.adopt();
   }
 
   /** Take over what pages left behind that were closed, or crashed, before the server had it. */
   async adopt() {
-    for (const key of Object.keys(localStorage).filter(one => one.startsWith(PENDING) && one !== this.key)) {
+    const ofStore = `${PENDING}${this.store}-`;
+    for (const key of Object.keys(localStorage).filter(one => one.startsWith(ofStore) && one !== this.key)) {
       await navigator.locks.request(key, { ifAvailable: true }, lock => {
         if (!lock) return; // its page lives
         this.queue.unshift(...JSON.parse(localStorage.getItem(key) || "[]"));
@@ -46,7 +60,16 @@ export class Outbox {
   keep() {
     if (this.queue.length) localStorage.setItem(this.key, JSON.stringify(this.queue));
     else localStorage.removeItem(this.key);
-    this.onState(this.queue.length, "");
+    this.tell();
+  }
+
+  tell() {
+    this.onState({ waiting: this.queue.length, problem: this.queue.length ? this.problem : "", refused: this.refused });
+  }
+
+  /** The operations on a response that the server does not have yet. */
+  pending(rater, item) {
+    return this.queue.filter(one => one.rater === rater).flatMap(one => one.events).filter(one => one.item === item);
   }
 
   /** Send all that waits; resolves when nothing does, or when the server cannot be reached. */
@@ -61,27 +84,40 @@ export class Outbox {
       const { rater, events } = this.queue[0];
       try {
         if (!this.tab) this.tab = (await post("tab")).tab;
-        await post("marks", { rater, tab: this.tab, events });
+        await post("marks", { rater, tab: this.tab, events, store: this.store });
       } catch (error) {
-        this.onState(this.queue.length, error.message);
-        if (!(error instanceof TypeError)) { // the server refused: the operation would be refused for ever
-          this.queue.shift();
-          this.keep();
-          this.onState(this.queue.length, error.message);
+        if (error.status === MALFORMED) {
+          this.drop(error.message);
           continue;
         }
+        this.problem = error.message;
+        this.tell();
         this.retry = setTimeout(() => this.flush(), RETRY_MS);
         return;
       }
+      this.problem = "";
       this.queue.shift();
       this.keep();
     }
+  }
+
+  /** Give up the first batch; the text of the response that it holds goes with the next marks on it. */
+  drop(reason) {
+    const { rater, events } = this.queue.shift();
+    const { item } = events[events.length - 1];
+    const open = events.find(one => one.op === "open");
+    const next = open && this.queue.find(one => one.rater === rater && one.events.some(event => event.item === item));
+    if (next) next.events.unshift(open);
+    else this.opened.delete(item + rater);
+    this.refused = reason;
+    this.keep();
   }
 }
 
 /** The marks of one response. */
 export class Marks {
-  constructor(record, saved, rater, outbox, onChange) {
+  /** `saved` is the server's answer, `pending` the operations that it did not have. */
+  constructor(record, saved, pending, rater, outbox, onChange) {
     this.record = record;
     this.rater = rater;
     this.outbox = outbox;
@@ -92,7 +128,7 @@ export class Marks {
     this.suggestions = {};
     this.undone = [];
     this.done = [];
-    for (const event of saved.history) this.done.push([this.take(event)]);
+    for (const event of [...saved.history, ...pending]) this.done.push([this.take(event)]);
     this.others = saved.others;
   }
 

@@ -19,21 +19,31 @@ const KEYS = [
   ["o", "the same prompt over the steps and in other runs"], ["t", "teach"], ["Escape", "drop the selection"],
 ];
 
+const RATER = /^[\p{L}\p{N}_][\p{L}\p{N}_ .@-]{0,39}$/u; // as RATER in marks.py
+
 const $ = id => document.getElementById(id);
-const state = { run: 0, runs: [], rater: new URLSearchParams(location.search).get("rater") || "", readOnly: false, view: "read", generation: -1, total: 0 };
+const state = {
+  run: 0, runs: [], rater: new URLSearchParams(location.search).get("rater") || "", readOnly: false, view: "read",
+  generation: -1, total: 0, lost: false,
+};
 
 const saved = $("saved");
-const outbox = new Outbox((waiting, problem) => {
-  saved.className = problem ? "saved problem" : "saved";
-  saved.textContent = problem ? `Not saved: ${problem}. Tried again, and kept in this browser.` : waiting ? "Saving…" : "All marks saved";
+const outbox = new Outbox(({ waiting, problem, refused }) => {
+  saved.className = problem || refused ? "saved problem" : "saved";
+  saved.textContent = problem ? `Not saved: ${problem}. Tried again, and kept in this browser.`
+    : refused ? `Refused, and not saved: ${refused}. Reload the page to see the saved marks.`
+      : waiting ? "Saving…" : "All marks saved";
 });
+
+/** The number of the run that a response comes from; −1 if it is none of the session's. */
+const runOf = record => record ? state.runs.findIndex(one => one.name === record.source) : -1;
 
 const detail = new Detail($("detail"), $("tip"), {
   rater: () => state.rater,
   readOnly: () => state.readOnly,
-  run: () => state.run,
+  run: () => Math.max(0, runOf(detail.record)),
   criticOf: record => {
-    const source = state.runs.findIndex(one => one.name === record.source);
+    const source = runOf(record);
     const number = source >= 0 ? source : state.run;
     return number in state.runs ? (state.runs[number].has_critic ? number : -1) : state.hasCritic ? 0 : -1;
   },
@@ -41,7 +51,7 @@ const detail = new Detail($("detail"), $("tip"), {
   outbox,
   back: () => { document.body.classList.remove("shows-detail"); $("list").focus(); },
   move: step => list.move(step),
-  openRow: (run, row) => { state.run = run; $("run").value = String(run); openRow(row); },
+  openRow: (run, row) => openIn(run, () => openRow(row)),
   onMarks: (record, marks) => list.touch(row => row.item === record.item,
     { marks: marks.spans.size, state: marks.state, words: Boolean(marks.critique.trim()) }),
 });
@@ -49,6 +59,7 @@ const detail = new Detail($("detail"), $("tip"), {
 const teach = new Teach($("detail"), {
   rater: () => state.rater,
   readOnly: () => state.readOnly,
+  shown: () => state.view === "teach",
   openRecord: async record => {
     const own = await post("own", { prompt: record.prompt, response: record.response });
     await show({ ...record, item: own.item, offsets: record.offsets || [] });
@@ -71,10 +82,12 @@ const myMarks = async (start, count) => {
 
 const list = new VirtualList($("list"), {
   fetchPage: async (start, count) => {
+    const { run } = state;
+    const near = runOf(detail.record) === run ? detail.record.id : "";
     const found = await (state.view === "mine" ? myMarks(start, count)
-      : get(`runs/${state.run}/rollouts`, { ...filters(), rater: state.rater, start, count, near: detail.record ? detail.record.id : "" }))
+      : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near }))
       .catch(error => { $("count").textContent = error.message; $("count").classList.add("problem"); return null; });
-    if (!found) return null;
+    if (!found || run !== state.run) return null;
     state.total = found.total;
     if (found.at >= 0) state.at = found.at;
     $("count").classList.remove("problem");
@@ -100,14 +113,18 @@ const list = new VirtualList($("list"), {
 
 const placeOf = record => record.place ? `${record.place[0] ?? "-"}.${record.place[1]}` : "";
 
+/** Leave the lessons for a response or a text: what they have to say later must not replace it. */
+const leaveTeach = () => {
+  if (state.view !== "teach") return;
+  state.view = "read";
+  pressView();
+  list.refresh({ keep: true });
+};
+
 /** Show a response; answers whether it is shown, and not another that was asked for later. */
 const show = async record => {
   $("tip").hidden = true;
-  if (state.view === "teach") {
-    state.view = "read";
-    pressView();
-    list.refresh({ keep: true });
-  }
+  leaveTeach();
   if (!await detail.open(record)) return false;
   document.body.classList.add("shows-detail");
   const place = placeOf(record);
@@ -139,6 +156,34 @@ const openRow = async row => {
   }
   const record = await get(`runs/${state.run}/rollouts/${row.id}`).catch(error => { $("count").textContent = error.message; });
   return Boolean(record) && mine === turn && show(record);
+};
+
+/** Read a run: its responses in the list, and its curves. */
+const chooseRun = async run => {
+  state.run = run;
+  $("run").value = String(run);
+  orderOf(state.runs[run]);
+  state.generation = state.runs[run].generation;
+  showTroubles(state.runs[run]);
+  await refresh();
+  await showCurves();
+};
+
+/** Open a response of a run, which the list then shows, with the response chosen. */
+const openIn = async (run, open) => {
+  const mine = state.view === "mine";
+  if (mine) {
+    state.view = "read";
+    pressView();
+  }
+  const listed = mine || run !== state.run ? chooseRun(run) : null; // at once: no row of another run can be chosen
+  const isShown = await open();
+  const now = turn;
+  await listed;
+  if (!isShown || now !== turn) return;
+  state.at = -1;
+  await list.refresh({ keep: true, place: () => now === turn ? state.at : list.at });
+  if (list.at >= 0) list.reveal(list.at);
 };
 
 const pressView = () => {
@@ -175,7 +220,9 @@ const setView = async view => {
 
 /** My marks: how many, how far raters agree, and files to take away. */
 const showSummary = async () => {
+  const now = turn;
   const { pairs } = await get("agreement");
+  if (now !== turn) return; // a response was asked for meanwhile
   const links = line("p", "", "row");
   for (const [form, words] of [["annotations.jsonl", "Download as annotations (JSONL)"], ["marks.html", "Download as one page (HTML)"]]) {
     const link = line("a", words);
@@ -220,7 +267,9 @@ const countActive = () => {
 const refresh = async () => { countActive(); await list.refresh(); };
 
 const showCurves = async () => {
-  const found = await get(`runs/${state.run}/curves`);
+  const { run } = state;
+  const found = await get(`runs/${run}/curves`);
+  if (run !== state.run) return;
   drawCurves($("curves"), found, step => {
     $("filters").elements.step_from.value = $("filters").elements.step_to.value = String(step);
     $("more").open = true;
@@ -231,6 +280,7 @@ const showCurves = async () => {
 
 const takeOverview = found => {
   Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only, hasCritic: found.has_critic });
+  if (!state.readOnly && !outbox.store) outbox.begin(found.store);
   const choice = $("run");
   if (choice.options.length !== found.runs.length) {
     choice.replaceChildren(...found.runs.map((run, n) => {
@@ -256,6 +306,10 @@ const watch = async () => {
   try {
     const found = await get("studio");
     takeOverview(found);
+    if (state.lost) {
+      state.lost = false;
+      sayWhatIsSaved();
+    }
     if (state.view === "teach") teach.hear(found.teaching);
     const run = state.runs[state.run];
     if (run && run.generation !== state.generation) {
@@ -266,20 +320,28 @@ const watch = async () => {
     }
     showTroubles(run);
   } catch (error) {
+    state.lost = true;
     saved.className = "saved problem";
     saved.textContent = "No connection to the server; marks wait in this browser.";
   }
   setTimeout(watch, POLL_MS);
 };
 
+const sayWhatIsSaved = () => {
+  if (!state.readOnly) outbox.tell();
+  else Object.assign(saved, { className: "saved", textContent: "read-only" });
+};
+
 const followAddress = async () => {
   const [, name, place] = decodeURIComponent(location.hash.slice(1)).match(/^\/(.*)\/([-\d]+\.\d+)$/) || [];
   const run = state.runs.findIndex(one => one.name === name);
   if (run < 0) return;
-  state.run = run;
-  $("run").value = String(run);
-  const record = await get(`runs/${run}/places/${place}`).catch(error => { $("count").textContent = error.message; });
-  if (record) await show(record);
+  turn += 1;
+  const now = turn;
+  await openIn(run, async () => {
+    const record = await get(`runs/${run}/places/${place}`).catch(error => { $("count").textContent = error.message; });
+    return Boolean(record) && now === turn && show(record);
+  });
 };
 
 const ownText = () => {
@@ -296,10 +358,30 @@ const ownText = () => {
   }, { name: "main-button" });
   form.append(line("h2", "A response of your own"), ...labels, go);
   form.addEventListener("submit", event => event.preventDefault());
+  leaveTeach();
   $("detail").replaceChildren(form);
   leave();
   document.body.classList.add("shows-detail");
   prompt.focus();
+};
+
+/** Go on as another rater: the open response and the views show the marks of that person. */
+const changeRater = async name => {
+  state.rater = name;
+  const address = new URL(location.href);
+  address.searchParams.set("rater", name); // a reload keeps it
+  history.replaceState(null, "", address);
+  const record = detail.asked;
+  const hasSummary = $("detail").querySelector(".summary") !== null;
+  if (record) { // nothing of the rater before can be marked or seen while the marks are on their way
+    detail.empty();
+    detail.leave();
+  }
+  if (state.view === "teach") await teach.open(null);
+  else if (record) await show(record);
+  else if (hasSummary) await showSummary();
+  state.at = list.at;
+  await list.refresh({ keep: state.view !== "mine", place: () => state.at });
 };
 
 const showHelp = () => {
@@ -314,10 +396,18 @@ const showHelp = () => {
   title.id = "help-title";
   const rater = document.createElement("input");
   rater.value = state.rater;
-  rater.addEventListener("change", () => { state.rater = rater.value.trim() || state.rater; refresh(); });
+  const problem = line("p", "", "problem");
+  problem.setAttribute("role", "alert");
+  rater.addEventListener("change", () => {
+    const name = rater.value.trim();
+    const fits = RATER.test(name);
+    problem.textContent = fits ? "" : `A name begins with a letter or digit, and has letters, digits, spaces and .@_-, at most 40. The rater is still ${state.rater}.`;
+    if (fits && name !== state.rater) changeRater(name);
+    if (!fits && !box.open) setTimeout(() => box.showModal()); // it was closed with this name
+  });
   const label = line("label", "Rater ");
   label.append(rater);
-  box.replaceChildren(title, keys, label, button("Close", () => box.close()));
+  box.replaceChildren(title, keys, label, problem, button("Close", () => box.close()));
   box.showModal();
 };
 
@@ -389,14 +479,7 @@ $("filters").addEventListener("input", () => { clearTimeout(timer); timer = setT
 $("filters").addEventListener("reset", () => setTimeout(refresh));
 $("filters").addEventListener("submit", event => event.preventDefault());
 $("filters").addEventListener("keydown", event => { if (event.key === "Escape") $("list").focus(); });
-$("run").addEventListener("change", async () => {
-  state.run = Number($("run").value);
-  orderOf(state.runs[state.run]);
-  state.generation = state.runs[state.run].generation;
-  showTroubles(state.runs[state.run]);
-  await refresh();
-  await showCurves();
-});
+$("run").addEventListener("change", () => chooseRun(Number($("run").value)));
 for (const one of document.querySelectorAll("[data-view]")) one.addEventListener("click", () => setView(one.dataset.view));
 $("help-open").addEventListener("click", showHelp);
 $("own").addEventListener("click", ownText);
@@ -409,7 +492,7 @@ addEventListener("hashchange", followAddress);
 
 takeOverview(await get("studio"));
 orderOf(state.runs[state.run]);
-if (state.readOnly) { saved.textContent = "read-only"; $("own").hidden = true; }
+if (state.readOnly) { sayWhatIsSaved(); $("own").hidden = true; }
 if (state.runs.length) {
   await followAddress();
 } else { // one's own texts only

@@ -40,7 +40,7 @@ const spansOf = ({ offsets, delta, before, after }) => {
 export class Teach {
   constructor(root, context) {
     this.root = root;
-    this.context = context; // { rater(), readOnly(), openRecord(record), state() }
+    this.context = context; // { rater(), readOnly(), openRecord(record), shown() }
     this.seed = 0;
     this.way = "lesson";
     this.settings = { target: 2, kl: 0.5, reward_steps: 60, steps: 20 };
@@ -68,7 +68,9 @@ export class Teach {
     if (teaching.work.state === "working") this.watch();
   }
 
+  /** Draw the view, unless a response or a text has taken its place. */
   draw() {
+    if (!this.context.shown()) return;
     const { teaching } = this;
     const parts = [line("h2", "Teach")];
     if (!teaching.policy) {
@@ -286,15 +288,15 @@ export class Teach {
     this.watching = true;
     while (this.teaching.work.state === "working") {
       await new Promise(done => { setTimeout(done, POLL_MS); });
-      this.teaching = (await get("studio")).teaching;
-      if (this.root.isConnected && !this.root.hidden) {
-        if (this.teaching.work.state === "working") {
-          const old = this.root.querySelector(".work");
-          if (old) old.replaceWith(this.workPart());
-        } else {
-          this.parent = null;
-          this.draw();
-        }
+      const found = await get("studio").catch(() => null);
+      if (!found) continue; // the connection was lost: look again
+      this.teaching = found.teaching;
+      if (this.teaching.work.state === "working") {
+        const old = this.context.shown() && this.root.querySelector(".work");
+        if (old) old.replaceWith(this.workPart());
+      } else {
+        this.parent = null;
+        this.draw();
       }
     }
     this.watching = false;
