@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from text2grad.cli.__main__ import main
 from text2grad.feedback import read_preferences
-from text2grad.feedback.sources.phases import BLANK, EQUAL, Problem, divide, read_problems
+from text2grad.feedback.sources.phases import BLANK, EQUAL, KNOWN, Problem, divide, read_problems, split_unit
 from text2grad.types import Example
 
 PAIRS = [
@@ -20,7 +20,7 @@ PROGRAMS = [
     {
         "question": f"Add two numbers, variant {n}.",
         "solution": f"def add(a, b):\n    return a + b  # {n}",
-        "test_code": ADD,
+        "test_code": f"{ADD}# {n}",
         "trials": {
             "trial_a": {"solution_code": f"def add(a, b):\n    return a - b  # {n}"},
             "trial_b": {"solution_code": f"def add(a, b):\n    return b + a  # {n}"},
@@ -80,7 +80,7 @@ def test_programs_that_pass_are_preferred_to_those_that_fail(tmp_path: Path) -> 
     pairs = read_preferences(out / "preferences.jsonl")
     assert len(pairs) == 2
     assert all("a + b" in one.chosen and "a - b" in one.rejected for one in pairs)
-    assert all(one["tests"] == ADD for one in lines(out, "train"))
+    assert all(one["tests"].startswith(ADD) for one in lines(out, "train"))
 
 
 def test_people_s_words_on_a_summary_go_to_the_annotator(tmp_path: Path) -> None:
@@ -96,11 +96,12 @@ def test_people_s_words_on_a_summary_go_to_the_annotator(tmp_path: Path) -> None
 
 
 def test_programs_that_fail_may_stand_in_another_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [{"question": f"Add, variant {n}.", "solution": "def add(a, b):\n    return a + b"} for n in range(4)]
+    solution = "def add(a, b):\n    return a + b"
+    asked = [{"question": f"Add, variant {n}.", "solution": solution, "test_code": f"{ADD}# {n}"} for n in range(4)]
     good, bad = "def add(a, b):\n    return b + a", "def add(a, b):\n    return a - b"
     (tmp_path / "hub").mkdir()
-    write(tmp_path / "hub" / "train.jsonl", [{**one, "test_code": ADD, "4o_solution": good} for one in asked[:2]])
-    write(tmp_path / "hub" / "test.jsonl", [{**one, "test_code": ADD, "4o_solution": bad} for one in asked[2:]])
+    write(tmp_path / "hub" / "train.jsonl", [{**one, "4o_solution": good} for one in asked[:2]])
+    write(tmp_path / "hub" / "test.jsonl", [{**one, "4o_solution": bad} for one in asked[2:]])
     pairs = {}
     for splits in (("train",), ("train", "test")):
         out = tmp_path / "-".join(splits)
@@ -118,7 +119,7 @@ def test_programs_that_fail_may_stand_in_another_split(tmp_path: Path, capsys: p
         (variant, "a + b", bad) for variant in variants
     }
     assert not (tmp_path / "train" / "preferences.jsonl").exists()
-    alone = write(tmp_path / "alone.jsonl", [{**one, "test_code": ADD} for one in asked])
+    alone = write(tmp_path / "alone.jsonl", asked)
     assert main(["prepare", "kodcode", alone, "--out", str(tmp_path / "none"), "--pairs"]) == 2
     assert "compares the programs of a problem, and no problem has two" in " ".join(capsys.readouterr().err.split())
 
@@ -241,6 +242,39 @@ def test_wrong_options_are_refused_and_nothing_is_written(
     assert main(["prepare", task, source, "--out", str(tmp_path / "out"), *options]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=40), st.floats(0.0, 0.9), st.integers(0, 5))
+def test_prompts_with_equal_tests_stay_on_one_side(tests: list[str], held_out: float, seed: int) -> None:
+    problems = [Problem(Example(f"{n}", "a", one), ()) for n, one in enumerate(tests)]
+    made = divide(problems, "kodcode", held_out=held_out, seed=seed)
+    sides = [{str(one.example.tests) for one in part} for part in (made.prompts, made.held_out)]
+    assert sides[0].isdisjoint(sides[1])
+    assert len(made.prompts) + len(made.held_out) == len(tests)
+    most = max(map(tests.count, tests))  # the last unit may hold more than are asked for
+    assert 0 <= len(made.held_out) - (max(1, round(held_out * len(tests))) if held_out else 0) < most
+    again = divide(problems[::-1], "kodcode", held_out=held_out, seed=seed)
+    assert again.held_out == made.held_out[::-1]
+
+
+def test_rewritten_questions_are_left_out_by_their_tests(tmp_path: Path) -> None:
+    asked = [{"question": words, "solution": "x = 1", "test_code": ADD} for words in ("Add two.", "Return the sum.")]
+    source = write(tmp_path / "a.jsonl", [*asked, {**PROGRAMS[0], "question": "Other"}])
+    for without in ({split_unit(Example("Add two.", None, ADD))}, {"Add two.", "Return the sum."}):
+        found = read_problems(source, "kodcode", without=without)
+        assert [one.example.prompt for one in found.kept] == ["Other"]
+        assert found.left_out == {KNOWN: 2}
+    assert split_unit(Example("Add two.")) == "Add two."
+
+
+def test_the_command_leaves_out_rewritten_questions_by_their_tests(tmp_path: Path) -> None:
+    others = [{**PROGRAMS[0], "question": f"Other {n}", "test_code": f"{ADD}# {n}\n"} for n in range(4)]
+    source = write(tmp_path / "a.jsonl", [*others, {"question": "Sum.", "solution": "x = 1", "test_code": ADD}])
+    seen = write(tmp_path / "seen.jsonl", [{"prompt": "Add two.", "tests": ADD}])
+    out = tmp_path / "out"
+    assert main(["prepare", "kodcode", source, "--out", str(out), "--held-out", "0.3", "--without", seen]) == 0
+    prompts = [one["prompt"] for name in ("train", "held_out") for one in lines(out, name)]
+    assert sorted(prompts) == [f"Other {n}" for n in range(4)]
 
 
 @given(

@@ -93,6 +93,8 @@ def test_a_base_model_continues_and_a_chat_model_replies(tmp_path: Path) -> None
         "```python\ndef area(r):\n    return 3\n```",
     ]
     assert passed(suite, *replies) == [True] * 6 + [False] * 3
+    future = "from __future__ import annotations\n\ndef area(r: Unknown):\n    return helper(math.pi * r ** 2)\n"
+    assert passed(suite, f"```python\n{future}```", f'```python\n"""The area."""\n# So:\n{future}```') == [True, True]
     [syntax] = scores(suite, "```python\ndef area(r:\n```")
     assert (syntax["parses"], syntax["reason"]) == (False, "error")
 
@@ -238,6 +240,17 @@ def test_code_is_found_between_words() -> None:
     assert without_prose("Sure:\nimport math\nx = math.pi\nEnjoy it now!") == "import math\nx = math.pi\n"
     assert head_of("def other(): ...\n\nasync def f(): ...", "f") == "def other(): ...\n\n"
     assert program_of_chat("```python\nx = 1\n```\n```python\ny = 2\n```") == "y = 2\n"
+
+
+def test_imports_from_the_future_stay_first() -> None:
+    answer = "from __future__ import annotations  # x: A\nfrom __future__ import (\n    division,\n)\nx: A = 1\n"
+    program = program_of_chat(answer, head="import math\n")
+    assert program == (
+        "from __future__ import annotations  # x: A\nfrom __future__ import (\n    division,\n)\n"
+        "import math\n\n\n\nx: A = 1\n"
+    )
+    compile(program, "program", "exec", dont_inherit=True)
+    assert program_of_chat(answer) == answer
 
 
 def test_records_that_cannot_be_used_are_named(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from text2grad.errors import ConfigError
 from text2grad.sandbox.cases import Case, read_cases
 from text2grad.sandbox.inside.values import BadMessage, Packer, Unpacker
 from text2grad.sandbox.planning import plan, with_names
-from text2grad.sandbox.sandbox import MOST_PROGRAM_BYTES, Sandbox, isolations
+from text2grad.sandbox.sandbox import MOST_PROGRAM_BYTES, Sandbox, isolations, reason_not_to_run
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,9 @@ def test_special_floats_views_and_aliases_arrive() -> None:
     assert math.isnan(copied(float("nan")))
     assert copied({1: 2}.keys()) == {1: 2}.keys()
     assert list(copied({1: [2]}.values())) == [[2]]
-    assert dict(copied(defaultdict(list, a=[1]))) == {"a": [1]}
+    for factory in (None, int, list, dict, set, str, float, bool, tuple):
+        made = copied(defaultdict(factory, a=[1]))
+        assert (made, made.default_factory) == ({"a": [1]}, factory)
     row = [0]
     grid = copied([row, row])
     assert grid[0] is grid[1]
@@ -92,7 +94,22 @@ def test_a_value_of_any_other_type_is_not_plain(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{}, [], [1], [None], ["?"], ["r", 0], ["r", -1], ["r", True], ["l", {}], ["d", 3, []]]
+    "data",
+    [
+        {},
+        [],
+        [1],
+        [None],
+        ["?"],
+        ["r", 0],
+        ["r", -1],
+        ["r", True],
+        ["l", {}],
+        ["d", 3, []],
+        ["D", 1, [], []],
+        ["D", [], []],
+        ["D", ["l"], [], []],
+    ],
 )
 def test_data_that_no_packer_writes_are_refused(data: Any) -> None:
     with pytest.raises((BadMessage, TypeError, ValueError)):
@@ -105,6 +122,22 @@ BEHAVIOURS = {
     "arguments change": ("def f(x):\n    x.sort(); x.append(x[0])", "x = [3, 1]\nassert f(x) is None\nassert x == [1, 3, 1]"),
     "an inner argument changes": ("def f(g):\n    g[0][0] = 5", "g = [[1], [2]]\nf(g)\nassert g == [[5], [2]]"),
     "an argument is returned": ("def f(x, y):\n    return y", "x, y = [1], [1]\nassert f(x, y) is y and f(x, y) is not x"),
+    "the order of a dict changes": (
+        "def f(d, o):\n    items = sorted(d.items()); d.clear(); d.update(items); o.move_to_end('a')",
+        "from collections import OrderedDict\nd, o = {'b': 1, 'a': 2}, OrderedDict(a=1, b=2)\nf(d, o)\n"
+        "assert list(d) == ['a', 'b'] and list(o) == ['b', 'a']",
+    ),
+    "a default dict is returned": (
+        "from collections import defaultdict\ndef f(s):\n    d = defaultdict(int)\n    for c in s: d[c] += 1\n    return d\n"
+        "def g(): return defaultdict(lambda: [7])",
+        "assert f('aab')['a'] == 2 and f('aab')['z'] == 0\nassert repr(f('a')) == \"defaultdict(<class 'int'>, {'a': 1})\"\n"
+        "d = g()\nd['x'].append(8)\nassert d == {'x': [7, 8]} and d['y'] == [7]",
+    ),
+    "a default dict is given": (
+        "def f(d, k, x):\n    d[k].append(x)\ndef same(d): return d",
+        "from collections import defaultdict\nd, e = defaultdict(list), defaultdict(lambda: [5])\nf(d, 1, 2)\nf(e, 1, 2)\n"
+        "assert d == {1: [2]} and d[3] == [] and e == {1: [5, 2]}\nassert same(e)[4] == [5] and same(e) is e",
+    ),
     "a dict changes": ("def f(d):\n    d.pop('a'); d['b'] = {1}", "d = {'a': 1}\nf(d)\nassert d == {'b': {1}}"),
     "a set and a deque": (
         "def f(s, q):\n    s.add(3); q.rotate()", "from collections import deque\ns, q = {1}, deque([1, 2])\nf(s, q)\n"
@@ -214,6 +247,23 @@ OWN_WORD = {
     "an object is above a value": ("class A:\n    def __gt__(self, o): return o < 3", "assert A() > 2", False),
     "a tests' list is given and kept": ("kept = []\ndef f(x): kept.append(x)", "x = [1]\nf(x)\nx.append(2)\nassert kept == [[1, 2]]", False),
     "two objects are equal": ("class A:\n    def __eq__(self, o): return True", "assert A() == A()", True),
+    "a context swallows an error of the tests": (
+        "class A:\n    def __enter__(self): return 0\n    def __exit__(self, *a): return True",
+        "with A() as x:\n    if x != 5:\n        raise ValueError", True,
+    ),
+    "a context swallows a failure of the tests": (
+        "class A:\n    def __enter__(self): return 0\n    def __exit__(self, *a): return True",
+        "with A() as x:\n    assert x == 5", False,
+    ),
+    "a context swallows a failure of pytest": (
+        "class A:\n    def __enter__(self): return self\n    def __exit__(self, *a): return True",
+        "import pytest\nfrom solution import A\ndef test_a():\n    with A():\n        with pytest.raises(ValueError):\n"
+        "            str(3)", False,
+    ),
+    "a context swallows an error of its program": (
+        "class A:\n    def __enter__(self): return self\n    def __exit__(self, *a): return True\n    def f(self): return 1 / 0",
+        "with A() as x:\n    assert x.f() == 5", True,
+    ),
     "an object contains a value": ("class A:\n    def __contains__(self, x): return x == 3", "assert 3 in A()", True),
 }  # fmt: skip
 
@@ -222,7 +272,7 @@ OWN_WORD = {
 def test_where_tests_apart_differ_from_plain_python(box: Sandbox, name: str) -> None:
     """The differences that docs/sandbox.md lists, and the passes that rest on the program's word."""
     program, tests, passes = OWN_WORD[name]
-    apart, together = box.run(program, tests), box.run(program, tests, mode="shared")
+    apart, together = box.run(program, tests, timeout_s=9), box.run(program, tests, timeout_s=9, mode="shared")
     assert together.passed
     assert together.forgeable
     assert apart.passed == passes
@@ -247,6 +297,11 @@ def test_where_tests_apart_differ_from_plain_python(box: Sandbox, name: str) -> 
         ("import solution\nsolution.x = 3\nassert solution.f(1)", "they use solution.x"),
         ("from solution import A\nclass B(A): pass\nassert B()", "they derive a class from A"),
         ("import asyncio\nassert asyncio.run(asyncio.to_thread(f))", "they use asyncio.to_thread"),
+        ("import asyncio\nasync def g(): return await asyncio.gather(f(1))\nassert f(g)", ""),
+        ("from asyncio import wait_for\nassert f(wait_for)", "they import asyncio.wait_for"),
+        ("async def g():\n    async with f(): pass\nassert f(g)", "they use async with"),
+        ("async def g():\n    async for x in f(): pass\nassert f(g)", "they use async for"),
+        ("async def g(): return [x async for x in f()]\nassert f(g)", "they use async for"),
     ],
 )
 def test_the_tests_alone_choose_the_mode(box: Sandbox, tests: str, shared: str) -> None:
@@ -254,6 +309,42 @@ def test_the_tests_alone_choose_the_mode(box: Sandbox, tests: str, shared: str) 
     result = box.run("x = 1\nclass A: pass\ndef f(*a): return True", with_names(tests), timeout_s=5)
     assert result.mode == ("shared" if shared else "separate")
     assert box.run("def f(*a): return True", "assert f(1)", mode="shared").mode == "shared"
+
+
+ASYNCHRONOUS = {
+    "an async comprehension": (
+        "async def f():\n    yield 1\n    yield 2", "async def main():\n    return [x async for x in f()]", [1, 2],
+    ),
+    "async for": (
+        "async def f():\n    yield 1", "async def main():\n    async for x in f():\n        return x", 1,
+    ),
+    "async with": (
+        "class A:\n    async def __aenter__(self): return 5\n    async def __aexit__(self, *a): return False",
+        "async def main():\n    async with A() as x:\n        return x", 5,
+    ),
+    "wait_for": (
+        "async def f(): await asyncio.sleep(60)",
+        "async def main():\n    try:\n        await asyncio.wait_for(f(), 0.05)\n    except asyncio.TimeoutError:\n"
+        "        return 1", 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_asynchronous_tests_share_a_process(box: Sandbox, name: str) -> None:
+    program, main, value = ASYNCHRONOUS[name]
+    tests = f"import asyncio\n{main}\nassert asyncio.run(main()) == "
+    result = box.run(f"import asyncio\n{program}", f"{tests}{value}", timeout_s=9)
+    assert (result.mode, result.reason) == ("shared", "passed"), result.output
+    assert result.forgeable
+    assert box.run(f"import asyncio\n{program}", f"{tests}7", timeout_s=9).reason == "failed"
+
+
+def test_a_timeout_that_the_program_raises_needs_no_common_process(box: Sandbox) -> None:
+    program = "import asyncio\nasync def f(x):\n    await asyncio.wait_for(asyncio.sleep(60), x)"
+    tests = "import asyncio\ntry:\n    asyncio.run(f(0.01))\nexcept asyncio.TimeoutError:\n    pass\nelse:\n    assert False"
+    result = box.run(program, tests, timeout_s=9)
+    assert (result.mode, result.reason) == ("separate", "passed")
 
 
 @pytest.mark.parametrize(
@@ -272,6 +363,33 @@ def test_the_tests_alone_choose_the_mode(box: Sandbox, tests: str, shared: str) 
 )
 def test_a_program_gives_only_names_that_the_tests_do_not_bind(tests: str, wanted: list[str]) -> None:
     assert plan(tests).wanted == wanted
+
+
+def test_tests_whose_assertions_never_run_are_refused() -> None:
+    check = "METADATA = {}\ndef check(candidate):\n    assert candidate(1) == 2\n"
+    message = (
+        "check is never called: no program could fail the tests. Add check(NAME), where NAME is the program's function"
+    )
+    cases = {
+        check: message,
+        "async def all_is_well():\n    assert await f() == 2": "all_is_well is never called: no program could fail the "
+        "tests. Add all_is_well()",
+        "check = lambda f: f(1)\nclass A:\n    def m(self): assert f()": "the assertions of the tests stand in code that "
+        "is never called: no program could fail them",
+        "x = 1\ndef f(): pass": "the tests hold no assertion and no call: no program could fail them",
+    }
+    for tests, expected in cases.items():
+        with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+            plan(tests)
+        assert reason_not_to_run(tests) == f"tests.py cannot be run: ValueError: {expected}"
+    for tests in (
+        check + "check(f)",
+        check.replace("check", "test_f").replace("candidate)", ")"),
+        "class A:\n    assert f(1) == 2",
+        "if f:\n    for x in [1]:\n        f(x)",
+        "def run(g): return g()\n@run\ndef check(): assert f(1) == 2",
+    ):
+        plan(tests)
 
 
 # Cases.
@@ -295,6 +413,46 @@ def test_a_program_that_reads_input_is_judged_by_its_output(box: Sandbox) -> Non
     assert box.run("print('x' * 3000)", [Case("", "x" * 3000)], output_kb=2).reason == "failed"
     assert box.run("print(open(0).read())", [Case("é", "é")]).passed
     assert not box.run("x = 1", []).passed
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "print(int(input()) * 2)\nexit()\nprint(3)",
+        "print(int(input()) * 2)\nquit(0)",
+        "from threading import Thread\nimport time\ndef main():\n    time.sleep(0.05)\n    print(8)\nThread(target=main).start()",
+        "import threading\ndef two():\n    print(8)\ndef one():\n    threading.Thread(target=two).start()\n"
+        "threading.Thread(target=one).start()\nraise SystemExit",
+        "import atexit\natexit.register(print, 8)",
+        "import atexit\natexit.register(print, 8)\natexit.register(lambda: 1 / 0)\nexit()",
+        "import atexit, io, os, sys\nsys.stdout = out = io.StringIO()\n"
+        "atexit.register(lambda: os.write(1, out.getvalue().encode()))\nprint(2 * int(input()))",
+        "import io, sys\nsys.stdout = out = io.StringIO()\nprint(8, end='')\nsys.__stdout__.write(out.getvalue())",
+    ],
+)  # fmt: skip
+def test_a_script_ends_as_in_plain_python(program: str, box: Sandbox) -> None:
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, input="4", capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "8"
+    assert box.run(program, [Case("4", "8")]).passed
+    assert not box.run(program, [Case("4", "9")]).passed
+
+
+def test_an_end_that_raises_or_hangs_is_bounded(box: Sandbox) -> None:
+    failing = "import atexit\natexit.register(print, 8)\nraise ValueError"
+    assert box.run(failing, [Case("", raises="ValueError")]).passed
+    assert box.run(failing, [Case("", "8")]).reason == "error"
+    hanging = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nprint(8)"
+    assert box.run(hanging, [Case("", "8")], timeout_s=0.3).reason == "timeout"
+    assert box.run(hanging.replace("))", "), daemon=True)"), [Case("", "8")]).passed
+
+
+def test_a_function_may_exit_by_name(box: Sandbox) -> None:
+    for mode in ("separate", "shared"):
+        tests = "try:\n    f()\nexcept SystemExit as end:\n    assert end.code == 3\nelse:\n    assert False"
+        assert box.run("def f():\n    exit(3)", tests, mode=mode).passed
+        assert box.run("def f():\n    exit(4)", tests, mode=mode).reason == "failed"
+        assert not box.run("def f():\n    return 1\nexit()", "assert f() == 1", mode=mode).passed
 
 
 def test_no_case_is_passed_by_words_for_the_server(box: Sandbox) -> None:
@@ -351,6 +509,7 @@ def test_results_come_with_progress_and_in_order(box: Sandbox, caplog: pytest.Lo
     ("limits", "says"),
     [
         ({"output_kb": 0}, "output_kb must be at least 1, got 0"),
+        ({"output_chars": 9_999}, "output_chars must be at least 10000, got 9999"),
         ({"files_mb": 33}, "files_mb must be between 1 and 32, got 33"),
         ({"threads": -1}, "threads must be at least 0, got -1"),
         ({"mode": "apart"}, 'mode must be "separate", "shared" or None, got \'apart\''),

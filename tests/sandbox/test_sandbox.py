@@ -339,7 +339,7 @@ def test_a_verdict_of_passed_is_exactly_two_messages_and_the_token_and_a_clean_e
         ("async def test_a(): f()", [], True),
         ("if True:\n    def test_a(): f()", [], True),
         ("class Test:\n    def testing(self): f()", [], True),
-        ("class Helper:\n    def run(self): f()", [], False),
+        ("class Helper:\n    def run(self): f()\nHelper().run()", [], False),
         ("import os, pytest as p\nf()", [], True),
         ("from pytest import raises\nf()", [], True),
         ("from . import pytest_\nf()", [], False),

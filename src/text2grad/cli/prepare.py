@@ -191,17 +191,24 @@ def _phases(args: argparse.Namespace) -> int:
     """Write the files of all phases from a data set of the paper."""
     from text2grad.critics import preferences_by_tests
     from text2grad.feedback import read_examples
-    from text2grad.feedback.sources import divide, known_preferences, read_problems, responses_to_annotate
+    from text2grad.feedback.sources import (
+        divide,
+        known_preferences,
+        read_problems,
+        responses_to_annotate,
+        split_unit,
+    )
     from text2grad.files import json_lines, write_files
     from text2grad.progress import CONSOLE, note
 
     names = ("sft", "annotate", "train", "preferences", "held_out")
     refuse_overwriting([args.out / f"{name}.jsonl" for name in names], force=args.force)
-    without = {str(one.prompt) for path in args.without for one in read_examples(path)}
+    known = [one for path in args.without for one in read_examples(path)]
+    without = {text for one in known for text in (str(one.prompt), split_unit(one))}
     kept_out = []
     if args.held_out_split:
         kept_out = read_problems(args.path, args.task, splits=[args.held_out_split], without=without).kept
-        without |= {str(one.example.prompt) for one in kept_out}
+        without |= {text for one in kept_out for text in (str(one.example.prompt), split_unit(one.example))}
     problems, left_out = read_problems(args.path, args.task, splits=args.split or ["train"], without=without)
     held_out = 0.0 if args.held_out_split else args.held_out
     made = divide(problems, args.task, held_out=held_out, seed=args.seed, most=args.prompts)

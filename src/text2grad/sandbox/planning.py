@@ -7,7 +7,9 @@ import ast
 import builtins
 import re
 import symtable
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 # fmt: off
@@ -23,10 +25,11 @@ SHARED_ATTRIBUTES = {
     ),
     "os": ("environ", "putenv", "chdir"),
     "unittest": ("mock",),
+    "asyncio": ("wait_for",),
     "decimal": ("getcontext", "setcontext", "localcontext"),
 }
 # fmt: on
-ASYNCIO = frozenset(["run", "gather", "sleep", "wait_for", "get_event_loop", "new_event_loop", "TimeoutError"])
+ASYNCIO = frozenset(["run", "sleep", "gather", "get_event_loop", "new_event_loop", "TimeoutError"])
 FIXTURES = frozenset(["monkeypatch", "capsys", "capsysbinary", "capfd", "capfdbinary", "caplog", "recwarn", "mocker"])
 BUILTINS = frozenset(vars(builtins))
 
@@ -58,22 +61,54 @@ def plan(tests: str) -> Plan:
     """Return how tests run.
 
     Raises:
-        ValueError: if no statement of the tests can fail; SyntaxError or another error of the parser otherwise.
+        ValueError: if no statement that runs can fail; SyntaxError or another error of the parser otherwise.
     """
     tree = ast.parse(tests)
     nodes = list(ast.walk(tree))
-    if not any(isinstance(node, ast.Assert | ast.Raise | ast.Call) for node in nodes):
+    if not any(map(_can_fail, nodes)):
         raise ValueError("the tests hold no assertion and no call: no program could fail them")
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     names = _Names(tests, nodes)
+    pytest = _needs_pytest(nodes, functions, names.imported)
+    if not pytest and not any(map(_can_fail, [*_run_at_once(tree), *chain.from_iterable(map(ast.walk, functions))])):
+        raise ValueError(_never_called(tree))
     return Plan(
-        _needs_pytest(nodes, functions, names.imported),
+        pytest,
         [node.name for node in functions],
         sorted(names.wanted),
         sorted(names.free),
         any(isinstance(node, ast.Call) and _is_class_name(node.func, names) for node in nodes),
         sorted({name.partition(".")[0] for name in names.imported}),
         _why_shared(nodes, names),
+    )
+
+
+def _can_fail(node: ast.AST) -> bool:
+    decorated = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and bool(node.decorator_list)
+    return decorated or isinstance(node, ast.Assert | ast.Raise | ast.Call)
+
+
+def _run_at_once(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run with the module: no bodies of functions."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for name, value in ast.iter_fields(node):
+            inner = value if isinstance(value, list) else [value]
+            waiting += [] if later and name == "body" else [one for one in inner if isinstance(one, ast.AST)]
+
+
+def _never_called(tree: ast.Module) -> str:
+    """Return what is wrong with tests whose assertions all stand in functions that do not run."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    unused = [node for node in functions if any(map(_can_fail, ast.walk(node)))]
+    if not unused:
+        return "the assertions of the tests stand in code that is never called: no program could fail them"
+    names = ", ".join("NAME" for _ in (*unused[-1].args.posonlyargs, *unused[-1].args.args))
+    return f"{unused[-1].name} is never called: no program could fail the tests. Add {unused[-1].name}({names})" + (
+        ", where NAME is the program's function" if names else ""
     )
 
 
@@ -158,6 +193,8 @@ def _why_shared(nodes: list[ast.AST], names: _Names) -> str:
 
 def _why_node(node: ast.AST, names: _Names) -> str:
     """Return why one part of the tests needs the program in the same process."""
+    if isinstance(node, ast.AsyncFor | ast.AsyncWith) or (isinstance(node, ast.comprehension) and node.is_async):
+        return f"they use async {'with' if isinstance(node, ast.AsyncWith) else 'for'}"
     if isinstance(node, ast.arg) and node.arg in FIXTURES:
         return f"they use the fixture {node.arg}"
     if isinstance(node, ast.ClassDef):

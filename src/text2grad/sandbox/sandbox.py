@@ -79,7 +79,7 @@ class Result:
             exception, or the program could not be loaded; "timeout"; "memory": it exceeded its memory limit;
             "crashed": its process ended before the tests.
         output: the printed text, then the traceback of the error, with lines of "solution.py" and "tests.py"; at most
-            10,000 characters.
+            10,000 characters, unless `run_many` was given more.
         mode: "separate", "shared" or "script", see the module.
         own_answers: in mode "separate", the number of comparisons between two objects of the program, which only the
             program's classes can decide. A pass with 0 depends on no word of the program.
@@ -181,6 +181,7 @@ class Sandbox:
         timeout_s: float = 2.0,
         memory_mb: int = 256,
         output_kb: int = 1024,
+        output_chars: int = OUTPUT_CHARS,
         files_mb: int = 32,
         threads: int = 128,
         mode: Literal["separate", "shared"] | None = None,
@@ -193,6 +194,7 @@ class Sandbox:
             timeout_s: time limit of a program with its tests, or with one case, in seconds.
             memory_mb: limit of the address space in MiB, of which Python itself needs about 30.
             output_kb: limit of the printed text of a case in KiB; of other programs, longer text is only cut.
+            output_chars: most characters of `Result.output` where there are no cases, at least 10,000.
             files_mb: limit of all files in MiB, at most 32; half of it for one file.
             threads: limit of the threads that are started.
             mode: None runs tests in mode "shared" only if they need it (`docs/sandbox.md`).
@@ -202,6 +204,8 @@ class Sandbox:
             ConfigError: if a limit is out of range.
             SandboxError: if tests need pytest, which is not installed, or a lost worker cannot be replaced.
         """
+        if output_chars < OUTPUT_CHARS:
+            raise ConfigError(f"output_chars must be at least {OUTPUT_CHARS}, got {output_chars}")
         _check_limits(timeout_s, memory_mb, output_kb=output_kb, files_mb=files_mb, threads=threads, mode=mode)
         prepared = [_prepared(program, tests, mode) for program, tests in jobs]
         needing = [k for k, job in enumerate(prepared) if isinstance(job, _Job) and job.plan and job.plan.pytest]
@@ -209,7 +213,7 @@ class Sandbox:
             raise SandboxError(f"the tests of job {needing[0]} need pytest, which is not installed: pip install pytest")
         limits = {"timeout_s": timeout_s, "memory_mb": memory_mb, "output_kb": output_kb, "files_mb": files_mb}
         with self._lock, Progress(progress, len(jobs), unit="program", enabled=bool(progress)) as bar:
-            return self._run(prepared, {**limits, "threads": threads}, bar.advance)
+            return self._run(prepared, {**limits, "threads": threads, "output_chars": output_chars}, bar.advance)
 
     def _run(
         self, jobs: Sequence["_Job | Result"], limits: dict[str, float], on_result: Callable[[], None]
@@ -357,12 +361,13 @@ def _judged(
         return Result(reason == "passed", reason, report[:OUTPUT_CHARS], "script", 0, usage), (
             reason == "passed" and number + 1 < len(job.cases)
         )
-    shown = printed[: OUTPUT_CHARS - len(report) - 100]
+    most = int(limits["output_chars"])
+    shown = printed[: most - len(report) - 100]
     left_out = usage.output_bytes - len(shown.encode("utf-8", "replace"))
     if (left_out > 0 and len(shown) < len(printed)) or usage.output_bytes > 1024 * limits["output_kb"]:
         shown += f"\n[{left_out} bytes more were printed]"
     gap = "\n" if shown and not shown.endswith("\n") else ""
-    output = (shown + gap + report)[:OUTPUT_CHARS]
+    output = (shown + gap + report)[:most]
     return Result(reason == "passed", reason, output, job.mode, message.get("own_answers", 0), usage), False
 
 

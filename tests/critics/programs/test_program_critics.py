@@ -189,6 +189,11 @@ def test_an_example_without_tests_cannot_be_judged(critic: UnitTestCritic) -> No
             "x = 1",
             "tests.py cannot be run: ValueError: the tests hold no assertion and no call: no program could fail them",
         ),
+        (
+            "def check(candidate):\n    assert candidate(1) == 2\n",
+            "tests.py cannot be run: ValueError: check is never called: no program could fail the tests. Add "
+            "check(NAME), where NAME is the program's function",
+        ),
         ("[]", "There are no cases."),
         ("import nosuchpackage\nassert f(1)", "the sandbox's Python has no package nosuchpackage"),
         ("from nosuchpackage.part import g\nassert f(1)", "the sandbox's Python has no package nosuchpackage"),
@@ -322,12 +327,51 @@ def test_suspects_by_hand(failing: list[set[int]], passing: list[set[int]], expe
 
 
 def test_lines_that_a_program_prints_do_not_break_the_reading_of_its_tests() -> None:
-    said = ['#["assert f()", "", [1, 2], null]', "#[1", "#[]", "# what?", "other", '#["a", "", 3, null]']
-    assert read_statement_runs("\n".join(said), "#") == [StatementRun("assert f()", "", frozenset({1, 2}))]
+    said = ['#[1,"",[[1,2],[4,4]],null]', "#[1", "#[]", "# what?", "other", '#[0,"",3,null]', '#[1,"E",[],null]']
+    found = [StatementRun("assert f()", "", frozenset({1, 2, 4}))]
+    assert read_statement_runs("\n".join(said), "#", "x = 1\nassert f()", "1\n2\n3\n4") == found
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "print('two', end='')",
+        "sys.stdout.buffer.write(b'x' * 10_000)",
+        "os.write(1, b'x' * 100)",
+        "print('x' * 4000)",
+        "stdout.write('two')",
+        "sys.stdout = None",
+        "print(sys.stdout.fileno(), end=' ')",
+    ],
+)
+def test_a_program_that_prints_keeps_its_spans(critic: UnitTestCritic, printed: str) -> None:
+    body = f"    {printed}\n    if x == 2:\n        return 5\n    return x\n"
+    program = f"import os, sys\nfrom sys import stdout\ndef f(x):\n{body}"
+    [said] = critic([Example("p", tests="assert f(1) == 1\nassert f(2) == 2\nassert f(3) == 3")], [program])
+    assert said.feedback.splitlines()[:2] == ["1 of 3 tests fails.", "`assert f(2) == 2` fails: its left side is 5."]
+    assert [program[span.start : span.end] for span in said.spans] == ["5"]
+
+
+def test_all_of_many_tests_are_counted(critic: UnitTestCritic) -> None:
+    tests = "\n".join(f"assert f({x}) == {x}" for x in range(300))
+    program = "def f(x):\n    if x >= 250:\n        return -x\n    if x == 3:\n        return 5\n    return x\n"
+    [said] = critic([Example("p", tests=tests)], [program])
+    assert said.feedback.splitlines()[0] == "51 of 300 tests fail."
+    assert [program[span.start : span.end] for span in said.spans] == ["-x", "5"]
+
+
+def test_tests_that_read_the_output_are_traced_too(critic: UnitTestCritic) -> None:
+    tests = (
+        "import io, sys\nold, sys.stdout = sys.stdout, io.StringIO()\nf(1)\nassert sys.stdout.getvalue() == 'one'\n"
+        "f(2)\nassert sys.stdout.getvalue() == 'onetwo'\nsys.stdout = old"
+    )
+    program = "def f(x):\n    if x == 2:\n        print('2', end='')\n    else:\n        print('one', end='')\n"
+    [said] = critic([Example("p", tests=tests)], [program])
+    assert said.feedback.splitlines()[1].startswith("`assert sys.stdout.getvalue() == 'onetwo'` fails")
 
 
 SPOILING = """
-import gc, sys
+import gc, os, sys
 def find(frame):
     while frame is not None:
         yield from (value for value in (*frame.f_locals.values(), *frame.f_code.co_consts) if isinstance(value, str))
@@ -335,7 +379,7 @@ def find(frame):
 def f(x):
     for mark in {text for text in find(sys._getframe()) if len(text) == 16}:
         for record in RECORDS:
-            print(mark + record, flush=True)
+            os.write(1, f"\\n{mark}{record}\\n".encode())
     return x
 """
 
@@ -344,17 +388,22 @@ def f(x):
     "record",
     [
         "[" * 4000,
-        '["assert x","AssertionError",["x"],null]',
+        '[0,"AssertionError",["x"],null]',
         '[5,7,[1,"x"],[3]]',
-        '["a","b",[1e400],null]',
-        '["a","b",[true],null]',
-        '["a","b",[-5, 99999999],"y"]',
+        '[0,"b",[[1e400,1e400]],null]',
+        '[0,"b",[[true,true]],null]',
+        '[0,"b",[[-5, 99999999]],"y"]',
         '{"a": 1}',
-        '["' + "a" * 5000 + '", "E", [1], 5]',
+        '[0,"' + "a" * 5000 + '", [[1,1]], 5]',
         "null",
-        '["assert f(1) == 2", "AssertionError", [4], {"a": 1}]',
+        '[0, "AssertionError", [[4, 4]], {"a": 1}]',
+        '[2, "", [], null]',
+        '[-1, "", [], null]',
+        '[true, "", [], null]',
+        '[0, "", [[1, 1000000000]], null]',
+        '[0, "", [[2, 2], [1, 1]], null]',
     ],
-    ids=range(10),
+    ids=range(15),
 )
 def test_a_program_that_prints_records_of_its_own_costs_only_its_critique(critic: UnitTestCritic, record: str) -> None:
     tests = "assert f(1) == 2\nassert f(2) == 2"
@@ -362,7 +411,7 @@ def test_a_program_that_prints_records_of_its_own_costs_only_its_critique(critic
     [spoiled, other] = ask(critic, [Example("", tests=tests)] * 2, [hostile, "def f(x): return 2 * x"], match="exact")
     assert (spoiled.outcome, other.outcome) == (-1.0, -1.0)
     assert other.feedback.splitlines()[0] == "1 of 2 tests fails."
-    assert read_statement_runs("mark" + record, "mark") == []
+    assert read_statement_runs("mark" + record, "mark", tests, hostile) == []
 
 
 def test_training_is_told_of_verdicts_that_rest_on_a_program_s_word(caplog: pytest.LogCaptureFixture) -> None:

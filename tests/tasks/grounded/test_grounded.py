@@ -255,6 +255,17 @@ def test_passages_are_cut_at_a_sentence_and_subjects_stay_on_one_side() -> None:
     assert (whole.cut, sum(whole.left_out.values())) == (0, 0)
 
 
+def test_texts_that_the_cut_makes_equal_stay_on_one_side() -> None:
+    texts = [f"Town {n} is here. It has tail {tail}." for n in range(20) for tail in range(2)]
+    made = [Passage(f"f:{k}", text, f"Why {k}?", None, text) for k, text in enumerate(texts)]
+    found = grounded_examples(made, count=words, passage_tokens=4, held_out=0.25)
+    sides = [{one.meta["passage"] for one in part} for part in (found.train, found.held_out)]
+    assert [len(side) for side in sides] == [15, 5]
+    assert sides[0].isdisjoint(sides[1])
+    alone = grounded_examples(made[::2], count=words, passage_tokens=4, held_out=0.25)  # the first of each alone
+    assert {one.meta["passage"] for one in alone.held_out} == sides[1]
+
+
 def test_a_cut_ends_at_the_last_sentence_that_fits() -> None:
     text = "Dr. Lee left. She came back at 3.5 p.m. in May! Why?"
     assert [text[a:b] for a, b in sentence_ranges(text)] == [

@@ -1,7 +1,8 @@
 """Statements of unit tests, run one at a time -> the lines of a program that only failing statements run.
 
 This is spectrum-based fault localisation in its simplest form. Test functions are split into statements, which run one
-at a time in the sandbox; a tracer records the lines of the program that each statement runs.
+at a time in the sandbox; a tracer records the lines of the program that each statement runs. The records are printed as
+`[number of the statement, exception, [[first line, last line], ...], left side]`; the program's own output is dropped.
 """
 
 import ast
@@ -15,10 +16,19 @@ MAX_LINES = 3
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Pass)
 _HARNESS = """
 def _run_statements(statements, mark):
-    import ast, json, sys
-    names = dict(globals())
+    import ast, io, json, sys
+    names, printer = dict(globals()), sys.stdout
+    class Null(io.RawIOBase):
+        def writable(self):
+            return True
+        def write(self, data):
+            return len(data)
+        def fileno(self):
+            return 1
+    sys.stdout = io.TextIOWrapper(Null(), "utf-8", "backslashreplace", line_buffering=True)
     def report(*fields):
-        print(mark + json.dumps(fields), flush=True)
+        printer.write("\\n" + mark + json.dumps(fields, separators=(",", ":")) + "\\n")
+        printer.flush()
     def value(tree):
         test = getattr(tree.body[0], "test", None)
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
@@ -28,13 +38,21 @@ def _run_statements(statements, mark):
         except Exception:
             return None
     lines = set()
+    def ranges():
+        found = []
+        for line in sorted(lines):
+            if found and line == found[-1][1] + 1:
+                found[-1][1] = line
+            else:
+                found.append([line, line])
+        return found
     def line(frame, event, arg):
         if event == "line":
             lines.add(frame.f_lineno)
         return line
     def call(frame, event, arg):
         return line if frame.f_code.co_filename == "solution.py" else None
-    for is_test, source in statements:
+    for number, (is_test, source) in enumerate(statements):
         tree, error = ast.parse(source), ""
         sys.settrace(None if isinstance(tree.body[0], (ast.Import, ast.ImportFrom)) else call)
         try:
@@ -44,7 +62,7 @@ def _run_statements(statements, mark):
         finally:
             sys.settrace(None)
         if is_test or error:
-            report(source, error, sorted(lines), value(tree) if error == "AssertionError" else None)
+            report(number, error, ranges(), value(tree) if error == "AssertionError" else None)
             lines.clear()
 _run_statements(%s, %r)
 """
@@ -139,26 +157,37 @@ def _has_methods(body: list[ast.stmt]) -> bool:
     )
 
 
-def read_statement_runs(output: str, mark: str) -> list[StatementRun]:
-    """Read the printed results; a program that forges such lines spoils only its own critique."""
-    runs: list[StatementRun] = []
+def read_statement_runs(output: str, mark: str, tests: str, program: str) -> list[StatementRun]:
+    """Read the printed records; a program that forges a record spoils only its own critique."""
+    sources, last_line = [source for _, source in _split_tests(tests)], len(program.splitlines()) + 1
+    runs: dict[int, StatementRun] = {}
     for line in output.splitlines():
         if line.startswith(mark):
             try:
                 fields: Any = json.loads(line[len(mark) :])
             except (ValueError, RecursionError):
                 continue
-            run = _statement_run(fields)
-            runs += [] if run is None else [run]
-    return runs
+            run = _statement_run(fields, sources, last_line)
+            if run is not None:
+                runs.setdefault(fields[0], run)
+    return list(runs.values())
 
 
-def _statement_run(fields: Any) -> StatementRun | None:
-    """Return the run that a printed record describes, or None if it is no such record."""
+def _statement_run(fields: Any, sources: list[str], last_line: int) -> StatementRun | None:
+    """Return the run that a printed record describes, or None if the record has another form."""
     if not isinstance(fields, list) or len(fields) != 4:
         return None
-    source, error, lines, left = fields
-    texts = isinstance(source, str) and isinstance(error, str) and isinstance(left, str | None)
-    if not texts or not isinstance(lines, list) or not all(type(line) is int and line > 0 for line in lines):
+    number, error, ranges, left = fields
+    if type(number) is not int or not 0 <= number < len(sources):
         return None
-    return StatementRun(source, error, frozenset(lines), left)
+    if not isinstance(error, str) or not isinstance(left, str | None) or not isinstance(ranges, list):
+        return None
+    lines, before = list[int](), 0
+    for one in ranges:
+        if not isinstance(one, list) or [type(line) for line in one] != [int, int]:
+            return None
+        if not before < one[0] <= one[1] <= last_line:
+            return None
+        before = one[1]
+        lines += range(one[0], one[1] + 1)
+    return StatementRun(sources[number], error, frozenset(lines), left)

@@ -8,7 +8,7 @@ import ast
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from tokenize import COMMENT, ERRORTOKEN, TokenError, generate_tokens
@@ -32,7 +32,7 @@ class Program:
 
     text: str
     start: int = 0
-    removed: tuple[int, ...] = ()
+    removed: tuple[int, ...] = field(default=(), repr=False)
 
     @cached_property
     def line_starts(self) -> list[int]:

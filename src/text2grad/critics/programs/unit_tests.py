@@ -15,7 +15,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from text2grad.critics.closing import Closing
 from text2grad.critics.programs.failing_lines import (
@@ -38,6 +38,7 @@ FORGEABLE = (
 )
 ONE_LINE = "failing tests run no other line"
 _SHOWN_CHARS = 200
+_RECORDS_CHARS = 2**20  # of the records of statements
 _FRAME = re.compile(
     r'^  File "solution\.py", line (\d+).*\n(?:    (\S.*)\n)?(?:    ([ ]*)([~^]+)[ ]*\n)?', re.MULTILINE
 )
@@ -157,17 +158,18 @@ class UnitTestCritic(Closing):
         if first and self._forgeable:
             note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
 
-    def _run(self, jobs: Sequence[tuple[str, str]], mode: Literal["shared"] | None = None) -> list[Result]:
-        return self._sandbox.run_many(jobs, timeout_s=self.timeout_s, memory_mb=self.memory_mb, mode=mode)
+    def _run(self, jobs: Sequence[tuple[str, str]], mode: Literal["shared"] | None = None, **more: Any) -> list[Result]:
+        return self._sandbox.run_many(jobs, timeout_s=self.timeout_s, memory_mb=self.memory_mb, mode=mode, **more)
 
     def _run_statements(self, jobs: Sequence[tuple[str, str]], outcomes: Sequence[Result]) -> list[list[StatementRun]]:
         """Run the tests of each failed program statement by statement; the list is empty for other programs."""
         runs: list[list[StatementRun]] = [[] for _ in jobs]
         mark = secrets.token_hex(8)
         tests = {k: tracing_tests(jobs[k][1], mark) for k, one in enumerate(outcomes) if one.reason == "failed"}
-        again = {k: (jobs[k][0], traced) for k, traced in tests.items() if traced}
-        for k, outcome in zip(again, self._run(list(again.values()), mode="shared"), strict=True):
-            runs[k] = read_statement_runs(outcome.output, mark)
+        again = {k: (jobs[k][0], text) for k, text in tests.items() if text}
+        traced = self._run(list(again.values()), mode="shared", output_chars=_RECORDS_CHARS)
+        for k, outcome in zip(again, traced, strict=True):
+            runs[k] = read_statement_runs(outcome.output, mark, jobs[k][1], jobs[k][0])
         return runs
 
     def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun]) -> Critique:

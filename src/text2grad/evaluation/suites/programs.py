@@ -6,7 +6,8 @@ An answer of a chat model may hold text around its program. Reasoning in <think>
 last fenced block that defines the function in question, else the last block: models correct themselves downwards.
 Without a fence it is the part of the answer from its first line of code that Python can parse. The beginning of the
 prompt, its imports and helpers, stands before the program: answers often leave it out, and a definition of their own
-replaces it. A block that does not define the function, but is the indented body of it, continues the prompt.
+replaces it; imports from `__future__` move to the top. A block that does not define the function, but is the indented
+body of it, continues the prompt.
 """
 
 import ast
@@ -19,6 +20,7 @@ _THOUGHT = re.compile(r"<think>.*?</think>|^.*?</think>", re.DOTALL)
 _CODE = re.compile(
     r"^(?:from|import|def|class|async|@|if|for|while|with|try|[A-Za-z_][\w.\[\]]* *(?:=|\())", re.MULTILINE
 )
+_FUTURE = re.compile(r"^from __future__ import (?:[^(\n]*|\([^)]*\)[^\n]*)$", re.MULTILINE)
 _MOST_TRIES = 200  # ends of an answer that are tried until it parses
 
 STOPS = ("\ndef ", "\nclass ", "\nif __name__", "\nprint(", "\nassert ", "\n@", "\n#", "\n```", "\nimport ", "\nfrom ")
@@ -44,7 +46,13 @@ def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: 
     program = (defining or blocks)[-1]
     if function and not defining and prompt and _is_body(program):
         return prompt + program
-    return f"{head}\n{program}" if head.strip() else program
+    return _behind(head, program) if head.strip() else program
+
+
+def _behind(head: str, program: str) -> str:
+    """Return a program behind its imports and helpers; its imports from `__future__` stay first, as Python demands."""
+    future = "".join(f"{one}\n" for one in _FUTURE.findall(program))
+    return f"{future}{head}\n{_FUTURE.sub('', program)}"
 
 
 def head_of(prompt: str, function: str) -> str:

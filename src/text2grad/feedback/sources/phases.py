@@ -7,7 +7,8 @@
     preferences      chosen and rejected responses, for DPO and for a scalar reward model
 
 slf5k and kodcode use every prompt in every phase. ultrafeedback divides the prompts by a hash: 30 % for fine-tuning,
-50 % for the reward model, 20 % for reinforcement learning.
+50 % for the reward model, 20 % for reinforcement learning. Prompts with equal tests ask for the same program in other
+words, as KodCode does, and stay on one side of a split (`split_unit`).
 """
 
 import hashlib
@@ -79,7 +80,7 @@ def read_problems(
         path: a file, a directory of `datasets`, or the name of a data set on the Hugging Face hub.
         name: a key of `SHARES`.
         splits: the splits of a data set, read in order; a file has none.
-        without: prompts to leave out.
+        without: prompts to leave out, or units of a split (`split_unit`).
 
     Raises:
         ConfigError: if the name is unknown.
@@ -96,7 +97,7 @@ def read_problems(
                 if problem is None:
                     continue
                 key = str(problem.example.prompt)
-                if key in without:
+                if key in without or split_unit(problem.example) in without:
                     left_out[KNOWN] += 1
                 else:
                     found[key] = _joined(found[key], problem) if key in found else problem
@@ -105,18 +106,26 @@ def read_problems(
     return Problems(list(found.values()), +left_out)
 
 
+def split_unit(example: Example) -> str:
+    """Return a text that is equal for prompts that must stay on one side of a split: the tests, or else the prompt."""
+    return example.tests or str(example.prompt)
+
+
 def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, most: int | None = None) -> Phases:
-    """Return the problems of each phase; a hash of seed and prompt decides, so that their order does not matter.
+    """Return the problems of each phase; a hash of seed and `split_unit` decides, so that their order does not matter.
 
     Args:
         problems: of `read_problems`.
         name: a key of `SHARES`.
-        held_out: share of the prompts that is held out, at least one if it is above 0.
+        held_out: share of the prompts that is held out, at least one if it is above 0; the last with all of its unit.
         seed: of the hash.
         most: most problems, chosen by the same hash, before any is held out; None for all.
     """
-    ranked = sorted(problems, key=lambda one: _rank(one, seed))[:most]
+    ranked = sorted(problems, key=lambda one: (_hash(split_unit(one.example), seed), _rank(one, seed)))[:most]
     count = min(max(1, round(held_out * len(ranked))), len(ranked)) if held_out else 0
+    units = [split_unit(one.example) for one in ranked]
+    while 0 < count < len(units) and units[count] == units[count - 1]:
+        count += 1
     rest = ranked[count:]
     parts, before = dict[str, list[Problem]](), 0.0
     for phase in ("demonstrations", "responses", "prompts"):
@@ -218,4 +227,8 @@ def _joined(first: Problem, second: Problem) -> Problem:
 
 
 def _rank(problem: Problem, seed: int) -> str:
-    return hashlib.sha256(f"{seed} {problem.example.prompt}".encode(errors="surrogatepass")).hexdigest()
+    return _hash(str(problem.example.prompt), seed)
+
+
+def _hash(text: str, seed: int) -> str:
+    return hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).hexdigest()

@@ -11,10 +11,13 @@ import linecache
 import os
 import sys
 import traceback
+from _sitebuiltins import Quitter
 from os import read, write
 from types import ModuleType
 from typing import Any, NamedTuple
 
+for _name in ("exit", "quit"):  # of the module site, which a worker does not load
+    vars(builtins).setdefault(_name, Quitter(_name, "Ctrl-D"))
 PRISTINE: dict[str, Any] = dict(vars(builtins))
 globals()["__builtins__"] = PRISTINE
 
@@ -76,10 +79,16 @@ def hide_the_sandbox(site: str | None) -> None:
     sys.modules["__main__"] = ModuleType("__main__")
     sys.argv = sys.orig_argv = ["solution.py"]
     sys.dont_write_bytecode = True
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), "utf-8", "backslashreplace", line_buffering=True)
-    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), "utf-8", "backslashreplace", line_buffering=True)
+    sys.stdout = sys.__stdout__ = _printer(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _printer(2)  # type: ignore[misc]
     if site is not None:  # packages beside pytest, such as numpy
         sys.path.append(site)
+
+
+def _printer(descriptor: int) -> io.TextIOWrapper:
+    """Return a stream to an open file, which stays open when a program replaces the stream."""
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
 
 
 def module_of(program: str, name: str = "solution") -> ModuleType:
@@ -99,9 +108,9 @@ def show_source(name: str, text: str) -> None:
 
 def flush() -> None:
     """Write the printed text that is left."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except BaseException:  # noqa: BLE001 - the program may have replaced the stream
             continue
 

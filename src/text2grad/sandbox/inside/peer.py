@@ -170,8 +170,13 @@ class RemoteType(type):
 
 def _exit(self: Any, kind: type | None, error: BaseException | None, trace: object) -> bool:
     swallows = bool(self._peer.request(self._handle, "__exit__", (kind, error, None)))
-    failed = isinstance(error, AssertionError) and "_origin" not in vars(error)
-    return swallows and not (failed and self._peer.suspicious)
+    if not swallows or kind is None:
+        return swallows
+    failed = isinstance(error, AssertionError) or type(error).__module__.startswith("_pytest.")
+    if failed and "_origin" not in vars(error) and self._peer.suspicious:
+        return False  # a failure of the tests
+    self._peer.own_answers += 1
+    return True
 
 
 def _contains(self: Any, item: Any) -> bool:
@@ -208,7 +213,7 @@ class Peer:
     Attributes:
         suspicious: whether the other side may lie.
         trusting: whether its objects may answer operators with plain values, such as `vector * 2`.
-        own_answers: number of comparisons that the other side decided.
+        own_answers: number of comparisons that the other side decided, and of exceptions that its objects swallowed.
     """
 
     suspicious = False
@@ -696,6 +701,8 @@ def _copy(container: Any) -> Any:
 def _same(container: Any, copy: Any) -> bool:
     now = dict(container) if isinstance(container, dict) else list(container)
     try:
+        if isinstance(now, dict) and list(now) != list(copy):  # the order is content, too
+            return False
         return len(now) == len(copy) and bool(now == copy)
     except BaseException:  # noqa: BLE001 - the program's own equality
         return False

@@ -1,5 +1,6 @@
 """A program in a process of its own: it serves the calls of the judge, or runs as a script."""
 
+import atexit
 import sys
 from os import _exit
 from sys import setprofile, settrace
@@ -40,6 +41,18 @@ def run_script(channel: int, text: str, site: str | None, arguments: tuple[str, 
             verdict = Verdict("error", f"The program exited with status {error.code!s:.100}.")
     except BaseException as error:  # noqa: BLE001 - any exception of a program is an outcome
         verdict = verdict_of(error, site=site)
+    _finish()
     flush()
     send_verdict(channel, verdict)
     _exit(0)
+
+
+def _finish() -> None:
+    """Do as Python at its end: wait for the threads, then call the functions that `atexit` was given."""
+    threading = sys.modules.get("threading")
+    for step in (getattr(threading, "_shutdown", None), atexit._run_exitfuncs):
+        try:
+            if step is not None:
+                step()
+        except BaseException:  # noqa: BLE001 - Python prints such an exception, and goes on
+            continue

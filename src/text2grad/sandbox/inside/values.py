@@ -3,6 +3,7 @@
     None, True, 1.5, "a", 7       themselves
     [1, (2, 3)]                   ["l", 1, ["t", 2, 3]]
     {"a": {1}}                    ["d", ["a"], [["s", 1]]]
+    defaultdict(int, a=1)         ["D", "int", ["a"], [1]]; another factory is written as a value
     the same list a second time   ["r", n]: containers are numbered in the order of their first appearance
 
 A value is plain only if its type is exactly one of these types: a subclass may redefine equality. All other values
@@ -25,6 +26,7 @@ ATOMS = frozenset({type(None), bool, float, str})
 LEAVES = ATOMS | {int}
 LARGE_BITS = 4_000  # longer integers are written in base 16: reading base 10 takes quadratic time
 CONTAINERS: tuple[type, ...] = (list, dict, set, bytearray, deque, defaultdict, OrderedDict, Counter)
+FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (int, list, dict, set, str, float, bool, tuple)}
 _DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}")
 
 
@@ -81,6 +83,10 @@ class Packer:
         self.number(value)
         if kind is deque:
             return ["q", value.maxlen, *self.content(value)]
+        if kind is defaultdict:
+            factory = value.default_factory
+            name = next((name for name, known in FACTORIES.items() if known is factory), "")
+            return ["D", name or self.pack(factory), *self.content(value)]
         return [_TAGS[kind], *self.content(value)]
 
     def number(self, container: Any) -> None:
@@ -94,7 +100,6 @@ _TAGS: dict[type, str] = {
     dict: "d",
     set: "s",
     bytearray: "y",
-    defaultdict: "D",
     OrderedDict: "O",
     Counter: "C",
 }
@@ -215,6 +220,16 @@ def _unpack_datetime(unpacker: Unpacker, data: list[Any]) -> datetime.datetime:
     return datetime.datetime(*data[2:9]).replace(tzinfo=datetime.UTC if data[1] else None)
 
 
+def _unpack_defaultdict(unpacker: Unpacker, data: list[Any]) -> Any:
+    made: Any = defaultdict()
+    unpacker.known.append(made)  # before the factory, as `Packer` numbers it
+    made.default_factory = FACTORIES[data[1]] if type(data[1]) is str else unpacker.unpack(data[1])
+    if not (made.default_factory is None or callable(made.default_factory)):
+        raise BadMessage("no factory")
+    unpacker.refill(made, data[2:])
+    return made
+
+
 def _unpack_reference(unpacker: Unpacker, data: list[Any]) -> Any:
     if type(data[1]) is not int or not 0 <= data[1] < len(unpacker.known):
         raise BadMessage("no such container")
@@ -227,7 +242,7 @@ _UNPACK: dict[str, Callable[[Unpacker, list[Any]], Any]] = {
     "s": lambda unpacker, data: unpacker.container(set(), data[1:]),
     "y": lambda unpacker, data: unpacker.container(bytearray(), data[1:]),
     "q": lambda unpacker, data: unpacker.container(deque(maxlen=data[1]), data[2:]),
-    "D": lambda unpacker, data: unpacker.container(defaultdict(), data[1:]),
+    "D": _unpack_defaultdict,
     "O": lambda unpacker, data: unpacker.container(OrderedDict(), data[1:]),
     "C": lambda unpacker, data: unpacker.container(Counter(), data[1:]),
     "r": _unpack_reference,

@@ -50,7 +50,7 @@ def grounded_examples(
         held_out: share of subjects that is held out.
         seed: chooses them.
     """
-    made, subjects = list[Example](), dict[str, str]()
+    made, subjects, first = list[Example](), dict[str, str](), dict[str, str]()
     left_out, cut = Counter[str](), 0
     for one in passages:
         text = cut_at_sentence(one.text, passage_tokens, count)
@@ -61,7 +61,10 @@ def grounded_examples(
         prompt = (QUESTION if one.question else SUMMARY).format(passage=text, question=one.question)
         meta = {"id": one.where, "passage": text, "question": one.question}
         made.append(Example([{"role": "user", "content": prompt}], one.answer, meta=meta))
-        subjects[prompt] = one.subject.casefold()
+        subject = one.subject.casefold()
+        if one.subject == one.text:  # texts that the cut makes equal have one subject: that of the first
+            subject = first.setdefault(text.casefold(), subject)
+        subjects[prompt] = subject
     return GroundedExamples(
         *split_by_prompt(made, held_out, seed, key=lambda one: subjects[one.prompt_text]), left_out, cut
     )
