@@ -45,7 +45,9 @@ def pair_of(learned: Path, records: list[Record], called: str) -> dict[str, Any]
         *([] if writes["write_feedback"] else ["without words"]),
         *([called] if called else []),
     ]
-    last = max((learned / "evaluations").glob("*.json"))
+    last, steps = max((learned / "evaluations").glob("*.json")), recipe["run"]["steps"]
+    if int(last.stem) < steps:
+        sys.exit(f"{learned} is not finished: {steps} steps, last evaluation after {int(last.stem)}; resume it first")
     audits = [
         {name.removeprefix("audit/"): value for name, value in line.items() if name.startswith("audit/")}
         for line in lines_of(learned / "metrics.jsonl")
