@@ -72,6 +72,9 @@ def test_a_heap_gives_its_holes_back_when_half_of_plenty_is_left(
     assert set_to == []
     assert cpu_heap.give_back_if_short(LARGE)
     assert set_to == [("malloc_trim", 0)]
+    monkeypatch.setattr(cpu_heap, "free_memory_of_process", lambda: 2 * free - 1)
+    assert not cpu_heap.give_back_if_short(LARGE)
+    assert cpu_heap.give_back_if_short(LARGE, share=1.0)
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not cpu_heap.give_back_if_short(LARGE)
 

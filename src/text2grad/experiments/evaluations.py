@@ -35,7 +35,7 @@ from text2grad.experiments.metric import WAY_OUT, Metric, measure
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
-from text2grad.models import Scores, TokenBatch, make_rollouts, sample, step_uniforms
+from text2grad.models import Scores, TokenBatch, give_back_if_short, make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import Text2GradTrainer, gae, response_records, score_batch, token_rewards, total_rewards, whiten
@@ -123,6 +123,9 @@ class Evaluations:
         records: list[Row] = []
         agreement = Agreement()
         if mine:
+            give_back_if_short(
+                trainer.model.policy, share=1.0
+            )  # the holes of the update, before tensors of other shapes
             with trainer.within_memory("rollout"):
                 rollouts = self._sample(mine, "evaluate: sample")
             rollouts = rollouts if self.revise is None else self.revise(rollouts)
@@ -180,6 +183,7 @@ class Evaluations:
                     )
                     examples = [trainer.held_out[row] for row in part]
                     found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
+                    give_back_if_short(trainer.model.policy)
                     progress.advance(len(part))
             return found
 
@@ -215,6 +219,7 @@ class Evaluations:
             for part in _parts(range(len(rollouts)), at_once):
                 batch = rollouts[part.start : part.stop]
                 found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
+                give_back_if_short(trainer.model.policy)
                 progress.advance(len(part))
         return found
 

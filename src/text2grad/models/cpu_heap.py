@@ -48,13 +48,14 @@ def settle_heap(model: nn.Module, compact: bool | Literal["auto"]) -> Literal["c
     return ("compact" if compact else "kept") if all(done) else "as it is"
 
 
-def give_back_if_short(model: nn.Module) -> bool:
-    """Give the unused pages of the heap to the system if less than half of plenty is free; return whether it did.
+def give_back_if_short(model: nn.Module, *, share: float = 0.5) -> bool:
+    """Give the unused pages of the heap to the system if less than a share of plenty is free; return whether it did.
 
     Args:
         model: the model under training.
+        share: a larger one gives back earlier.
     """
-    if not fills_heap(model) or free_memory_of_process() >= plenty(model) / 2:
+    if not fills_heap(model) or free_memory_of_process() >= share * plenty(model):
         return False
     given: bool = ctypes.CDLL(None).malloc_trim(0) == 1
     return given
