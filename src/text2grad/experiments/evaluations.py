@@ -123,9 +123,8 @@ class Evaluations:
         records: list[Row] = []
         agreement = Agreement()
         if mine:
-            give_back_if_short(
-                trainer.model.policy, share=1.0
-            )  # the holes of the update, before tensors of other shapes
+            # The heap has holes of the update's tensors, and those of an evaluation have other shapes.
+            give_back_if_short(trainer.model.policy, share=1.0)
             with trainer.within_memory("rollout"):
                 rollouts = self._sample(mine, "evaluate: sample")
             rollouts = rollouts if self.revise is None else self.revise(rollouts)
