@@ -709,6 +709,23 @@ def test_a_worker_that_is_lost_is_replaced_and_its_program_tried_again(box: Sand
         assert first not in pair._idle
 
 
+def test_the_second_try_has_a_new_worker(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = worker_module.Worker.read
+    with Sandbox(workers=3, isolation=box.isolation, accept_weaker=True) as three:
+        three.run_many([GOOD] * 3)
+        dead = list(three._idle)
+
+        def ended(worker: worker_module.Worker) -> dict[str, object] | None:
+            if worker in dead:
+                raise EOFError
+            return read(worker)
+
+        monkeypatch.setattr(worker_module.Worker, "read", ended)
+        three.workers = 1
+        assert [outcome.reason for outcome in three.run_many([GOOD])] == ["passed"]
+        assert set(dead).isdisjoint(three._idle)
+
+
 def test_a_program_that_loses_two_workers_has_crashed(any_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     read = worker_module.Worker.read
 

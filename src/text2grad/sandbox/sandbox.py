@@ -167,8 +167,7 @@ class Sandbox:
     def close(self) -> None:
         """End the workers. Later use starts new workers."""
         with self._lock:
-            while self._idle:
-                self._idle.pop().end()
+            self._end_idle()
 
     def run(self, program: str, tests: Tests, *, timeout_s: float = 2.0, memory_mb: int = 256, **more: Any) -> Result:
         """Return the result of one program; see `run_many`."""
@@ -240,6 +239,7 @@ class Sandbox:
                     number, case = busy.pop(worker)
                     if message.get("lost") and number not in lost:  # the program's fault only if it happens again
                         lost.add(number)
+                        self._end_idle()  # the same cause may have ended them: the second try has a new worker
                         waiting.appendleft((number, case))
                         continue
                     results[number], more = _judged(jobs[number], case, message, limits, results.get(number))
@@ -282,6 +282,10 @@ class Sandbox:
             self._idle += _started(self.isolation, number - len(self._idle))
         except StartError as error:
             raise SandboxError(f"a worker of isolation {self.isolation} could not be started: {error}") from error
+
+    def _end_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().end()
 
     def _worker(self) -> Worker:
         if not self._idle:
