@@ -146,7 +146,7 @@ class SFTConfig(Section):
     accumulate: Count = 1
     """Gradient accumulation steps: less memory, more time."""
     lr: Positive = 1e-5
-    """Peak learning rate."""
+    """Peak learning rate, after the first 5 % of the steps; then it falls as a cosine."""
     optimizer: Optimizer = "adamw"
     """adamw; or muon for the hidden matrices, several times faster for tiny models."""
     lora_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0

@@ -18,7 +18,7 @@ class RewardModelConfig(Section):
     batch_size: Count = 32
     """Annotations per step."""
     lr: Positive = 1e-5
-    """Peak learning rate."""
+    """Peak learning rate, after the first 5 % of the steps; then it falls as a cosine."""
     optimizer: Optimizer = "adamw"
     """adamw; or muon for the hidden matrices, several times faster for tiny models."""
     start: Literal["sft", "fresh"] = "sft"
@@ -132,7 +132,7 @@ class RefreshConfig(Section):
     batch_size: Count = 32
     """Annotations per step."""
     lr: Positive = 1e-5
-    """Peak learning rate."""
+    """Peak learning rate, after the first 5 % of the steps; then it falls as a cosine."""
     optimizer: Optimizer = "adamw"
     """adamw; or muon for the hidden matrices, several times faster for tiny models."""
     audit: Annotated[int, Field(ge=0)] = 0
