@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.sandbox import with_names
 
     beside = _check_outputs(args)
-    columns, labels = _values("--column", args.column), _meanings(args.label)
+    columns, labels = name_values("--column", args.column), _meanings(args.label)
     options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
     console, account = Console(), Account()
     annotations: list[Annotation] = []
@@ -196,27 +196,11 @@ def _line(text: str) -> str:
     return text if len(text) <= 200 else text[:198] + " …"
 
 
-def _values(option: str, given: list[str]) -> dict[str, str]:
-    """Return NAME=VALUE as a mapping.
-
-    Raises:
-        ConfigError: if a name is given two values.
-    """
-    values = name_values(option, given)
-    for pair in given:
-        name, _, value = pair.partition("=")
-        if values[name] != value:
-            raise ConfigError(
-                f"{option} {pair} and {option} {name}={values[name]} exclude each other; keep one of them"
-            )
-    return values
-
-
 def _meanings(given: list[str]) -> dict[str, Any]:
     """Return NAME=MEANING as a mapping."""
     from text2grad.errors import check_known
 
-    meanings = _values("--label", given)
+    meanings = name_values("--label", given)
     for meaning in meanings.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
     return meanings

@@ -47,14 +47,15 @@ def name_values(option: str, given: Iterable[str], *, form: str = "NAME=VALUE") 
     """Return the values of an option that is given as NAME=VALUE, any number of times.
 
     Raises:
-        ConfigError: if a name or a value is missing; names the option and its form.
+        ConfigError: if a name or a value is missing, or a name has two values; names the option.
     """
-    found = {}
+    found: dict[str, str] = {}
     for pair in given:
         name, sign, value = pair.partition("=")
         if not (name and sign and value):
             raise ConfigError(f"{option} is given as {form}, got {pair!r}")
-        found[name] = value
+        if found.setdefault(name, value) != value:
+            raise ConfigError(f"{option} {name}={found[name]} and {option} {pair} exclude each other; keep one of them")
     return found
 
 

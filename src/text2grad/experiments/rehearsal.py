@@ -37,7 +37,7 @@ from text2grad.files import lock_directory, to_json, write_atomically, write_fil
 from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer, padding_id, stop_ids
 from text2grad.progress import Progress
 from text2grad.reward_models import LOCAL, ServerRewardModel, critic_from_recipe, shares_base
-from text2grad.rl import correlation, gae, group_advantages, prepare_policy, response_records, rewards_of
+from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, response_records, rewards_of
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 
 SHOWN = 8
@@ -272,19 +272,7 @@ def first_advantages(recipe: Recipe, rewards: torch.Tensor, response_mask: torch
         rewards: of each token, [B, T]; the responses to one prompt are neighbours.
         response_mask: True on response tokens, bool [B, T].
     """
-    ppo = recipe.ppo
-    if ppo.baseline == "value":
-        values = torch.zeros_like(rewards)
-        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam).advantages
-    return group_advantages(
-        rewards,
-        response_mask,
-        group_size=recipe.rollout.group_size,
-        gamma=ppo.gamma,
-        lam=ppo.lam,
-        leave_one_out=ppo.baseline == "leave_one_out",
-        scale=ppo.whiten == "group",
-    ).advantages
+    return advantages_over_baseline(recipe, rewards, torch.zeros_like(rewards), response_mask).advantages
 
 
 def critique_figures(critiques: Sequence[Critique]) -> dict[str, float]:

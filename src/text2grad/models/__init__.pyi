@@ -65,6 +65,7 @@ from .pretrained import (
     base_named_by as base_named_by,
     best_device as best_device,
     context_of as context_of,
+    dtype_to_train as dtype_to_train,
     empty_model as empty_model,
     load_model as load_model,
     load_policy as load_policy,

@@ -30,7 +30,7 @@ from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer, supervised_trainer
 from text2grad.models.launch import PLAIN, asks_for_fsdp
-from text2grad.models.pretrained import load_policy, refuse_second_adapter
+from text2grad.models.pretrained import dtype_to_train, load_policy, refuse_second_adapter
 from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
@@ -99,8 +99,7 @@ def load_trainable(
             "it out, or set model.lora_r"
         )
     refuse_second_adapter(path, lora_r)
-    dtype = "float32" if dtype == "auto" and not lora_r else dtype
-    model = load_policy(path, dtype=dtype, trust_remote_code=trust_remote_code)
+    model = load_policy(path, dtype=dtype_to_train(dtype, lora_r), trust_remote_code=trust_remote_code)
     if not lora_r:
         return model
     torch.manual_seed(seed)

@@ -50,6 +50,11 @@ def empty_model(path: str, *, trust_remote_code: bool = False) -> Any:
         return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)  # type: ignore[no-untyped-call]
 
 
+def dtype_to_train(dtype: str, lora_r: int) -> str:
+    """Return the type of the weights of a model to train: "auto" is float32 if all of them are trained."""
+    return "float32" if dtype == "auto" and not lora_r else dtype
+
+
 def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
     """Load a causal language model; an adapter is merged into its base.
 

@@ -2,11 +2,12 @@
 
 A tokenizer reads the text of a special token, such as `<|im_end|>`, as this token. A policy that spells one would end
 its own response in the reward model's prompt and write the critique itself; so special tokens within the response, or
-within the message to a model with a chat template, are encoded as the characters that they are.
+within the message to a model with a chat template, are encoded as the characters that they are. A tokenizer without
+character offsets (in Python alone) keeps them.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from text2grad.align import Range, encode
@@ -28,35 +29,31 @@ def critique_prompts(
     questions = critique_questions(examples, responses, prompt_format, form)
     if not questions:
         return []
-    if prompt_format == "chat":
-        asked = list(map(Example, questions))
-        encoded, texts = encode_prompts(tokenizer, asked, prompt_format="chat"), chat_texts(tokenizer, asked)
-        [around] = chat_texts(tokenizer, [Example(_MESSAGE)])
-        before, _, after = around.partition(_MESSAGE)
-        ranges = [(len(before), len(text) - len(after)) for text in texts]
-    else:
-        encoded, texts = tokenizer(questions)["input_ids"], questions
-        starts = [len(example.prompt_text) for example in examples]
-        ranges = [(start, start + len(response)) for start, response in zip(starts, responses, strict=True)]
-    return [
-        as_text(tokenizer, ids, text, within, add_special_tokens=prompt_format != "chat")
-        for ids, text, within in zip(encoded, texts, ranges, strict=True)
-    ]
-
-
-def as_text(tokenizer: Any, ids: Sequence[int], text: str, within: Range, *, add_special_tokens: bool) -> list[int]:
-    """Return the ids of a text with the special tokens in a range replaced by the ids of their characters.
-
-    A tokenizer without character offsets (in Python alone) keeps them.
-    """
+    in_chat, asked = prompt_format == "chat", list(map(Example, questions))
+    encoded = encode_prompts(tokenizer, asked, prompt_format="chat") if in_chat else tokenizer(questions)["input_ids"]
+    prompts = [list(ids) for ids in encoded]
     special = _special_tokens(tokenizer)
-    if not special or not re.search("|".join(map(re.escape, special.values())), text[slice(*within)]):
-        return list(ids)
-    if not tokenizer.is_fast:
-        return list(ids)
-    whole = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
+    is_special = re.compile("|".join(map(re.escape, special.values())))
+    for row, text in enumerate(questions if in_chat else responses):
+        if special and tokenizer.is_fast and is_special.search(text):
+            if in_chat:
+                whole, around = chat_texts(tokenizer, [asked[row], Example(_MESSAGE)])
+                before, _, after = around.partition(_MESSAGE)
+                within = (len(before), len(whole) - len(after))
+            else:
+                whole, start = questions[row], len(examples[row].prompt_text)
+                within = (start, start + len(text))
+            prompts[row] = _as_text(tokenizer, special, whole, within, add_special_tokens=not in_chat)
+    return prompts
+
+
+def _as_text(
+    tokenizer: Any, special: Mapping[int, str], text: str, within: Range, *, add_special_tokens: bool
+) -> list[int]:
+    """Return the ids of a text with the special tokens in a range replaced by the ids of their characters."""
+    encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
     found: list[int] = []
-    for token, (start, end) in zip(whole["input_ids"], whole["offset_mapping"], strict=True):
+    for token, (start, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
         is_text = token in special and within[0] <= start < end <= within[1]
         found += encode(tokenizer, text[start:end]) if is_text else [token]
     return found

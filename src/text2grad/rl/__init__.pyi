@@ -1,5 +1,6 @@
 from .advantages import (
     Moments as Moments,
+    advantages_over_baseline as advantages_over_baseline,
     gae as gae,
     group_advantages as group_advantages,
     moments as moments,
@@ -23,7 +24,6 @@ from .scoring import score_batch as score_batch
 from .trackers import check_tracker as check_tracker
 from .trainer import (
     Text2GradTrainer as Text2GradTrainer,
-    dtype_to_train as dtype_to_train,
     ppo_epochs as ppo_epochs,
     prepare_policy as prepare_policy,
 )

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from text2grad.config import Recipe
 from text2grad.errors import ShapeError
 from text2grad.rl.nl_gradient import check_same_shape, is_last_token
 
@@ -145,6 +146,32 @@ def group_advantages(
         deviation = (all_squares.sum(dim=1, keepdim=True) / (group_size - 1)).sqrt().expand_as(means)
         advantages = advantages / (of_rows(deviation) + GROUP_EPS)
     return Advantages(advantages, returns)
+
+
+def advantages_over_baseline(
+    recipe: Recipe, rewards: Tensor, values: Tensor, response_mask: Tensor, *, bootstrap: Tensor | None = None
+) -> Advantages:
+    """Return advantages over the recipe's baseline, the value function or each prompt's group, and returns.
+
+    Args:
+        recipe: its sections [ppo] and [rollout] are used.
+        rewards: r_t, [B, T]; the responses of a group are neighbours.
+        values: V_t, [B, T], which the baseline of a group does not use.
+        response_mask: True on response tokens, bool [B, T].
+        bootstrap: V after the last token of a truncated response, [B]; None for 0.
+    """
+    ppo = recipe.ppo
+    if ppo.baseline == "value":
+        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap)
+    return group_advantages(
+        rewards,
+        response_mask,
+        group_size=recipe.rollout.group_size,
+        gamma=ppo.gamma,
+        lam=ppo.lam,
+        leave_one_out=ppo.baseline == "leave_one_out",
+        scale=ppo.whiten == "group",
+    )
 
 
 class Moments(NamedTuple):

@@ -50,6 +50,7 @@ from text2grad.models import (
     check_lora_targets,
     check_model,
     collate,
+    dtype_to_train,
     empty_model,
     enable_checkpointing,
     fitting_prompts,
@@ -71,7 +72,7 @@ from text2grad.models import (
     with_lora,
 )
 from text2grad.progress import Progress, note
-from text2grad.rl.advantages import Advantages, Moments, gae, group_advantages, moments, whiten
+from text2grad.rl.advantages import Advantages, Moments, advantages_over_baseline, moments, whiten
 from text2grad.rl.checkpoint import checkpoint_critics, join_checkpoint, load_checkpoint, save_checkpoint
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.judging import Judging, judging
@@ -229,26 +230,9 @@ class Text2GradTrainer:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
         settle_heap(policy, recipe.run.compact_memory)
-        if not is_peft(policy) and half_precision(policy) and self.accelerator.is_main_process:
-            note(
-                "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
-                'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter',
-                warning=True,
-            )
-        if is_peft(policy) and adapter_is_trained(policy) and self.accelerator.is_main_process:
-            note(
-                "the policy's adapter is trained already, and the reference is the base without it: the KL term pulls "
-                "the policy back to this base from the first step on. To begin at the adapter, give the trainer "
-                "model.merge_and_unload(), or name the adapter's directory in [model] path",
-                warning=True,
-            )
-        warmup = recipe.optim.value_warmup_steps
-        if recipe.model.value != "none" and warmup >= recipe.run.steps and self.accelerator.is_main_process:
-            note(
-                f"optim.value_warmup_steps = {warmup} leaves none of the {recipe.run.steps} steps to the policy, which "
-                "stays as it is; lower it, or raise run.steps",
-                warning=True,
-            )
+        if self.accelerator.is_main_process:
+            for warning in _warnings_of(policy, recipe):
+                note(warning, warning=True)
         self.reference = Reference(policy)
         self.model = PolicyWithValue(policy, value=recipe.model.value)
         if recipe.model.gradient_checkpointing:
@@ -605,18 +589,8 @@ class Text2GradTrainer:
     def _advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
         """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""
         ppo = self.recipe.ppo
-        if ppo.baseline == "value":  # a truncated response is bootstrapped with V of its last state
-            found = gae(rewards, scores.values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=scores.bootstrap)
-        else:
-            found = group_advantages(
-                rewards,
-                mask,
-                group_size=self.recipe.rollout.group_size,
-                gamma=ppo.gamma,
-                lam=ppo.lam,
-                leave_one_out=ppo.baseline == "leave_one_out",
-                scale=ppo.whiten == "group",
-            )
+        # A truncated response is bootstrapped with V of its last state.
+        found = advantages_over_baseline(self.recipe, rewards, scores.values, mask, bootstrap=scores.bootstrap)
         if ppo.whiten not in ("scale", "full"):
             return found
         over = self._global_moments(found.advantages, mask)
@@ -764,9 +738,25 @@ def ppo_epochs(
     return {**means, "update/skipped": skips, "update/epochs": float(epoch + 1)}
 
 
-def dtype_to_train(settings: ModelConfig) -> str:
-    """Return the type of a policy's weights: "auto" is float32 if all of them are trained."""
-    return "float32" if settings.dtype == "auto" and not settings.lora_r else settings.dtype
+def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:
+    """Yield the warnings about settings under which a run does not train its policy as most people mean it."""
+    if not is_peft(policy) and half_precision(policy):
+        yield (
+            "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
+            'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter'
+        )
+    if is_peft(policy) and adapter_is_trained(policy):
+        yield (
+            "the policy's adapter is trained already, and the reference is the base without it: the KL term pulls "
+            "the policy back to this base from the first step on. To begin at the adapter, give the trainer "
+            "model.merge_and_unload(), or name the adapter's directory in [model] path"
+        )
+    warmup = recipe.optim.value_warmup_steps
+    if recipe.model.value != "none" and warmup >= recipe.run.steps:
+        yield (
+            f"optim.value_warmup_steps = {warmup} leaves none of the {recipe.run.steps} steps to the policy, which "
+            "stays as it is; lower it, or raise run.steps"
+        )
 
 
 def prepare_policy(model: Any, settings: ModelConfig) -> Any:
@@ -781,7 +771,7 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
         if settings.lora_r and settings.lora_targets != "all-linear":
             empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
             check_lora_targets(empty, settings.lora_targets)
-        dtype = dtype_to_train(settings)
+        dtype = dtype_to_train(settings.dtype, settings.lora_r)
         model = load_policy(str(model), dtype=dtype, trust_remote_code=settings.trust_remote_code)
     if is_peft(model) and POLICY_ADAPTER not in model.peft_config:
         raise ConfigError(

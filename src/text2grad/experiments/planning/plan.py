@@ -392,7 +392,7 @@ def number_of_prompts(recipe: Recipe) -> int:
     if not data.train:
         return data.examples
     try:
-        return len(run_examples(recipe).train)
+        return len(recipe_examples(recipe))
     except DataError as error:
         note(f"{error}; planned with data.examples = {data.examples} prompts", warning=True)
         return data.examples

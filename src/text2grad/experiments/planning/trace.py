@@ -27,11 +27,12 @@ from text2grad.models import (
     Reference,
     TokenBatch,
     base_of,
+    dtype_to_train,
     enable_checkpointing,
     sample_inverse_cdf,
     tiles_as_on,
 )
-from text2grad.rl import dtype_to_train, prepare_policy
+from text2grad.rl import prepare_policy
 
 CALLS_PER_COLLECTION = 100
 """Recomputed tensors without data stay in circles of Python objects, which are collected too late otherwise."""
@@ -160,7 +161,7 @@ class TracedModel:
         from transformers import AutoModelForCausalLM
 
         self.settings, self.device, self.mode = settings, device, FakeTensorMode()
-        dtype = weights_type(config, dtype_to_train(settings))
+        dtype = weights_type(config, dtype_to_train(settings.dtype, settings.lora_r))
         try:
             with torch.device("meta"):
                 policy = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]

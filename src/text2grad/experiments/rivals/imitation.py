@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from text2grad.experiments.rivals.fitting import fit
 from text2grad.experiments.rivals.judged import Judged, best
 from text2grad.experiments.rivals.refiners import log_refinements, refine
-from text2grad.models import NO_LOSS, FineTuning, Row, supervised_trainer
+from text2grad.models import FineTuning, Row, row_of_ids, supervised_trainer
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:
@@ -64,5 +64,4 @@ def imitate(run: "RivalTrainer", answers: Sequence[Rollout]) -> dict[str, float]
 
 def supervised_ids(answer: Rollout) -> Row:
     """Return the ids of prompt and answer, with labels on the answer; a truncated answer teaches no end."""
-    prompt, response = list(answer.prompt_ids), list(answer.response_ids)
-    return {"input_ids": [*prompt, *response], "labels": [*[NO_LOSS] * len(prompt), *response]}
+    return row_of_ids(answer.prompt_ids, answer.response_ids)
