@@ -93,6 +93,13 @@ def trained(place: Path) -> Path:
     return place / "run"
 
 
+def test_a_setting_without_effect_is_told(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "mine.toml: optim.value_lr has no effect here: model.value = "
+    given = ("--set", "model.value=none", "--set", "optim.value_lr=0.1")
+    assert told in "".join(call(capsys, "train", "mine.toml", "--out", "with_idle", "--set", "run.steps=1", *given))
+    assert "has no effect" not in "".join(call(capsys, "train", "mine.toml", "--resume"))
+
+
 def test_the_end_of_a_run_shows_before_and_after_files_and_what_is_next(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

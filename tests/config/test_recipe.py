@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from text2grad.config import idle_settings
 from text2grad.config.recipe import NOT_THE_POLICY, Recipe, describe, load_recipe, make_recipe
 from text2grad.errors import ConfigError, RenamedSetting
 
@@ -510,3 +511,48 @@ def test_a_recipe_that_a_run_wrote_is_read_without_notices() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert make_recipe({"critic": {"agreement": 0.2}}, warn=False).critic.vote_threshold == 0.2
+
+
+@pytest.mark.parametrize(
+    ("sections", "idle"),
+    [
+        ({"model": {"value": "none"}, "optim": {"value_lr": 1e-3}, "ppo": {"vf_coef": 0.2}},
+         ["optim.value_lr", "ppo.vf_coef"]),
+        ({"optim": {"value_lr": 1e-3}, "ppo": {"vf_coef": 0.2}}, []),
+        ({"model": {"lora_alpha": 8}}, ["model.lora_alpha"]),
+        ({"model": {"lora_alpha": 8, "lora_r": 4}}, []),
+        ({"ppo": {"kl_horizon": 5}}, ["ppo.kl_horizon"]),
+        ({"ppo": {"kl_horizon": 5, "target_kl": 1.0}}, []),
+        ({"engine": {"gpu_memory_utilization": 0.5}}, ["engine.gpu_memory_utilization"]),
+        ({"engine": {"gpu_memory_utilization": 0.5}, "rollout": {"engine": "vllm"}}, []),
+        ({"critic": {"use": "a:b", "model": "m", "kind": "vllm"}, "vllm": {"enforce_eager": True}},
+         ["critic.model", "critic.kind", "vllm.enforce_eager"]),
+        ({"critic": {"kind": "vllm"}}, ["critic.kind"]),
+        ({"critic": {"model": "m", "kind": "vllm"}, "vllm": {"enforce_eager": True}}, []),
+        ({"refresh": {"lr": 1e-3, "window": 5}}, ["refresh.window", "refresh.lr"]),
+        ({"refresh": {"lr": 1e-3, "steps": [3]}}, []),
+        ({"refresh": {"lr": 1e-3, "drift": 0.1}}, []),
+        ({"refresh": {"annotator": "a:b", "audit": 4}}, []),
+        ({"reward": {"placement": "verdict", "span_mass": "span"}}, ["reward.span_mass"]),
+        ({"reward": {"placement": "last_token", "span_mass": "span"}}, []),
+        ({"data": {"train": "x.jsonl", "eval_every": 5, "examples": 7}}, ["data.examples", "data.eval_every"]),
+        ({"data": {"train": "x.jsonl", "eval_every": 5, "held_out": 0.1}}, []),
+        ({"data": {"task": "qa", "eval_every": 5, "examples": 7}}, []),
+        ({"run": {"project": "p"}}, ["run.project"]),
+        ({"run": {"project": "p", "tracker": "wandb"}}, []),
+        ({"run": {"tracker": "none", "table_every": 3}}, ["run.table_every"]),
+    ],
+)  # fmt: skip
+def test_settings_without_effect_are_known(sections: dict[str, Any], idle: list[str]) -> None:
+    assert sorted(idle_settings(make_recipe(sections))) == sorted(idle)
+
+
+def test_no_shipped_recipe_has_a_setting_without_effect() -> None:
+    root = Path(__file__).parents[2] / "recipes"
+    found = {
+        path.name: list(idle_settings(load_recipe(path)))
+        for path in root.rglob("*.toml")
+        if "runs" not in tomllib.loads(path.read_text())  # recipes of experiments name other recipes
+    }
+    assert len(found) > 10
+    assert not {name: idle for name, idle in found.items() if idle}

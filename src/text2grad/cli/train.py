@@ -76,11 +76,15 @@ def add_run_options(add: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, refuse missing settings, then train and write the report."""
     recipe = recipe_of(args)
+    is_main = int(os.environ.get("RANK", "0")) == 0
 
+    from text2grad.config import idle_settings
     from text2grad.experiments import run_recipe
 
+    for name, reason in idle_settings(recipe).items() if is_main else ():
+        note(f"{args.recipe}: {name} has no effect here: {reason}", warning=True)
     policy = run_recipe(recipe, resume=args.resume)
-    return finish(recipe, policy) if int(os.environ.get("RANK", "0")) == 0 else 0
+    return finish(recipe, policy) if is_main else 0
 
 
 def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":

@@ -1,0 +1,107 @@
+"""Settings of a recipe that have no effect on `text2grad train`, because of its other settings.
+
+A contradiction is refused (`recipe.py`, and the sections' classes). A setting that waits for another one is not:
+recipes keep it for methods that use it, and `--set` changes one setting at a time. The user is told.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from text2grad.config.recipe import Recipe
+
+
+class _Rule(NamedTuple):
+    """A condition, the settings that have no effect where it holds ("section" stands for all of a section), and why."""
+
+    holds: Callable[[Recipe], bool]
+    settings: tuple[str, ...]
+    reason: str
+
+
+def _critic_in_python(recipe: Recipe) -> bool:
+    return bool(recipe.critic.use)
+
+
+def _program_of_the_task(recipe: Recipe) -> bool:
+    return not recipe.critic.use and not recipe.critic.model
+
+
+def _learned(recipe: Recipe, kind: str) -> bool:
+    critic = recipe.critic
+    return bool(critic.model) and not critic.use and critic.kind == kind
+
+
+def _nothing_held_out(recipe: Recipe) -> bool:
+    return not (recipe.data.task or recipe.data.held_out or recipe.data.held_out_file)
+
+
+_RULES = (
+    _Rule(
+        lambda recipe: not recipe.model.lora_r,
+        ("model.lora_alpha", "model.lora_targets", "sft.lora_dropout", "reward_model.lora_dropout"),
+        "model.lora_r = 0 trains all weights, without an adapter",
+    ),
+    _Rule(
+        lambda recipe: recipe.model.value == "none",
+        ("optim.value_lr", "optim.value_warmup_steps", "ppo.value_clip_range", "ppo.vf_coef"),
+        'model.value = "none": there is no value function',
+    ),
+    _Rule(
+        lambda recipe: recipe.ppo.target_kl is None,
+        ("ppo.kl_horizon",),
+        "ppo.target_kl is not set: β is fixed",
+    ),
+    _Rule(lambda recipe: recipe.rollout.engine != "vllm", ("engine",), 'rollout.engine = "hf" samples without vLLM'),
+    _Rule(_critic_in_python, ("critic.model", "critic.kind"), "critic.use names a critic in Python"),
+    _Rule(_program_of_the_task, ("critic.kind",), "critic.model is not set: no reward model is loaded"),
+    _Rule(
+        lambda recipe: not _learned(recipe, "vllm"),
+        ("vllm",),
+        'no critic.model of critic.kind = "vllm"',
+    ),
+    _Rule(
+        lambda recipe: not recipe.refresh.active and not recipe.refresh.audit,
+        ("refresh",),
+        "neither refresh.steps nor refresh.drift nor refresh.audit is set",
+    ),
+    _Rule(
+        lambda recipe: recipe.reward.placement == "verdict",
+        ("reward.weighting", "reward.span_mass", "reward.balance", "reward.unlabelled"),
+        'reward.placement = "verdict" knows only whether there is a negative or a positive span',
+    ),
+    _Rule(_nothing_held_out, ("data.eval_every", "data.eval_seed"), "no prompt is held out (data.held_out)"),
+    _Rule(
+        lambda recipe: recipe.data.train is not None,
+        ("data.examples",),
+        "the prompts come from data.train, all of them",
+    ),
+    _Rule(
+        lambda recipe: recipe.run.tracker not in ("wandb", "trackio"),
+        ("run.project",),
+        "run.tracker is neither wandb nor trackio",
+    ),
+    _Rule(lambda recipe: recipe.run.tracker == "none", ("run.table_every",), 'run.tracker = "none"'),
+)
+
+
+def idle_settings(recipe: Recipe) -> dict[str, str]:
+    """Return the settings that differ from their defaults and have no effect on `text2grad train`.
+
+    Returns:
+        "section.key" → the reason.
+
+    Example:
+        >>> from text2grad.config import make_recipe
+        >>> idle_settings(make_recipe({"model": {"value": "none"}, "optim": {"value_lr": 0.01}}))
+        {'optim.value_lr': 'model.value = "none": there is no value function'}
+    """
+    found: dict[str, str] = {}
+    for rule in _RULES:
+        if not rule.holds(recipe):
+            continue
+        for setting in rule.settings:
+            section, _, key = setting.partition(".")
+            settings = getattr(recipe, section)
+            names = [key] if key else type(settings).model_fields
+            found |= {f"{section}.{name}": rule.reason for name in settings.changed(names)}
+    return found
