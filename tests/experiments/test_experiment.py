@@ -86,6 +86,19 @@ def places(tmp_path: Path) -> list[tuple[Any, ...]]:
     return [tuple(record[name] for name in names) for record in read_records(tmp_path / "records")]
 
 
+def test_a_named_rival_gets_the_seeds_trials_and_confirmations_of_a_leading_method(tmp_path: Path) -> None:
+    more = "other_seeds = [1]\nconfirm_seeds = [101]\nconfirmed = 2\nother_confirmed = 1\ntrials = 3"
+    text = STUDY.replace("trials = 3", more, 1)
+    (other,) = experiment(tmp_path, text).studies
+    (study,) = experiment(tmp_path, text.replace("other_seeds", 'also_leading = ["dr_grpo"]\nother_seeds')).studies
+    assert (other.seeds_of("dr_grpo"), other.trials_of("dr_grpo"), len(other.confirmations("dr_grpo"))) == ((1,), 2, 1)
+    assert (study.seeds_of("dr_grpo"), study.trials_of("dr_grpo"), len(study.confirmations("dr_grpo"))) == (
+        (0, 1),
+        3,
+        2,
+    )
+
+
 def test_a_plan_is_run_whole_and_once(tmp_path: Path) -> None:
     found = experiment(tmp_path)
     (study,) = found.studies
@@ -409,6 +422,10 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("seeds = [0, 1]", ""): "study 'first': seeds: Field required",
         ("trials = 3", "other_seeds = [1, 2]"): "study 'first': other_seeds chooses among seeds = [0, 1], and has [2]",
         ("trials = 3", "other_seeds = [1, 1]"): "study 'first': other_seeds = [1, 1] names a value twice",
+        (
+            "trials = 3",
+            'also_leading = ["ppo"]',
+        ): "also_leading chooses among methods = ['text2grad', 'dr_grpo'], and has ['ppo']",
         ("trials = 3", "confirm_seeds = [3, 1]"): "study 'first': confirm_seeds = [3, 1]: 1 is used already; name",
         ("trials = 3", "tries = 3"): "study 'first': tries: Extra inputs are not permitted; keys: name, task, recipe",
         ("dr_grpo", "drgrpo"): "study 'first', task 'summarization': methods has no value 'drgrpo'. Did you mean "

@@ -57,6 +57,8 @@ class Study(_Strict):
     """The metric that chooses trials and compares methods; empty is the task's main metric."""
     methods: Annotated[tuple[str, ...], Some]
     """Names of methods."""
+    also_leading: tuple[str, ...] = Field(default=(), strict=False)
+    """Methods with the seeds, trials and confirmations of a leading method here, such as the strongest rival."""
     seeds: Annotated[tuple[Seed, ...], Some]
     """Seeds of the evaluations, over all phases."""
     other_seeds: Annotated[tuple[Seed, ...], Some] | None = None
@@ -118,11 +120,20 @@ class Study(_Strict):
         for name, named in (("with_length", self.with_length), ("seeds_at", self.seeds_at)):
             if set(named) - known:
                 raise ValueError(f"{name} names {sorted(set(named) - known)}, which no run has")
-        for name in ("methods", "seeds", "other_seeds", "lengths", "faults", "confirm_seeds"):
+        for name in ("methods", "also_leading", "seeds", "other_seeds", "lengths", "faults", "confirm_seeds"):
             listed = getattr(self, name) or ()
             if len(set(listed)) < len(listed):
                 raise ValueError(f"{name} = {list(listed)} names a value twice")
         return self
+
+    @model_validator(mode="after")
+    def _leads_of_its_methods(self) -> "Study":
+        if extra := {*self.also_leading} - {*self.methods}:
+            raise ValueError(f"also_leading chooses among methods = {list(self.methods)}, and has {sorted(extra)}")
+        return self
+
+    def _leads(self, method: str) -> bool:
+        return METHODS[method].leading or method in self.also_leading
 
     @property
     def tuned_at(self) -> tuple[int, float]:
@@ -142,17 +153,17 @@ class Study(_Strict):
 
     def seeds_of(self, method: str) -> tuple[int, ...]:
         """Return the seeds among which a method is evaluated."""
-        return self.seeds if METHODS[method].leading or self.other_seeds is None else self.other_seeds
+        return self.seeds if self._leads(method) or self.other_seeds is None else self.other_seeds
 
     def trials_of(self, method: str) -> int:
         """Return the number of a method's tuning trials; 0 for a method without searched settings."""
         if not METHODS[method].searched:
             return 0
-        return self.trials if METHODS[method].leading else self.other_trials
+        return self.trials if self._leads(method) else self.other_trials
 
     def confirmations(self, method: str) -> list[tuple[int, int]]:
         """Return the runs that confirm the best trials of a method: rank, from 0, and seed."""
-        ranks = min(self.confirmed if METHODS[method].leading else self.other_confirmed, self.trials_of(method))
+        ranks = min(self.confirmed if self._leads(method) else self.other_confirmed, self.trials_of(method))
         return list(product(range(ranks), self.confirm_seeds))
 
     def variants(self) -> list[dict[str, Any]]:
