@@ -1,15 +1,18 @@
 """Evaluations of a run on its own data: the numbers by an independent count, and what a killed or failing one keeps."""
 
+import importlib
 import json
 import logging
 import math
 import os
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,6 +77,10 @@ def read(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in sorted((out / "evaluations").glob("*.json"))]
 
 
+def rollouts(out: Path) -> list[str]:
+    return [line for path in sorted((out / "rollouts").glob("*")) for line in path.read_text().splitlines()]
+
+
 @pytest.fixture(autouse=True)
 def in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
@@ -104,8 +111,7 @@ def test_the_same_held_out_prompts_are_answered_and_never_trained_on(run: Path) 
     prompts = [[row["prompt"] for row in one["responses"]] for one in read(run)]
     assert prompts[0] == prompts[1] == prompts[2]
     assert len(set(prompts[0])) == 20
-    lines = [line for path in (run / "rollouts").glob("*") for line in path.read_text().splitlines()]
-    trained = {json.loads(line)["prompt"] for line in lines}
+    trained = {json.loads(line)["prompt"] for line in rollouts(run)}
     assert trained
     assert not trained & set(prompts[0])
 
@@ -213,6 +219,49 @@ def test_a_failed_evaluation_asks_only_for_the_rest_and_keeps_the_steps(
     for one, other in zip(read(tmp_path / "run"), [read(run)[0], read(run)[-1]], strict=True):
         assert {name: one[name] for name in names} == {name: other[name] for name in names}
     assert not list((tmp_path / "run" / "evaluations").glob("*.jsonl"))
+
+
+class Moody(ColourCritic):
+    """Overlooks about half of the responses, by each of the generators that a critic may draw from."""
+
+    def __init__(self, calls: float) -> None:
+        super().__init__()
+        self.left, self.first_draws = calls, list[tuple[float, float, float]]()
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        draws = [(random.random(), np.random.random(), float(torch.rand(()))) for _ in responses]
+        self.first_draws.append(draws[0])
+        return [
+            self.judge(one) if sum(draw) < 1.5 else Critique("-") for one, draw in zip(responses, draws, strict=True)
+        ]
+
+    def metric(self, example: Example, response: str) -> dict[str, float]:
+        return {"mood": random.random()}
+
+
+@pytest.mark.parametrize("calls", [1, 3, 6, 10])  # 3 in each evaluation, of parts of 8, 8 and 4 prompts; 1 in a step
+def test_a_critic_that_draws_says_the_same_after_a_kill_in_an_evaluation(
+    place: Path, tmp_path: Path, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(place)
+    module_of_a_user = importlib.import_module("module_of_a_user")
+
+    def run(out: Path, critic: Moody, *, resume: bool = False) -> Path:
+        monkeypatch.setattr(module_of_a_user, "critic", critic)
+        monkeypatch.setattr(module_of_a_user, "metric", critic.metric)
+        return train(place, out, resume=resume, run={"save_every": 3}, data={"metric": "module_of_a_user:metric"})
+
+    calm = run(tmp_path / "calm", critic := Moody(math.inf))
+    for each in zip(*critic.first_draws, strict=True):  # no call repeats the draws of another one
+        assert len(set(each)) == len(each) == 12
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", Moody(calls))
+    killed = run(tmp_path / "killed", Moody(math.inf), resume=True)
+    assert [one["responses"] for one in read(killed)] == [one["responses"] for one in read(calm)]
+    assert rollouts(killed) == rollouts(calm)
 
 
 def test_a_failing_metric_keeps_the_steps_and_costs_no_critique(

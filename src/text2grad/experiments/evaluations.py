@@ -35,7 +35,15 @@ from text2grad.experiments.metric import WAY_OUT, Metric, measure
 from text2grad.experiments.run_examples import recipe_task
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
-from text2grad.models import Scores, TokenBatch, give_back_if_short, make_rollouts, sample, step_uniforms
+from text2grad.models import (
+    Scores,
+    TokenBatch,
+    draws_apart,
+    give_back_if_short,
+    make_rollouts,
+    sample,
+    step_uniforms,
+)
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import Text2GradTrainer, gae, response_records, score_batch, token_rewards, total_rewards, whiten
@@ -93,7 +101,8 @@ class Evaluations:
         trainer = self.trainer
         path.parent.mkdir(exist_ok=True)
         try:
-            found = self._evaluate(step)
+            with draws_apart(self._seed_of(step)):  # training draws the same with and without the evaluation
+                found = self._evaluate(step)
         except Text2GradError:
             if step and trainer.accelerator.num_processes == 1:
                 trainer.save()
@@ -130,7 +139,7 @@ class Evaluations:
             rollouts = rollouts if self.revise is None else self.revise(rollouts)
             rows = self._rows(rollouts, first=mine.start)
             with trainer.within_memory("critic"):
-                critiques = self._ask(step, rollouts[:judged])
+                critiques = self._ask(step, rollouts[:judged], first=mine.start)
             deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
             with trainer.within_memory("score"):
                 numbers = self._numbers(rollouts, critiques, deltas, offsets)
@@ -208,8 +217,13 @@ class Evaluations:
             for rollout, numbers in zip(rollouts, values, strict=True)
         ]
 
-    def _ask(self, step: int, rollouts: Sequence[Rollout]) -> list[Critique]:
-        """Return the critiques of responses, asked for in batches as in training."""
+    def _seed_of(self, step: int, row: int = 0) -> int:
+        """Return the seed of the draws of critic and metric from a row on, whether or not earlier rows are judged."""
+        settings = self.trainer.recipe.run
+        return (settings.seed + EVALUATION_SEED) * 1_000_003 + step * len(self.trainer.held_out) + row
+
+    def _ask(self, step: int, rollouts: Sequence[Rollout], *, first: int) -> list[Critique]:
+        """Return the critiques of responses, asked for in batches as in training; `first` is the row of the first."""
         trainer = self.trainer
         critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
         found: list[Critique] = []
@@ -217,7 +231,8 @@ class Evaluations:
         with self._progress("evaluate: judge", len(rollouts)) as progress:
             for part in _parts(range(len(rollouts)), at_once):
                 batch = rollouts[part.start : part.stop]
-                found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
+                with draws_apart(self._seed_of(step, first + part.start)):
+                    found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
                 give_back_if_short(trainer.model.policy)
                 progress.advance(len(part))
         return found

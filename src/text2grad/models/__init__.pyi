@@ -83,6 +83,7 @@ from .prompts import (
 )
 from .randomness import (
     batch_indices as batch_indices,
+    draws_apart as draws_apart,
     random_states as random_states,
     restore_random_states as restore_random_states,
     sample_inverse_cdf as sample_inverse_cdf,

@@ -1,7 +1,8 @@
 """Random numbers as a function of (seed, step), and the states of the global generators."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -71,3 +72,20 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
         ("MT19937", np.array(saved["key"], dtype=np.uint32), saved["pos"], saved["has_gauss"], saved["gauss"])
     )
     torch.set_rng_state(torch.tensor(states["torch"], dtype=torch.uint8))
+
+
+@contextmanager
+def draws_apart(seed: int) -> Iterator[None]:
+    """Let the generators that a user's critic may draw from begin with a seed, and go on afterwards as before.
+
+    Args:
+        seed: of Python's, NumPy's and torch's generators on the CPU.
+    """
+    before = random_states()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        restore_random_states(before)
