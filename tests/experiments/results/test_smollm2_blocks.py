@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from text2grad.experiments.results.blocks import filled
-from text2grad.experiments.results.grounded import FIGURES
+from text2grad.experiments.results.grounded import FIGURES, learned_in_short
 
 
 def block(name: str, directory: Path) -> str:
@@ -52,6 +52,13 @@ def test_the_share_of_the_programs_gain_is_that_of_the_mean_over_seeds(tmp_path:
     pairs[1] |= {"learned": metrics(0.3)}
     (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
     assert "gives 75 %" in block("learned-reward", tmp_path)  # (0.3 + 0.3) / 0.8
+    assert learned_in_short(pairs).endswith(" gives, in its place, 75 % of this gain (75 to 75 % on 2 seeds).")
+    other = [
+        one | {"form": "`last`", "learned": metrics(0.5)} for one in pairs
+    ]  # (0.0 + 0.1) / 0.8; 0 / 0.4, 0.1 / 0.4
+    assert " 12 % of this gain (0 to 25 % on 2 seeds)." in learned_in_short(pairs + other)  # of equally many, the last
+    assert " 75 % of this gain (" in learned_in_short(pairs + other[:1])
+    assert " 0 % of this gain (one seed)." in learned_in_short(other[:1])
     pairs[1] |= {"form": "`dense`, without words"}
     (tmp_path / "learned_reward.json").write_text(json.dumps(pairs))
     text = block("learned-reward", tmp_path)

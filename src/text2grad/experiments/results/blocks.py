@@ -162,7 +162,9 @@ def _grounded_in_short(files: Files) -> str:
         ahead, shown = widest_text(lead(group, group.ours, rival)), [group.ours, rival]
         alone = ", the only rival with runs so far," if len(group.runs) == 2 else ""
         text = f"Its lead over {_short(rival)}{alone} in the mean over answers (the table pools all answers): {ahead}."
-    return f"{grounded.figures_table(group, shown)}\n\n{grounded.in_words(group)} {text}"
+    learned = files(LEARNED)
+    parts = [grounded.in_words(group), text, *([grounded.learned_in_short(learned)] if learned else [])]
+    return f"{grounded.figures_table(group, shown)}\n\n{' '.join(parts)}"
 
 
 def _learned_reward(files: Files) -> str:

@@ -73,6 +73,27 @@ def learned_tables(pairs: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def _shares_of_the_gain(pairs: Sequence[Mapping[str, Any]]) -> tuple[float, list[float]]:
+    """Return the learned reward model's share of the program's gain in percent: of the means, and of each seed."""
+    gains = {
+        key: [one["start"]["unsupported_share"] - one[key]["unsupported_share"] for one in pairs]
+        for key in ("program", "learned")
+    }
+    each = [100 * learned / program for learned, program in zip(gains["learned"], gains["program"], strict=True)]
+    return 100 * fmean(gains["learned"]) / fmean(gains["program"]), each
+
+
+def learned_in_short(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the learned reward model with the most seeds; a pair tells its "form"."""
+    forms = [one["form"] for one in pairs]
+    form = max(reversed(forms), key=forms.count)
+    share, each = _shares_of_the_gain([one for one in pairs if one["form"] == form])
+    seeds = f"{min(each):.0f} to {max(each):.0f} % on {len(each)} seeds" if len(each) > 1 else "one seed"
+    return (
+        f"A reward model that learned the program's verdicts gives, in its place, {share:.0f} % of this gain ({seeds})."
+    )
+
+
 def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
     """Return the program critic beside the reward model that learned from it, and the share of the gain.
 
@@ -85,15 +106,8 @@ def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
         [shown, *(number(fmean(one[key][name] for one in pairs), digits) for name, (_, digits) in FIGURES.items())]
         for key, shown in names.items()
     ]
-    gains = {
-        key: [one["start"]["unsupported_share"] - one[key]["unsupported_share"] for one in pairs]
-        for key in ("program", "learned")
-    }
-    share = 100 * fmean(gains["learned"]) / fmean(gains["program"])
-    of_seeds = [
-        f"{100 * learned / program:.0f} % on seed {one['seed']}"
-        for one, learned, program in zip(pairs, gains["learned"], gains["program"], strict=True)
-    ]
+    share, each = _shares_of_the_gain(pairs)
+    of_seeds = [f"{of_seed:.0f} % on seed {one['seed']}" for of_seed, one in zip(each, pairs, strict=True)]
     told = f" ({', '.join(of_seeds)})" if len(pairs) > 1 else ""
     annotations = sorted({one["annotations"] for one in pairs})
     seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
