@@ -9,7 +9,7 @@ measured on this one. What several people marked in one response is joined. A un
 marked with other types alone. Compared:
 
     model         constrained decoding, votes with the saved threshold
-    model, free   the likeliest critique without constraint
+    model, free   the likeliest critique without constraint; not with reward_model.learned = "choices"
     prior         share of marked training words at this place of a response of this length
     look-up       share of marked occurrences of this word in the training responses
     everything    every word is marked
@@ -35,6 +35,7 @@ from text2grad.critics import CachedDraws
 from text2grad.evaluation.intervals import Area, Ratio, Statistic, differences, estimate
 from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.files import to_json, write_atomically
+from text2grad.reward_models.generative import saved_settings
 from text2grad.types import Critique, Example, Span
 
 ROOT = Path(__file__).parents[1]
@@ -210,6 +211,8 @@ def fold_of_model(
         text2grad("reward", ROOT / "recipes" / "reward-people.toml", *settings, *again)
     measure = ["evaluate-reward", directory / "test.jsonl", "--model", directory / "reward" / "model", "--no-words"]
     for name, how in (("votes", ["--votes", options.votes]), ("free", ["--no-constrain", "--votes", 1])):
+        if name == "free" and saved_settings(directory / "reward" / "model").get("learned") == "choices":
+            continue  # without the constraint it cannot write a critique
         if not (directory / name / "evaluation.json").exists():
             text2grad(*measure, *how, "--out", directory / name)
 
@@ -221,10 +224,11 @@ def rows_of_fold(
     found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     known = [word for one in train for word in words_of(one.response, one.critique)]
     compared, kinds = baselines(known), kinds_of(marked)
-    votes, free = (
-        {(one.prompt, one.response): one.critique for one in read_annotations(directory / name / "predictions.jsonl")}
+    written = {
+        name: {(one.prompt, one.response): one.critique for one in read_annotations(path)}
         for name in ("votes", "free")
-    )
+        if (path := directory / name / "predictions.jsonl").exists()
+    }
     shares = votes_of(directory / "votes" / "samples.jsonl", test)
     for one, share in zip(test, shares, strict=True):
         words = words_of(one.response, one.critique, marked[one.response])
@@ -232,10 +236,10 @@ def rows_of_fold(
         for name, (score, threshold) in compared.items():
             values = [score(word) for word in words]
             found[name][one.prompt] += counts(words, values, [value >= threshold for value in values], kinds)
-        marks = [word.true for word in words_of(one.response, votes[key])]
-        found["model"][one.prompt] += counts(words, share, marks, kinds)
-        marks = [word.true for word in words_of(one.response, free[key])]
-        found["model, free"][one.prompt] += counts(words, [float(mark) for mark in marks], marks, kinds)
+        marks = {name: [word.true for word in words_of(one.response, of[key])] for name, of in written.items()}
+        found["model"][one.prompt] += counts(words, share, marks["votes"], kinds)
+        if free := marks.get("free"):
+            found["model, free"][one.prompt] += counts(words, [float(mark) for mark in free], free, kinds)
     return found
 
 

@@ -138,3 +138,4 @@ Optimizer = Literal["adamw", "muon"]
 CritiqueForm = Literal[
     "spans", "spans_and_outcome", "labelled_spans", "dense", "scores", "tagged_words", "tagged_sentences"
 ]
+Learned = Literal["critique", "choices"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from text2grad.config.section import Count, Fraction, Listed, Positive, Section, refuse_no_measure
-from text2grad.types import CritiqueForm, Optimizer
+from text2grad.types import CritiqueForm, Learned, Optimizer
 
 
 class RewardModelConfig(Section):
@@ -35,6 +35,8 @@ class RewardModelConfig(Section):
     """Directory of the reward model (`model/`), metrics and checkpoints; empty takes run.out."""
     form: CritiqueForm = "spans"
     """Target format: quotes; with outcome; each with its label; per word (Appendix I.1) or sentence a label."""
+    learned: Learned = "critique"
+    """Tokens with a loss: of the whole critique; or, in forms with labels, of feedback, labels and outcome alone."""
     epochs: Positive | None = None
     """Passes over the annotations; replaces `steps`."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
@@ -67,6 +69,15 @@ class RewardModelConfig(Section):
     @model_validator(mode="after")
     def _measures_something(self) -> "RewardModelConfig":
         refuse_no_measure(self.held_out, self.held_out_file)
+        return self
+
+    @model_validator(mode="after")
+    def _has_choices(self) -> "RewardModelConfig":
+        if self.learned == "choices" and self.form in ("spans", "spans_and_outcome", "labelled_spans"):
+            raise ValueError(
+                f'learned = "choices" belongs to forms with labels of words or sentences, and form = "{self.form}" '
+                'quotes; choose form = "tagged_words" or "tagged_sentences", or leave learned out'
+            )
         return self
 
 

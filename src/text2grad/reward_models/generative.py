@@ -14,8 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, get_args
 
+from text2grad.align import encode
 from text2grad.costs import TokenCount
-from text2grad.errors import ModelError, check_known
+from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
@@ -40,13 +41,14 @@ from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.shared_base import load_writer
 from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, critique_from_labels
-from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
+from text2grad.types import Critique, CritiqueForm, Example, Learned, PromptFormat
 
 SETTINGS_FILE = "reward_model.json"
 SAVED = (
     *("max_new_tokens", "rows_at_once", "write_feedback", "form", "match", "constrain", "limits"),
-    *("prompt_format", "votes", "vote_threshold"),
+    *("prompt_format", "votes", "vote_threshold", "learned"),
 )
+AMPLE = 2**31  # tokens: room that forbids nothing
 RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
 
 
@@ -79,6 +81,7 @@ class CritiqueDecoder(ABC):
         prompt_format: PromptFormat = "plain",
         votes: int = 1,
         vote_threshold: float = 0.5,
+        learned: Learned = "critique",
         seed: int = 0,
     ) -> None:
         """Take a tokenizer and the settings.
@@ -100,10 +103,13 @@ class CritiqueDecoder(ABC):
             prompt_format: as in training: "chat" uses the chat template, "plain" does not.
             votes: critiques sampled per response and combined by `vote`; 1 decodes greedily.
             vote_threshold: share of the critiques that must mark a character.
+            learned: tokens with a loss in training: "critique", all; "choices", in a form with labels those alone that
+                the constraint leaves to the model (`spelled`), which then cannot decode without it.
             seed: of sampling.
 
         Raises:
-            ConfigError: if there is no such form, or `votes` or `vote_threshold` is out of range.
+            ConfigError: if there is no such form, `votes` or `vote_threshold` is out of range, or `learned` is
+                "choices" where the form quotes or nothing constrains.
             ModelError: if the tokenizer or `max_new_tokens` has no room for the JSON of a critique.
         """
         check_known("form", form, get_args(CritiqueForm))
@@ -115,6 +121,14 @@ class CritiqueDecoder(ABC):
         self.prompt_format: PromptFormat = prompt_format
         self.votes, self.vote_threshold, self.seed = votes, vote_threshold, seed
         check_votes(votes, vote_threshold)
+        check_known("learned", learned, get_args(Learned))
+        self.learned: Learned = learned
+        if learned == "choices" and (form in QUOTING or not self.constrain):
+            reason = f"form = {form!r} quotes" if form in QUOTING else "constrain = False lifts the constraint"
+            raise ConfigError(
+                f'learned = "choices" leaves out of the loss the text that the constraint of labels alone allows, and '
+                f"{reason}; it belongs to the forms {', '.join(LABEL_FORMS)}, with the constraint"
+            )
         if self.constrain and not write_feedback and self.limits.quoted_in_feedback:
             raise ModelError(
                 "limits.quoted_in_feedback allows only quotes that the feedback contains, and this model writes no "
@@ -184,6 +198,44 @@ class CritiqueDecoder(ABC):
         if not self.constrain or self.form in QUOTING:
             return None
         return WordLabels(response, self.form, self._skeleton.vocabulary)
+
+    def spelled(self, response: str, target: str) -> tuple[list[int], list[bool]]:
+        """Return the tokens of a critique in a form with labels, and for each whether the model chooses it.
+
+        Text that the constraint alone allows is spelled as in decoding with learned = "choices": by the longest tokens.
+
+        Raises:
+            ModelError: if the constraint refuses the tokenizer's tokens of the critique.
+        """
+        critique, whole = self._constrained(response, AMPLE, self._labels(response)), target.encode()
+        usual, ids, choices = self._by_place(target), list[int](), list[bool]()
+        while (at := len(critique.written)) < len(whole):
+            token = critique.fixed_token()
+            choices.append(token is None)
+            if token is None:
+                token = usual[at] if at in usual else encode(self.tokenizer, whole[at:].decode())[0]
+            if not critique.take(token) or not whole.startswith(critique.written):
+                said, then = (part.decode(errors="replace") for part in (whole[:at][-40:], whole[at:][:40]))
+                raise ModelError(
+                    f'learned = "choices": behind {said!r} the constraint refuses {then!r} as the tokenizer encodes '
+                    'it; choose learned = "critique"'
+                )
+            ids.append(token)
+        return ids, choices
+
+    def _by_place(self, text: str) -> dict[int, int]:
+        """Return the tokens of a critique's text by the place of their first byte; none if they do not spell it."""
+        vocabulary, at, found = self._skeleton.vocabulary, 0, dict[int, int]()
+        for token in encode(self.tokenizer, text):
+            found[at] = token
+            at += len((vocabulary.data if at else vocabulary.first).get(token, b""))
+        return found if at == len(text.encode()) else {}
+
+    def _constrained(self, response: str, room: int, labels: WordLabels | None) -> ConstrainedCritique:
+        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
+        if labels is None:
+            return ConstrainedCritique(self._skeleton, response, **settings)
+        return ConstrainedLabels(self._skeleton, response, labels=labels, **settings)
 
     def _least(self, labels: WordLabels | None) -> float:
         """Return the number of tokens of the shortest critique with these labels."""
@@ -259,19 +311,13 @@ class GenerativeRewardModel(CritiqueDecoder):
         rngs = [request.rng for request in requests if request.rng is not None]
         if self.constrain:
             critiques = [
-                self._constrained(request, room, labels[request.response])
+                self._constrained(request.response, room, labels[request.response])
                 for request, room in zip(requests, rooms, strict=True)
             ]
-            self._write(requests, rooms, ConstrainedChoice(critiques, rngs))
+            self._write(requests, rooms, ConstrainedChoice(critiques, rngs, spell_fixed=self.learned == "choices"))
             return [critique.text for critique in critiques]
         ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
-
-    def _constrained(self, request: _Request, room: int, labels: WordLabels | None) -> ConstrainedCritique:
-        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
-        if labels is None:
-            return ConstrainedCritique(self._skeleton, request.response, **settings)
-        return ConstrainedLabels(self._skeleton, request.response, labels=labels, **settings)
 
     def _write(self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose) -> list[tuple[int, ...]]:
         written = decode(

@@ -189,6 +189,7 @@ class Refresher:
                         write_feedback=critic.write_feedback,
                         form=critic.form,
                         constrain=critic.constrain,
+                        learned=critic.learned,
                     )
         except DataError as error:  # none is short enough; the same step would fail again after a --resume
             note(f"step {step}: the critic stays as it is: {error}", warning=True)

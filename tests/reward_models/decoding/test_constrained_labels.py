@@ -2,11 +2,13 @@
 
 import json
 import random
+from copy import deepcopy
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings, strategies as st
 
 from constrained_writing import (
@@ -23,7 +25,9 @@ from constrained_writing import (
     written,
 )
 from marked_texts import marked
-from text2grad.reward_models.decoding.constrained import ConstrainedLabels
+from text2grad.align import encode
+from text2grad.errors import ModelError
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedLabels
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import (
@@ -34,7 +38,7 @@ from text2grad.reward_models.writing import (
     critique_target,
 )
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Critique, Example
+from text2grad.types import Critique, Example, Span
 from tokenizers_made_here import made
 
 FORMS = ["dense", "scores", "tagged_words", "tagged_sentences"]
@@ -195,3 +199,94 @@ def test_a_tokenizer_of_whole_words_cannot_spell_labels_of_other_words() -> None
 
     with pytest.raises(ModelError, match="no tokens for the JSON of a critique"):
         GenerativeRewardModel(model, tokenizer, form="dense", constrain=True)
+
+
+@EACH
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_token_is_fixed_where_one_text_is_valid_as_far_as_it_goes(name: str, form: Any) -> None:
+    """Byte by byte: each byte of a fixed token is the only valid one there, and no valid token is longer."""
+    tokenizer, seen = made(name), set()
+    for number, response in enumerate(texts(random.Random(name), 8)):
+        write_feedback, outcome = number % 2 == 0, None if number % 3 else -4
+        critique = begin(tokenizer, response, room=10**6, write_feedback=write_feedback, form=form)
+        annotated = Critique("Yes." if write_feedback else "", (), outcome)
+        target = critique_target(annotated, response, write_feedback=write_feedback, form=form).encode()
+        free = _free(annotated, response, form, write_feedback=write_feedback)
+        vocabulary, queue = critique.skeleton.vocabulary, list[int]()
+        while (at := len(critique.written)) < len(target):
+            fixed, texts_of = critique.fixed_token(), vocabulary.data if at else vocabulary.first
+            valid = [texts_of[one] for one in np.flatnonzero(~critique._invalid()).tolist()]
+            longest = max(map(len, valid))
+            if fixed is not None:
+                assert texts_of[fixed] == target[at : at + longest]
+                assert not free[at : at + longest].count(True)
+                queue = []
+            else:
+                before_labels = critique.state is not None and critique.state.skeleton not in critique._label
+                assert free[at : at + longest].count(True) or before_labels  # the mask knows nothing of the response
+                queue = queue or [*encode(tokenizer, target[at:].decode())]
+            seen.add((fixed is not None, len(valid) > 1))
+            if not critique.take(queue.pop(0) if fixed is None else fixed) or not target.startswith(critique.written):
+                break  # SentencePiece begins every text with a space of its own
+        else:
+            assert critique.fixed_token() == critique.eos_ids[0]
+    assert seen >= {(True, True), (False, True)}
+
+
+def _free(critique: Critique, response: str, form: Any, *, write_feedback: bool) -> list[bool]:
+    """Return for each byte of the target whether another byte is valid: of the feedback, a label or the outcome."""
+    known, spelled = LABEL_FORMS[form], json.dumps(critique.feedback)[1:-1]
+    first, *later = known.around(response)
+    signs = {label: sign for sign, label in known.signs.items()}
+    found = [False] * len(OPENING) + [True] * (len(spelled) + 1 if write_feedback else 0)  # and the mark that ends it
+    found += [False] * (len((known.opening + first).encode()) - write_feedback)
+    for label, part in zip(known.labels(response, critique.spans), later, strict=True):
+        found += [True] * len(signs[label]) + [False] * len(part.encode())
+    if form in WITH_OUTCOME:
+        found += [True] * (1 if critique.outcome is None else 2) + [False] * 3 * (critique.outcome is None)
+        found += [critique.outcome is not None]  # the brace: a number may go on
+    return found
+
+
+@EACH
+@pytest.mark.parametrize("draws", [True, False])
+def test_fixed_text_is_spelled_by_the_longest_tokens_and_the_model_chooses_the_rest(form: Any, draws: bool) -> None:
+    tokenizer, kinds = made(WRITERS[0]), {"fixed": 0, "best": 0, "drawn": 0}
+    for seed in range(8):
+        critique = begin(tokenizer, "in Lyon", room=200, write_feedback=False, form=form)
+        choose = ConstrainedChoice([critique], [random.Random(seed)] if draws else [], spell_fixed=True)
+        generator = torch.Generator().manual_seed(seed)
+        while critique.state is not None:
+            logits = torch.randn(1, critique.skeleton.vocabulary.size, generator=generator)
+            fixed, twin = critique.fixed_token(), deepcopy(critique)
+            token, best = int(choose(logits, torch.tensor([0]), 0)), twin.take_best(logits[0].numpy())
+            assert fixed in (None, token)
+            kinds["fixed" if fixed is not None else "best" if token == best else "drawn"] += 1
+    assert kinds["fixed"] > 8
+    assert (kinds["drawn"] > 0) == draws
+
+
+@EACH
+def test_a_critique_is_spelled_as_it_is_decoded(form: Any) -> None:
+    """A model that likes the choices of a target writes its tokens."""
+    tokenizer = made(WRITERS[0])
+    model = GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, form=form, learned="choices")
+    critique = Critique('Say "yes".', (Span(0, 2, "negative"),), -4)
+    target = critique_target(critique, "in Lyon, or so", form=form)
+    ids, choices = model.spelled("in Lyon, or so", target)
+    assert tokenizer.decode(ids) == target
+    assert 2 < sum(choices) < len(choices)
+    constrained = begin(tokenizer, "in Lyon, or so", form=form)
+    choose = ConstrainedChoice([constrained], spell_fixed=True)
+    for token in ids:
+        liked = torch.zeros(1, constrained.skeleton.vocabulary.size)
+        liked[0, token] = 1.0
+        assert int(choose(liked, torch.tensor([0]), 0)) == token
+    assert constrained.text == target
+
+
+def test_a_critique_that_the_constraint_refuses_is_not_spelled() -> None:
+    tokenizer = made(WRITERS[0])
+    model = GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, form="dense", learned="choices")
+    with pytest.raises(ModelError, match=r'learned = "choices": behind .* the constraint refuses'):
+        model.spelled("in Lyon", critique_target(Critique("Yes."), "to Lyon or not", form="dense"))

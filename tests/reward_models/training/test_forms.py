@@ -8,10 +8,13 @@ import pytest
 
 from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad.cli.__main__ import main
+from text2grad.config import make_recipe
 from text2grad.errors import ConfigError
+from text2grad.feedback import Annotation
 from text2grad.feedback.critic import ask
 from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import write_annotations
+from text2grad.models import NO_LOSS
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.run import RewardRun
@@ -115,3 +118,50 @@ def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
     assert found["metrics"]["failure_rate"]["value"] <= 1 / 24
     # half of the responses have one poor word of two, and as sentences are poor as a whole: 24 words of 36 are right
     assert found["metrics"]["precision/negative"]["value"] > (0.6 if form == "tagged_sentences" else 0.9)
+
+
+CHOICES = {
+    "dense": "+  +",
+    "scores": " 1  1",
+    "tagged_words": " +  +  null",
+    "tagged_sentences": " +  null",
+}
+"""The tokens with a loss behind the feedback of the target of "cat cat", of which both words are good."""
+
+
+@pytest.mark.parametrize("form", CHOICES)
+@pytest.mark.parametrize("write_feedback", [True, False])
+def test_choices_alone_have_a_loss_and_are_learned(form: CritiqueForm, write_feedback: bool, tmp_path: Path) -> None:
+    prepare(tmp_path, form)
+    how = {"form": form, "learned": "choices", "write_feedback": write_feedback, "lr": 0.003, "batch_size": 8}
+    run = RewardRun(recipe(tmp_path, reward_model={**how, "steps": 200, "eval_every": 200}))
+    assert LEARNED[0].response == " cat cat"
+    labels = [one for one in run.rows[0]["labels"] if one != NO_LOSS]
+    feedback = 'Animals  please . ", " ' if write_feedback else ""
+    assert " ".join(run.tokenizer.convert_ids_to_tokens(labels)) == feedback + CHOICES[form]
+    run.run()
+    assert json.loads((tmp_path / "run" / "model" / "reward_model.json").read_bytes())["learned"] == "choices"
+    critic = GenerativeRewardModel.load(tmp_path / "run" / "model", votes=4)
+    targets = [critique_target(one.critique, one.response, form=form, write_feedback=write_feedback) for one in LEARNED]
+    assert sum(map(str.__eq__, critic.write(*asked(LEARNED)), targets)) >= 23  # of 24
+    with pytest.raises(
+        ConfigError, match="allows, and constrain = False lifts the constraint; it belongs to the forms"
+    ):
+        GenerativeRewardModel.load(tmp_path / "run" / "model", constrain=False)
+
+
+def test_a_response_without_words_has_no_choice_and_is_left_out(tmp_path: Path) -> None:
+    prepare(tmp_path, "dense")
+    none = Annotation("a:", "", Critique(""))
+    write_annotations(tmp_path / "annotations.jsonl", [*ANNOTATIONS, none])
+    how = {"form": "dense", "learned": "choices", "write_feedback": False, "held_out_file": ""}
+    run = RewardRun(recipe(tmp_path, reward_model=how))
+    assert all(any(label != NO_LOSS for label in row["labels"]) for row in run.rows)
+
+
+def test_forms_that_quote_have_no_choices_alone() -> None:
+    message = (
+        'learned = "choices" belongs to forms with labels of words or sentences, and form = "spans" quotes; choose'
+    )
+    with pytest.raises(ConfigError, match=message):
+        make_recipe({"reward_model": {"learned": "choices"}})

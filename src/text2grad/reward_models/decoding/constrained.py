@@ -69,7 +69,12 @@ class ConstrainedCritique:
     @property
     def text(self) -> str:
         """The text so far."""
-        return b"".join(self._written).decode()
+        return self.written.decode()
+
+    @property
+    def written(self) -> bytes:
+        """The text so far, which may end within a character."""
+        return b"".join(self._written)
 
     def take(self, token: int) -> bool:
         """Append a token if it is valid, and return whether it is; after the end every token is."""
@@ -102,6 +107,18 @@ class ConstrainedCritique:
             return min(int(mass.searchsorted(numbers.random() * mass[-1], side="right")), len(mass) - 1)
 
         return self._take_one(scores, draw)
+
+    def fixed_token(self) -> int | None:
+        """Return the longest valid token where all valid tokens spell text that is fixed; None where there is a choice.
+
+        After the critique it is the token that ends it.
+        """
+        if self.state is None or self.state.skeleton == END:
+            return self.eos_ids[0]
+        spelled, first = self.skeleton.vocabulary, self.state.skeleton == START
+        texts = spelled.first if first else spelled.data
+        valid = [(texts[token], token) for token in np.flatnonzero(~self._invalid()).tolist()]
+        return _longest(valid, self.skeleton.forced(self.state.skeleton))
 
     def _take_one(self, scores: NDArray[np.float32], choose: Callable[[NDArray[np.float32]], int]) -> int:
         """Append the first choice that is valid; scores of invalid tokens are −∞."""
@@ -188,8 +205,7 @@ class ConstrainedCritique:
         spelled, before = self.skeleton.vocabulary.spelled, self.skeleton.vocabulary.before_quote
         mask = np.ones(self.skeleton.vocabulary.size, np.bool_)
         if words.quote is not None and not words.tail:
-            mask[before.get(MARK[:1], ())] = False
-            mask[spelled.get(MARK[:1], ())] = False
+            mask[[*before.get(MARK[:1], ()), *spelled.get(MARK[:1], ())]] = False
             for data in self.quotable.tokens(words.quote):
                 mask[[*spelled.get(data, ()), *before.get(data + MARK[:1], ())]] = False
             return mask
@@ -231,13 +247,27 @@ class ConstrainedLabels(ConstrainedCritique):
     def _restrict_quotes(self, token: int) -> bool:
         return False  # there are no quotes behind the feedback
 
+    def fixed_token(self) -> int | None:
+        """Return the longest valid token where all valid tokens spell fixed text; None where there is a choice."""
+        if self.state is None or self.state.skeleton not in self._label:
+            return super().fixed_token()
+        spelled, place = self.skeleton.vocabulary.spelled, self.state.place
+        valid = [(data, spelled[data][0]) for data, _ in self.labels.tokens(place) if data in spelled]
+        return _longest(valid, self.labels.forced(place))
+
     def _invalid(self) -> NDArray[np.bool_]:
         if self.state is None or self.state.skeleton not in self._label:
             return super()._invalid()
         spelled, mask = self.skeleton.vocabulary.spelled, np.ones(self.skeleton.vocabulary.size, np.bool_)
         for data, _ in self.labels.tokens(self.state.place):
-            mask[spelled.get(data, ())] = False
+            mask[[*spelled.get(data, ())]] = False  # the index () would be the whole mask
         return mask
+
+
+def _longest(valid: list[tuple[bytes, int]], fixed: bytes) -> int | None:
+    """Return the token with the longest text, if the fixed bytes that follow begin with it."""
+    text, token = max(valid, key=lambda one: len(one[0]))
+    return token if fixed.startswith(text) else None
 
 
 class ConstrainedChoice:
@@ -247,9 +277,14 @@ class ConstrainedChoice:
     the softmax of the valid tokens.
     """
 
-    def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
-        """Take the empty critique of each row, and its random generator for sampling."""
-        self.critiques, self.numbers = critiques, numbers
+    def __init__(
+        self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = (), *, spell_fixed: bool = False
+    ) -> None:
+        """Take the empty critique of each row, and its random generator for sampling.
+
+        With `spell_fixed` the model is not asked where the text is fixed: its longest token is taken.
+        """
+        self.critiques, self.numbers, self.spell_fixed = critiques, numbers, spell_fixed
         self.first_choice: Choose = FreeChoice(numbers) if numbers else most_likely
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
@@ -257,6 +292,8 @@ class ConstrainedChoice:
         chosen = self.first_choice(logits, rows, step).tolist()
         for at, row in enumerate(rows.tolist()):
             critique = self.critiques[row]
+            if self.spell_fixed and (token := critique.fixed_token()) is not None:
+                chosen[at] = token
             if critique.take(chosen[at]):
                 continue
             own = logits[at].cpu().numpy()

@@ -1,6 +1,7 @@
 """Annotations → training examples of a generative reward model: rows of token ids and labels (section 3.4).
 
 A row holds [x; y; z] with z = [c; A(y)], and the loss is −log R_φ(z | x, y): prompt x and response y have no label.
+With learned = "choices", the tokens of z that the constraint alone allows have none either.
 """
 
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from text2grad.align import encode
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation
-from text2grad.models import Row, row_of_ids, with_end
+from text2grad.models import NO_LOSS, Row, row_of_ids, with_end
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.writing import critique_target, inputs_of
@@ -23,7 +24,8 @@ def training_rows(
 
     Raises:
         DataError: if no annotation is left.
-        ModelError: if the tokenizer has no end-of-sequence token.
+        ModelError: if the tokenizer has no end-of-sequence token; with learned = "choices" also if the constraint
+            refuses its tokens of a critique.
     """
     readable = [annotation for annotation in annotations if not annotation.critique.failed]
     prompt_format, form = reward_model.prompt_format, reward_model.form
@@ -34,8 +36,16 @@ def training_rows(
         target = critique_target(
             annotation.critique, annotation.response, write_feedback=reward_model.write_feedback, form=form
         )
-        rows.append(row_of_ids(prompt, with_end(tokenizer, encode(tokenizer, target))))
-    kept = [row for row in rows if len(row["input_ids"]) <= max_tokens]
+        if reward_model.learned == "critique":
+            row = row_of_ids(prompt, with_end(tokenizer, encode(tokenizer, target)))
+        else:
+            ids, choices = reward_model.spelled(annotation.response, target)
+            row = row_of_ids(prompt, with_end(tokenizer, ids))
+            chosen = [False] * len(prompt) + choices + [False]
+            labels = [label if one else NO_LOSS for label, one in zip(row["labels"], chosen, strict=True)]
+            row = {**row, "labels": labels}
+        rows.append(row)
+    kept = [row for row in rows if len(row["input_ids"]) <= max_tokens and any(one != NO_LOSS for one in row["labels"])]
     if not kept:
         raise DataError(
             f"no training example is left of {len(annotations)} annotations: {len(annotations) - len(readable)} have a "

@@ -241,6 +241,7 @@ class RewardRun:
             prompt_format=self.prompt_format,
             votes=critic.votes or 1,
             vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
+            learned=settings.learned,
         )
 
     def _publish(self, out: Path) -> None:
