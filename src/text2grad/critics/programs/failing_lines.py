@@ -29,12 +29,19 @@ def _run_statements(statements, mark):
     def report(*fields):
         printer.write("\\n" + mark + json.dumps(fields, separators=(",", ":")) + "\\n")
         printer.flush()
-    def value(tree):
+    left = []
+    def keep(value):
+        left[:] = [value]
+        return value
+    names["_" + mark] = keep
+    def keep_left(tree):  # a second call could have another value, and would change objects of the next statements
         test = getattr(tree.body[0], "test", None)
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-            return None
+        if isinstance(tree.body[0], ast.Assert) and isinstance(test, ast.Compare) and len(test.ops) == 1:
+            test.left = ast.Call(ast.Name("_" + mark, ast.Load()), [test.left], [])
+        return ast.fix_missing_locations(tree)
+    def value():
         try:
-            return repr(eval(compile(ast.Expression(test.left), "left", "eval"), names))[:200]
+            return repr(left[0])[:200]
         except Exception:
             return None
     lines = set()
@@ -55,14 +62,15 @@ def _run_statements(statements, mark):
     for number, (is_test, source) in enumerate(statements):
         tree, error = ast.parse(source), ""
         sys.settrace(None if isinstance(tree.body[0], (ast.Import, ast.ImportFrom)) else call)
+        left.clear()
         try:
-            exec(compile(tree, "statement", "exec"), names)
+            exec(compile(keep_left(tree), "statement", "exec"), names)
         except BaseException as raised:
             error = type(raised).__name__
         finally:
             sys.settrace(None)
         if is_test or error:
-            report(number, error, ranges(), value(tree) if error == "AssertionError" else None)
+            report(number, error, ranges(), value() if error == "AssertionError" else None)
             lines.clear()
 _run_statements(%s, %r)
 """
