@@ -115,6 +115,23 @@ ADD = "def add(a, b):\n    return a - b\n"
             ["`assert f(x) == 2` fails."],
             [],
         ),
+        (  # a second call of f would have another value, and would change x
+            "x = [1, 2, 3]\nassert f(x) == 3\nassert f(x) == 2\nassert x == [3]",
+            "def f(x):\n    return x.pop(0)",
+            [
+                "1 of 3 tests fails.",
+                "`assert f(x) == 3` fails: its left side is 1.",
+                '"x.pop(0)" is suspect: failing tests run no other line.',
+            ],
+            ["x.pop(0)"],
+        ),
+        (
+            "assert f([1]) == 1",
+            "class Empty(Exception):\n    pass\ndef f(x):\n    raise Empty('no\\nKeyError: item')",
+            ["\"Empty('no\\\\nKeyError: item')\" raises Empty: no"],
+            ["Empty('no\\nKeyError: item')"],
+        ),
+        ("assert f(1) == 1", "def f(x):\n    raise UserWarning", ['"UserWarning" raises UserWarning'], ["UserWarning"]),
         (
             "import pytest\ndef test_a():\n    pytest.skip('no')",
             "x = 1",

@@ -43,7 +43,9 @@ _FRAME = re.compile(
     r'^  File "solution\.py", line (\d+).*\n(?:    (\S.*)\n)?(?:    ([ ]*)([~^]+)[ ]*\n)?', re.MULTILINE
 )
 _TEST_FRAME = re.compile(r'^  File "tests\.py", line \d+.*\n    (\S.*)\n', re.MULTILINE)
-_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)\b.*$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):\n"
+_RAISED = re.compile(r"^[A-Za-z_].*$", re.MULTILINE)  # the first line behind the frames, which are indented
+_UNPRINTED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)\b.*$", re.MULTILINE)
 
 
 @dataclass
@@ -217,10 +219,12 @@ def _describe(
 
 def _describe_error(outcome: Result, source: _Source) -> tuple[list[str], list[Span]]:
     """Return the feedback on an exception, and the span of the expression that raised it."""
-    errors = _ERROR.findall(outcome.output)
+    _, traceback, end = outcome.output.rpartition(_TRACEBACK)
+    raised = _RAISED.search(end) if traceback else None
+    errors = [raised[0]] if raised else _UNPRINTED.findall(outcome.output)
     if not errors:
         return [f"The tests were not run: {_short(outcome.output.strip().rpartition(chr(10))[2])}"], []
-    error = _short(errors[-1])
+    error = _short(errors[-1].removeprefix("solution."))  # the sandbox's name of the program's module
     frames = list(_FRAME.finditer(outcome.output))
     span = _raising_span(frames[-1], source) if frames else None
     calls = _TEST_FRAME.findall(outcome.output)
