@@ -1,13 +1,14 @@
 """Statements of unit tests, run one at a time -> the lines of a program that only failing statements run.
 
 This is spectrum-based fault localisation in its simplest form. Test functions are split into statements, which run one
-at a time in the sandbox; a tracer records the lines of the program that each statement runs. The records are printed as
+at a time in the sandbox; a tracer records the lines of the program that each statement runs. The lines that made a
+value belong to each test that reads its name. The records are printed as
 `[number of the statement, exception, [[first line, last line], ...], left side]`; the program's own output is dropped.
 """
 
 import ast
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_LINES = 3
@@ -59,19 +60,18 @@ def _run_statements(statements, mark):
         return line
     def call(frame, event, arg):
         return line if frame.f_code.co_filename == "solution.py" else None
-    for number, (is_test, source) in enumerate(statements):
+    for number, source in enumerate(statements):
         tree, error = ast.parse(source), ""
         sys.settrace(None if isinstance(tree.body[0], (ast.Import, ast.ImportFrom)) else call)
         left.clear()
+        lines.clear()
         try:
             exec(compile(keep_left(tree), "statement", "exec"), names)
         except BaseException as raised:
             error = type(raised).__name__
         finally:
             sys.settrace(None)
-        if is_test or error:
-            report(number, error, ranges(), value() if error == "AssertionError" else None)
-            lines.clear()
+        report(number, error, ranges(), value() if error == "AssertionError" else None)
 _run_statements(%s, %r)
 """
 
@@ -96,7 +96,7 @@ class StatementRun:
 def tracing_tests(tests: str, mark: str) -> str:
     """Return tests that run each statement of `tests` alone and print results after `mark`; "" if they need pytest."""
     statements = _split_tests(tests)
-    return _HARNESS % (repr(statements), mark) if statements else ""
+    return _HARNESS % (repr([source for _, source in statements]), mark) if statements else ""
 
 
 def lines_run(runs: list[StatementRun], *, failed: bool) -> frozenset[int]:
@@ -167,7 +167,8 @@ def _has_methods(body: list[ast.stmt]) -> bool:
 
 def read_statement_runs(output: str, mark: str, tests: str, program: str) -> list[StatementRun]:
     """Read the printed records; a program that forges a record spoils only its own critique."""
-    sources, last_line = [source for _, source in _split_tests(tests)], len(program.splitlines()) + 1
+    statements, last_line = _split_tests(tests), len(program.splitlines()) + 1
+    sources = [source for _, source in statements]
     runs: dict[int, StatementRun] = {}
     for line in output.splitlines():
         if line.startswith(mark):
@@ -178,7 +179,35 @@ def read_statement_runs(output: str, mark: str, tests: str, program: str) -> lis
             run = _statement_run(fields, sources, last_line)
             if run is not None:
                 runs.setdefault(fields[0], run)
-    return list(runs.values())
+    return _with_setup({number: is_test for number, (is_test, _) in enumerate(statements)}, runs)
+
+
+def _with_setup(tests: dict[int, bool], runs: dict[int, StatementRun]) -> list[StatementRun]:
+    """Return the tests, and the set-up that failed, with the lines that made the values whose names they read."""
+    made_by: dict[str, frozenset[int]] = {}
+    found = []
+    for number, run in sorted(runs.items()):
+        read, made = _names(run.source)
+        lines = run.lines.union(*(made_by.get(name, ()) for name in read))
+        made_by |= dict.fromkeys(made, lines)
+        if tests[number] or run.error:
+            found.append(replace(run, lines=lines))
+    return found
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Return the names whose values a statement reads, and those that it gives or changes by an assignment."""
+    read, made = set[str](), set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            (made if isinstance(node.ctx, ast.Store) else read).add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            made.add(node.name)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            read.add(node.target.id)
+        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            made |= {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+    return read, made
 
 
 def _statement_run(fields: Any, sources: list[str], last_line: int) -> StatementRun | None:
