@@ -408,6 +408,19 @@ def test_all_of_many_tests_are_counted(critic: UnitTestCritic) -> None:
     assert [program[span.start : span.end] for span in said.spans] == ["-x", "5"]
 
 
+def test_tests_that_do_not_end_are_counted() -> None:
+    tests = "assert f(1) == 1\nassert f(2) == 2\nassert f(4) == 4\nassert f(3) == 3"
+    program = "def f(x):\n    while x > 3:\n        pass\n    if x == 2:\n        return 7\n    return x\n"
+    with UnitTestCritic(workers=1, timeout_s=2) as fresh:
+        feedback, quotes, _ = judged(fresh, tests, program)
+    assert feedback == [
+        "1 of 4 tests fails; 2 did not end.",
+        "`assert f(2) == 2` fails: its left side is 7.",
+        '"7" is suspect: only failing tests run it.',
+    ]
+    assert quotes == ["7"]
+
+
 def test_tests_that_read_the_output_are_traced_too(critic: UnitTestCritic) -> None:
     tests = (
         "import io, sys\nold, sys.stdout = sys.stdout, io.StringIO()\nf(1)\nassert sys.stdout.getvalue() == 'one'\n"

@@ -182,6 +182,11 @@ def read_statement_runs(output: str, mark: str, tests: str, program: str) -> lis
     return _with_setup({number: is_test for number, (is_test, _) in enumerate(statements)}, runs)
 
 
+def count_tests(tests: str) -> int:
+    """Return the number of statements that test something."""
+    return sum(is_test for is_test, _ in _split_tests(tests))
+
+
 def _with_setup(tests: dict[int, bool], runs: dict[int, StatementRun]) -> list[StatementRun]:
     """Return the tests, and the set-up that failed, with the lines that made the values whose names they read."""
     made_by: dict[str, frozenset[int]] = {}

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 from text2grad.critics.closing import Closing
 from text2grad.critics.programs.failing_lines import (
     StatementRun,
+    count_tests,
     lines_run,
     read_statement_runs,
     suspect_lines,
@@ -148,8 +149,8 @@ class UnitTestCritic(Closing):
         self._count(outcomes)
         runs = self._run_statements(jobs, outcomes)
         return [
-            self._critique(outcome, _Source(program, head), own)
-            for outcome, program, head, own in zip(outcomes, programs, heads, runs, strict=True)
+            self._critique(outcome, _Source(program, head), own, tests)
+            for outcome, program, head, own, (_, tests) in zip(outcomes, programs, heads, runs, jobs, strict=True)
         ]
 
     def _count(self, results: Sequence[Result]) -> None:
@@ -174,10 +175,10 @@ class UnitTestCritic(Closing):
             runs[k] = read_statement_runs(outcome.output, mark, jobs[k][1], jobs[k][0])
         return runs
 
-    def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun]) -> Critique:
+    def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun], tests: str) -> Critique:
         if outcome.passed:
             return Critique("All tests pass.", (), self.passed_outcome)
-        lines, spans = _describe(outcome, source, runs, self.timeout_s)
+        lines, spans = _describe(outcome, source, runs, tests, self.timeout_s)
         return Critique("\n".join(lines), tuple(sorted(set(spans))), self.failed_outcome)
 
 
@@ -199,7 +200,7 @@ class _Source:
 
 
 def _describe(
-    outcome: Result, source: _Source, runs: list[StatementRun], timeout_s: float
+    outcome: Result, source: _Source, runs: list[StatementRun], tests: str, timeout_s: float
 ) -> tuple[list[str], list[Span]]:
     """Return the feedback on a failed program, and the suspect spans."""
     if outcome.reason == "timeout":
@@ -210,7 +211,7 @@ def _describe(
         return ["The program ended the process before the tests were over."], []
     if outcome.reason == "error":
         return _describe_error(outcome, source)
-    lines = _failures(outcome, runs)
+    lines = _failures(outcome, runs, tests)
     spans = _suspect_spans(runs, source)
     passing = lines_run(runs, failed=False)
     where = "only failing tests run it" if passing and not passing & suspect_lines(runs) else ONE_LINE
@@ -248,13 +249,15 @@ def _raising_span(frame: re.Match[str], source: _Source) -> Span | None:
     return program.expression(line)
 
 
-def _failures(outcome: Result, runs: list[StatementRun]) -> list[str]:
+def _failures(outcome: Result, runs: list[StatementRun], tests: str) -> list[str]:
     """Return the feedback on the tests that failed."""
     failed = [run for run in runs if run.error]
     if not failed:
         calls = _TEST_FRAME.findall(outcome.output)
         return [f"`{_short(calls[-1])}` fails." if calls else "The tests fail."]
-    lines = [f"{len(failed)} of {len(runs)} tests fail{'s' if len(failed) == 1 else ''}."]
+    unfinished = max(count_tests(tests) - len(runs), 0)  # a loop without end, or the end of the process
+    rest = f"; {unfinished} did not end" if unfinished else ""
+    lines = [f"{len(failed)} of {len(runs) + unfinished} tests fail{'s' if len(failed) == 1 else ''}{rest}."]
     for run in failed[:SHOWN_TESTS]:
         verb = "fails" if run.error == "AssertionError" else f"raises {run.error}"
         value = "" if run.left is None else f": its left side is {run.left}"
