@@ -191,7 +191,9 @@ class CritiqueDecoder(ABC):
     @property
     def _min_tokens(self) -> int:
         """Number of tokens of the shortest critique, without the labels of words."""
-        return int(self._skeleton.cost[START]) if self.constrain else 1
+        if not self.constrain:
+            return 1
+        return int((self._skeleton.checked_cost if self.limits.verbatim else self._skeleton.cost)[START])
 
     def _labels(self, response: str) -> WordLabels | None:
         """Return the valid labels of a response; None without constraint, and for forms that quote."""

@@ -74,6 +74,28 @@ def test_what_it_says_it_wrote_is_what_the_tokenizer_decodes(name: str) -> None:
         assert tokenizer.decode(ids, skip_special_tokens=True) == critique.text
 
 
+@pytest.mark.parametrize("longer", [r'k": "\"', '"", "good_spans"', r'x\", "good_spans"'])
+def test_tokens_across_a_checked_quotation_mark_are_no_way_to_the_end(longer: str) -> None:
+    tokenizer = spelled_by([*sorted(ALL), longer])
+    least = int(skeleton(tokenizer).checked_cost[START])
+    for room in range(least, least + 4):
+        for seed in range(5):
+            critique = begin(tokenizer, "x", room=room, verbatim=True)
+            assert babble_backslashes(critique, np.random.default_rng(seed)) <= room
+            assert list(json.loads(critique.text)) == ["textual_feedback", "good_spans", "poor_spans"]
+
+
+def babble_backslashes(critique: ConstrainedCritique, generator: np.random.Generator) -> int:
+    """Let a model of random logits write it, which likes backslashes; return the tokens."""
+    used, vocabulary = 0, critique.skeleton.vocabulary
+    while critique.state is not None and critique.state.skeleton != END:
+        scores = generator.normal(size=vocabulary.size).astype(np.float32)
+        scores[[i for i, data in vocabulary.data.items() if b"\\" in data]] += 5
+        assert any(critique.take(int(token)) for token in (-scores).argsort()), critique.text
+        used += 1
+    return used
+
+
 class Noise:
     """Makes any model say something else each time: noise on its logits, and a liking for some ids."""
 

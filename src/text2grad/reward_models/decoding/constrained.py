@@ -21,8 +21,8 @@ from text2grad.errors import ModelError
 from text2grad.models import Choose, most_likely, sample_inverse_cdf
 from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
-from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
-from text2grad.reward_models.decoding.verbatim import MARK, UNCHECKED, QuotedWords, read, tokens_to_close
+from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
+from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
 from text2grad.reward_models.writing import OPENING
 from text2grad.types import CritiqueForm
@@ -56,7 +56,7 @@ class ConstrainedCritique:
     def __init__(
         self, skeleton: Skeleton, response: str, *, eos_ids: Sequence[int], room: int, limits: QuoteLimits
     ) -> None:
-        """Begin a critique of at most `room` tokens, at least `skeleton.cost[START]`; one of `eos_ids` ends it."""
+        """Begin a critique of at most `room` tokens, at least the cost of START; one of `eos_ids` ends it."""
         self.skeleton, self.eos_ids, self.room = skeleton, eos_ids, room
         self.quotable = Quotable(response, limits, skeleton.vocabulary, labelled=len(skeleton.open) == 1)
         self.state: State | None = State(
@@ -165,10 +165,11 @@ class ConstrainedCritique:
         """Return a number of tokens that suffices to end the critique; infinite if it cannot end."""
         where, quote, listed, words, _ = state
         label = self.skeleton.opens.get(where)
+        cost = self.skeleton.cost if words.over else self.skeleton.checked_cost
         if words.quote is not None:
-            return tokens_to_close(words, self.quotable) + self.skeleton.cost[self.skeleton.text]
+            return tokens_to_close(words, self.quotable) + cost[self.skeleton.text]
         if label is None:
-            return self.skeleton.cost[where]
+            return cost[where]
         if quote is None and not self.quotable.may_open(label, listed):
             return float("inf")
         closing = self.skeleton.cost[self.skeleton.inside[label]]

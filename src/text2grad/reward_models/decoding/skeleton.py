@@ -40,6 +40,7 @@ from text2grad.reward_models.writing import (
 )
 from text2grad.types import CritiqueForm, Label
 
+MARK = b'\\"'
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
 
 
@@ -56,12 +57,14 @@ class Skeleton(Automaton):
     Attributes:
         table: next state by state and byte, int16 [S, 256].
         text: state inside TEXT.
+        escape: state after a backslash in TEXT; `DEAD` if TEXT is empty.
         lists: the text between TEXT and the first quote or label.
         open: state inside a quote, by list; the list of labelled quotes, or of word labels, counts as the positive one.
         inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
         opens: the list of the quote that must follow, by state.
         cost: least number of tokens to the end, or to the labels of words, by state; infinite if every path passes
             through a quote.
+        checked_cost: the same without quotation marks in TEXT, which may be invalid where they are checked.
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
@@ -73,6 +76,7 @@ class Skeleton(Automaton):
         self.open: dict[Label, int] = {}
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
+        self.escape = DEAD
         self.text = self._chain(START, OPENING)
         if write_feedback:
             self._text(self.text)
@@ -90,7 +94,8 @@ class Skeleton(Automaton):
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
-        self.cost = self._distances(END if form in QUOTING else self.open["positive"])
+        goal = END if form in QUOTING else self.open["positive"]
+        self.cost, self.checked_cost = self._distances(goal), self._distances(goal, marks=False)
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
 
     def move(self, state: int, token: int) -> Move | None:
@@ -147,13 +152,14 @@ class Skeleton(Automaton):
     def _quoting(self) -> set[int]:
         return set(self.open.values())
 
-    def _distances(self, goal: int) -> list[float]:
-        """Return the least number of tokens from each state to the goal."""
+    def _distances(self, goal: int, *, marks: bool = True) -> list[float]:
+        """Return the least number of tokens from each state to the goal; without `marks` TEXT has none."""
+        edges = self._edges if marks else self._unmarked_edges
         found = [0.0 if state == goal else math.inf for state in range(len(self._rows))]
         changed = True
         while changed:
             changed = False
-            for state, after in self._edges.items():
+            for state, after in edges.items():
                 best = 1 + min((found[other] for other in after), default=math.inf)
                 if best < found[state]:
                     found[state], changed = best, True
@@ -164,10 +170,25 @@ class Skeleton(Automaton):
         """The next states of one token, by state, last states first; no edge passes through a quote."""
         return {state: np.unique(self.next(state)[1]).tolist() for state in reversed(range(START, len(self._rows)))}
 
+    @cached_property
+    def _unmarked_edges(self) -> dict[int, list[int]]:
+        """The next states of one token that has no quotation mark of TEXT in it, by state, last states first."""
+        spelled = self.vocabulary.data
+        marked = np.zeros(self.vocabulary.size, np.bool_)
+        marked[[i for i, data in spelled.items() if MARK in data]] = True
+        ending = np.zeros(self.vocabulary.size, np.bool_)  # of a mark whose first half is the token before
+        ending[[i for i, data in spelled.items() if data[:1] == MARK[1:]]] = True
+        edges = {}
+        for state in self._edges:
+            ids, after = self.next(state)
+            kept = ~(marked[ids] | ending[ids]) if state == self.escape else ~marked[ids]
+            edges[state] = np.unique(after[kept]).tolist()
+        return edges
+
     def _text(self, text: int) -> None:
         """Let a state read the content of any JSON string (RFC 8259 in UTF-8 by RFC 3629)."""
         self._link(text, 0x20, 0x7F, text)
-        escape = self._rows[text][ord("\\")] = self._new()
+        self.escape = escape = self._rows[text][ord("\\")] = self._new()
         for byte in b'"\\/bfnrt':
             self._link(escape, byte, byte, text)
         digit = text

@@ -10,8 +10,9 @@ import re
 from typing import NamedTuple
 
 from text2grad.reward_models.decoding.quotable import Quotable, Quote
+from text2grad.reward_models.decoding.skeleton import MARK
 
-MARK, BACKSLASH, END_OF_FEEDBACK = b'\\"', b"\\", b'"'
+BACKSLASH, END_OF_FEEDBACK = b"\\", b'"'
 _UNIT = re.compile(rb'[^"\\]+|"|\\u[0-9a-fA-F]{4}|\\[^u]')
 
 
