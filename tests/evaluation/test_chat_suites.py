@@ -19,7 +19,14 @@ from text2grad.evaluation.judging import Judge, fill
 from text2grad.evaluation.suite import Answer, Answered, Question, SuiteOptions
 from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite, messages_of, read_gamed, read_preference
 from text2grad.evaluation.suites.length_control import length_controlled
-from text2grad.evaluation.suites.mt_bench import MTBenchPairsSuite, MTBenchSuite, read_model_answers
+from text2grad.evaluation.suites.mt_bench import (
+    MTBenchPairsSuite,
+    MTBenchSuite,
+    read_model_answers,
+    read_pair_verdict,
+    read_rating,
+    text_of,
+)
 
 MT_BENCH = SHARED / "data" / "mt_bench"
 has_mt_bench = pytest.mark.skipif(not MT_BENCH.exists(), reason=f"no data in {MT_BENCH}")
@@ -101,6 +108,23 @@ def test_pairs_are_compared_in_both_orders(server: Running, tmp_path: Path) -> N
     figures = estimate(counts, {name: one.statistic for name, one in suite.measures.items() if one.statistic})
     assert figures["win_rate"].value == pytest.approx((2 + 0.5 + 0 + 1) / 8)
     assert figures["first_place"].value == pytest.approx((2 + 3 + 2) / 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "rating", "verdict"),
+    [
+        ("Fine. [[8]] [[B]]", 8.0, "second"),
+        ("<think>Perhaps [[5]], or [[A]]?</think>\n[[8]] [[B]]", 8.0, "second"),
+        ("Say [[A]] if A is better, or [[1]].\n</think>\n\n[[8]] [[B]]", 8.0, "second"),  # the template opened it
+        ("<think>Perhaps [[5]], or [[A]]", None, None),  # cut
+        ('[[8]] [[B]]: it prints "</think>".', 8.0, "second"),
+    ],
+)
+def test_drafts_in_the_reasoning_of_a_judge_are_no_verdicts(
+    text: str, rating: float | None, verdict: str | None
+) -> None:
+    said = text_of(Reply(Said(text, "stop")))
+    assert (read_rating(said), read_pair_verdict(said)) == (rating, verdict)
 
 
 def test_answers_of_fastchat_and_of_an_evaluation_are_read_alike(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ FILES = {
 }
 JUDGE_TOKENS = 2048
 _RATING = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
+_THOUGHT = re.compile(r"""\A(?:\s*<think>.*?(?:</think>|\Z)|.*?(?<!["'`])</think>(?!["'`]))""", re.DOTALL)
 _VERDICT = {"[[A]]": "first", "[[B]]": "second", "[[C]]": "tie"}
 _WAY_OUT = (
     "Give --data {suite}=DIR, a directory with question.jsonl, judge_prompts.jsonl and reference_answer/gpt-4.jsonl "
@@ -288,8 +289,10 @@ def read_pair_verdict(text: str) -> str | None:
 
 
 def text_of(reply: Any) -> str:
-    """Return the text of a reply; "" for a refusal."""
-    return "" if reply.answer is None or reply.answer.finish in ("refused", "too_long") else str(reply.answer.text)
+    """Return the text of a reply without its reasoning, which holds drafts of a verdict; "" for a refusal."""
+    if reply.answer is None or reply.answer.finish in ("refused", "too_long"):
+        return ""
+    return _THOUGHT.sub("", reply.answer.text)
 
 
 def read_model_answers(path: Path) -> dict[str, list[str]]:
