@@ -156,6 +156,15 @@ ADD = "def add(a, b):\n    return a - b\n"
             ],
             ["x + 1"],
         ),
+        *(
+            (  # Python's traceback leaves out the last of many frames in one line
+                f"{more}assert f(9) == 1",
+                "def f(x):\n    if x > 0:\n        return x * f(x - 1)",
+                ["\"x * f(x - 1)\" raises TypeError: unsupported operand type(s) for *: 'int' and 'NoneType'"],
+                ["x * f(x - 1)"],
+            )
+            for more in ("", "import inspect\n")
+        ),
         (
             "assert f([1]) == 1",
             "class Empty(Exception):\n    pass\ndef f(x):\n    raise Empty('no\\nKeyError: item')",

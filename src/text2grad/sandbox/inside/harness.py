@@ -115,6 +115,15 @@ def flush() -> None:
             continue
 
 
+class Frames(traceback.StackSummary):
+    """Frames whose last one is shown: Python counts it to repeated ones if another part of their line raises."""
+
+    def format(self, **how: Any) -> list[str]:
+        """Return the text of each frame."""
+        parts = (traceback.StackSummary(self[:-1]), traceback.StackSummary(self[-1:]))
+        return [text for part in parts for text in part.format(**how)]
+
+
 def own_frames(summary: traceback.TracebackException, site: str | None) -> str:
     """Return the lines of a traceback's frames, without those of the sandbox and of packages."""
     hidden = (HERE, "<frozen ", *([site] if site else []))
@@ -122,7 +131,7 @@ def own_frames(summary: traceback.TracebackException, site: str | None) -> str:
     for frame in shown:
         if os.path.basename(frame.filename) in ("tests.py", "solution.py"):
             frame.filename = os.path.basename(frame.filename)
-    summary.stack = traceback.StackSummary.from_list(shown)
+    summary.stack = Frames(shown)
     return "".join(summary.stack.format())
 
 
