@@ -172,6 +172,19 @@ ADD = "def add(a, b):\n    return a - b\n"
             ["Empty('no\\nKeyError: item')"],
         ),
         ("assert f(1) == 1", "def f(x):\n    raise UserWarning", ['"UserWarning" raises UserWarning'], ["UserWarning"]),
+        (  # under pytest and unittest an exception is a failure like others
+            "import pytest\n@pytest.mark.parametrize('x', [1])\ndef test_a(x):\n    assert f(x) == 2",
+            "def f(x):\n    print('two')\n    return [x][x]",
+            ['"[x][x]" raises IndexError: list index out of range'],
+            ["[x][x]"],
+        ),
+        (
+            "import unittest\nclass Tests(unittest.TestCase):\n    def test_a(self):\n"
+            "        with self.assertRaises(ValueError):\n            f(1)",
+            "def f(x):\n    return [x][x]",
+            ['"[x][x]" raises IndexError: list index out of range'],
+            ["[x][x]"],
+        ),
         (
             "import pytest\ndef test_a():\n    pytest.skip('no')",
             "x = 1",

@@ -43,6 +43,7 @@ _RECORDS_CHARS = 2**20  # of the records of statements
 _FRAME = re.compile(
     r'^  File "solution\.py", line (\d+).*\n(?:    (\S.*)\n)?(?:    ([ ]*)([~^]+)[ ]*\n)?', re.MULTILINE
 )
+_FILE = re.compile(r'^  File "([^"\n]*)", line \d+', re.MULTILINE)
 _TEST_FRAME = re.compile(r'^  File "tests\.py", line \d+.*\n    (\S.*)\n', re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):\n"
 _RAISED = re.compile(r"^[A-Za-z_].*$", re.MULTILINE)  # the first line behind the frames, which are indented
@@ -209,13 +210,21 @@ def _describe(
         return ["The program asked for more memory than it may have."], []
     if outcome.reason == "crashed":
         return ["The program ended the process before the tests were over."], []
-    if outcome.reason == "error":
+    failed = any(run.error for run in runs)
+    if outcome.reason == "error" or (not failed and _raised_by_program(outcome.output)):
         return _describe_error(outcome, source)
     lines = _failures(outcome, runs, tests)
     spans = _suspect_spans(runs, source)
     passing = lines_run(runs, failed=False)
     where = "only failing tests run it" if passing and not passing & suspect_lines(runs) else ONE_LINE
     return [*lines, *(f"{source.quote(span)} is suspect: {where}." for span in spans)], spans
+
+
+def _raised_by_program(output: str) -> bool:
+    """Tell whether the last traceback ends in the program, as under pytest, where each exception is a failure."""
+    _, traceback, end = output.rpartition(_TRACEBACK)
+    files = _FILE.findall(end) if traceback else []
+    return files[-1:] == ["solution.py"]
 
 
 def _describe_error(outcome: Result, source: _Source) -> tuple[list[str], list[Span]]:
