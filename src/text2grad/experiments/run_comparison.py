@@ -253,8 +253,9 @@ def _responses(method: Method) -> dict[tuple[str, int], dict[str, float]] | str:
 
 
 def _of_response(one: Mapping[str, Any]) -> dict[str, float]:
-    more = {name: one[name] for name in OF_A_RESPONSE if name in one}
-    return {name: float(value) for name, value in {**one.get("metrics", {}), **more}.items()}
+    metrics = one.get("metrics", {})  # a user's metric may be named "tokens" or "kl"
+    more = {name: one[name] for name in OF_A_RESPONSE if name in one and name not in metrics}
+    return {name: float(value) for name, value in {**metrics, **more}.items()}
 
 
 def as_json(methods: Sequence[Method], step: int | None) -> dict[str, Any]:
