@@ -256,6 +256,8 @@ def _refuse_lost_values(given: Object, where: str) -> None:
     if outcome is not None and not is_finite(outcome):
         raise bad_record(where, f'"outcome" is a finite number or null, got {shown(outcome)}')
     spans = given.get("spans")
+    if isinstance(spans, dict) and isinstance(spans.get("start"), int | float | list):  # one, or columns of `datasets`
+        raise bad_record(where, f'"spans" is a list, and {_SPAN}; got {shown(spans)}')
     entries = spans if isinstance(spans, list) else []
     if any(map(means_offsets, entries)) and not all(map(_is_offsets, entries)):
         broken = next(entry for entry in entries if not _is_offsets(entry))

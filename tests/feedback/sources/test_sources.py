@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -579,6 +580,19 @@ def test_entries_of_spans_without_a_quote_or_a_label_are_losses(tmp_path: Path) 
     lost = ('"live"', '["I", "neutral"]', "null")
     assert found.made == Annotation("Where?", LYON, Critique("", (NO,)))
     assert found.losses == tuple(Loss(NO_LABEL, f"spans: {entry}") for entry in lost)
+
+
+@pytest.mark.parametrize(
+    "spans", [{"start": 10, "end": 14, "label": "negative"}, {"start": [10], "end": [14], "label": ["negative"]}]
+)
+def test_offsets_outside_a_list_are_refused(tmp_path: Path, spans: dict[str, object]) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": spans}
+    wanted = f'"spans" is a list, and a span is [start, end, "positive" or "negative"]; got {json.dumps(spans)}'
+    with pytest.raises(DataError, match=re.escape(wanted)):
+        items(tmp_path, "table", record)
+    (found,) = items(tmp_path, "table", {**record, "spans": {"start": "negative", "Lyon": "negative"}})
+    assert isinstance(found.made, Annotation)
+    assert found.made.critique == Critique("", (NO,), unmatched=("start",))
 
 
 def test_columns_that_an_annotation_cannot_hold_are_named(tmp_path: Path) -> None:
