@@ -179,6 +179,8 @@ def test_the_queue_leaves_out_what_the_rater_has_finished(tmp_path: Path) -> Non
     after = client.get("/api/runs/0/rollouts", params={"order": "uncertain", "marked": "open"}).json()
     assert (before["total"], after["total"]) == (12, 9)
     assert {row["row"] for row in after["rows"]} == {0, 1, 2}
+    later = {"order": "uncertain", "marked": "open", "start": 6, "operations": before["operations"]}
+    assert client.get("/api/runs/0/rollouts", params=later).json()["rows"][0]["id"] == before["rows"][6]["id"]
     near = client.get("/api/runs/0/rollouts", params={"near": before["rows"][0]["id"]}).json()
     assert near["rows"][near["at"]]["id"] == before["rows"][0]["id"]
 

@@ -520,6 +520,34 @@ def test_marks_wait_for_the_store_they_were_made_for(browser: Any, tmp_path: Pat
     assert spans(tmp_path / "two", "ann") == [("sat", "positive"), ("mat", "positive")]
 
 
+def write_responses(path: Path, number: int) -> Path:
+    """Write a file of responses: "Text 1." and so on."""
+    lines = [json.dumps({"prompt": "Say.", "response": f"Text {n + 1}."}) + "\n" for n in range(number)]
+    path.write_text("".join(lines))
+    return path
+
+
+def test_what_is_finished_while_a_filter_shows_what_is_not_done_moves_no_later_row(
+    browser: Any, tmp_path: Path
+) -> None:
+    file = write_responses(tmp_path / "own.jsonl", 210)
+    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
+        page.locator("#more summary").click()
+        with page.expect_response("**marked=open**"):
+            page.select_option("[name=marked]", "open")
+        page.locator("#list").press("Home")
+        for n in range(3):
+            expect(page.locator("#response")).to_have_text(f"Text {n + 1}.")
+            page.keyboard.press("d")
+        expect(page.locator("#response")).to_have_text("Text 4.")
+        saved(page)
+        page.locator("#list").press("End")  # of pages that are fetched now
+        expect(page.locator("#response")).to_have_text("Text 210.")
+        expect(page.locator("#count")).to_have_text("210 responses")
+        page.locator("#text").fill("Text")  # another list begins with what is not done now
+        expect(page.locator("#count")).to_have_text("207 responses")
+
+
 @contextmanager
 def lesson_of(page: Any) -> Iterator[dict[str, Any]]:
     """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection."""

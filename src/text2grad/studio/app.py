@@ -117,9 +117,16 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
         start, count = int(query.get("start", 0)), int(query.get("count", 50))
         marked = query.get("marked", "")
         wanted = filter_from(query)
-        near = int(query.get("near", -1))
+        near, operations = int(query.get("near", -1)), query.get("operations", "")
         return session.find(
-            run(request), wanted, marked=marked, rater=rater(request), start=start, count=count, near=near
+            run(request),
+            wanted,
+            marked=marked,
+            rater=rater(request),
+            start=start,
+            count=count,
+            near=near,
+            operations=int(operations) if operations else None,
         )
 
     def at_place(request: Request) -> Any:

@@ -22,7 +22,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -187,11 +187,13 @@ class MarkStore:
         events = self.events(rater)
         count, found = self._marked.get(rater, (-1, {}))
         if count != len(events):
-            found = {}
-            for event in events:
-                found.setdefault(event["item"], Marked(event["item"])).take(event)
+            found = _folded(events)
             self._marked[rater] = (len(events), found)
         return found
+
+    def marked_after(self, rater: str, operations: int) -> dict[str, Marked]:
+        """Return the marks of a rater by response, as they were after so many operations."""
+        return _folded(self.events(rater)[:operations])
 
     def _folder(self, rater: str) -> Path:
         if not RATER.fullmatch(rater):
@@ -224,6 +226,13 @@ class MarkStore:
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
+
+
+def _folded(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
+    found: dict[str, Marked] = {}
+    for event in events:
+        found.setdefault(event["item"], Marked(event["item"])).take(event)
+    return found
 
 
 def _parsed(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:

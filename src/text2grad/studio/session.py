@@ -103,7 +103,16 @@ class Session:
         }
 
     def find(
-        self, run: int, wanted: Filter, *, marked: str, rater: str, start: int, count: int, near: int = -1
+        self,
+        run: int,
+        wanted: Filter,
+        *,
+        marked: str,
+        rater: str,
+        start: int,
+        count: int,
+        near: int = -1,
+        operations: int | None = None,
     ) -> dict[str, Any]:
         """Return one page of the responses that meet the conditions.
 
@@ -116,13 +125,20 @@ class Session:
             start: first place in the order.
             count: places, at most `PAGE_ROWS`.
             near: number of a response whose place in the order is wanted, too: "at", −1 if it is not there.
+            operations: `marked` is judged by this many first operations of the rater, as the answer with the first page
+                counts them: what is finished while the list is read moves no response of its later pages. None takes
+                all.
         """
         index, mine = self._index(run), self.marks.marked(rater)
-        if marked in ("mine", "done"):
-            items = [one.item for one in mine.values() if (one.state == "done" if marked == "done" else not one.empty)]
-            wanted = replace(wanted, items=tuple(sorted(items)))
-        elif marked == "open":
-            wanted = replace(wanted, without=tuple(sorted(one.item for one in mine.values() if one.state)))
+        if operations is None:
+            operations = len(self.marks.events(rater))
+        if marked in ("mine", "done", "open"):
+            then = self.marks.marked_after(rater, operations).values()
+            if marked == "open":
+                wanted = replace(wanted, without=tuple(sorted(one.item for one in then if one.state)))
+            else:
+                items = [one.item for one in then if (one.state == "done" if marked == "done" else not one.empty)]
+                wanted = replace(wanted, items=tuple(sorted(items)))
         found = index.find(wanted)
         rows = index.rows(found.page(start, min(count, PAGE_ROWS)))
         for row in rows:
@@ -131,7 +147,7 @@ class Session:
             row["state"] = one.state if one else ""
             row["words"] = bool(one and one.critique.strip())
         state = {"unread": found.unread, "generation": index.generation, "at": found.place(near)}
-        return {"total": len(found.ids), "start": start, "rows": rows, **state}
+        return {"total": len(found.ids), "start": start, "rows": rows, "operations": operations, **state}
 
     def rollout(self, run: int, number: int) -> dict[str, Any]:
         """Return the record of a response."""

@@ -6,7 +6,8 @@ const AROUND = 6;
 
 export class VirtualList {
   /**
-   * `fetchPage(start, count)` answers {total, rows}; `fill(element, row)` shows a row; `choose(row, index)` opens it and
+   * `fetchPage(start, count, first)` answers {total, rows}; `first` is its first answer since the
+   * rows were forgotten with their place, null before. `fill(element, row)` shows a row; `choose(row, index)` opens it and
    * answers whether it is shown; `opened(shown)` hears of it when no other row is on its way.
    */
   constructor(root, { fetchPage, fill, choose, opened }) {
@@ -38,6 +39,7 @@ export class VirtualList {
   reset() {
     this.pages = new Map();
     this.asked = new Set();
+    this.first = null;
     this.total = 0;
     this.at = -1;
     this.turn = (this.turn || 0) + 1;
@@ -68,8 +70,9 @@ export class VirtualList {
     if (this.pages.has(page) || this.asked.has(page)) return;
     this.asked.add(page);
     const { turn } = this;
-    const found = await this.fetchPage(page * PAGE, PAGE);
+    const found = await this.fetchPage(page * PAGE, PAGE, this.first);
     if (turn !== this.turn || !found) return;
+    this.first ||= found;
     this.total = found.total;
     this.pages.set(page, found.rows);
     this.asked.delete(page);

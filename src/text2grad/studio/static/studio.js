@@ -81,11 +81,11 @@ const myMarks = async (start, count) => {
 };
 
 const list = new VirtualList($("list"), {
-  fetchPage: async (start, count) => {
+  fetchPage: async (start, count, first) => {
     const { run } = state;
     const near = runOf(detail.record) === run ? detail.record.id : "";
     const found = await (state.view === "mine" ? myMarks(start, count)
-      : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near }))
+      : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near, operations: first && first.operations }))
       .catch(error => { $("count").textContent = error.message; $("count").classList.add("problem"); return null; });
     if (!found || run !== state.run) return null;
     state.total = found.total;
@@ -202,6 +202,7 @@ const setView = async view => {
     document.body.classList.add("shows-detail");
     const { record } = detail;
     if (before !== "teach") state.left = before === "read" ? record : null;
+    if (before === "mine") list.first = null; // the list becomes that of a run
     leave();
     await teach.open(record);
     return;
@@ -382,6 +383,7 @@ const changeRater = async name => {
   else if (hasSummary) await showSummary();
   state.at = list.at;
   await list.refresh({ keep: state.view !== "mine", place: () => state.at });
+  list.first = null; // the filters ask for marks of this person
 };
 
 const showHelp = () => {
