@@ -548,6 +548,18 @@ def test_what_is_finished_while_a_filter_shows_what_is_not_done_moves_no_later_r
         expect(page.locator("#count")).to_have_text("207 responses")
 
 
+def test_rows_that_a_lost_connection_left_empty_come_when_it_is_back(browser: Any, tmp_path: Path) -> None:
+    file = write_responses(tmp_path / "own.jsonl", 210)
+    with served(tmp_path / "store", file) as server, refused_page_of(browser, server, "ann") as page:
+        page.route("**/api/**", lambda route: route.abort("connectionrefused"))
+        page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        assert page.locator(".item .preview", has_text="Text 210.").count() == 0
+        page.unroute("**/api/**")
+        expect(page.locator(".item .preview").last).to_have_text("Text 210.")
+        expect(page.locator("#count")).to_have_text("210 responses")
+
+
 @contextmanager
 def lesson_of(page: Any) -> Iterator[dict[str, Any]]:
     """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection."""

@@ -6,7 +6,7 @@ const AROUND = 6;
 
 export class VirtualList {
   /**
-   * `fetchPage(start, count, first)` answers {total, rows}; `first` is its first answer since the
+   * `fetchPage(start, count, first)` answers {total, rows}, and null if it cannot; `first` is its first answer since the
    * rows were forgotten with their place, null before. `fill(element, row)` shows a row; `choose(row, index)` opens it and
    * answers whether it is shown; `opened(shown)` hears of it when no other row is on its way.
    */
@@ -71,7 +71,11 @@ export class VirtualList {
     this.asked.add(page);
     const { turn } = this;
     const found = await this.fetchPage(page * PAGE, PAGE, this.first);
-    if (turn !== this.turn || !found) return;
+    if (turn !== this.turn) return;
+    if (!found) {
+      this.asked.delete(page); // asked again at the next look
+      return;
+    }
     this.first ||= found;
     this.total = found.total;
     this.pages.set(page, found.rows);

@@ -310,6 +310,7 @@ const watch = async () => {
     if (state.lost) {
       state.lost = false;
       sayWhatIsSaved();
+      list.draw(); // rows that could not be fetched meanwhile
     }
     if (state.view === "teach") teach.hear(found.teaching);
     const run = state.runs[state.run];
