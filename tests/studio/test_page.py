@@ -560,6 +560,22 @@ def test_rows_that_a_lost_connection_left_empty_come_when_it_is_back(browser: An
         expect(page.locator("#count")).to_have_text("210 responses")
 
 
+def test_words_that_are_being_typed_are_saved_when_the_page_is_left(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "typist") as page:
+        mark(page, "cat", "n")
+        page.keyboard.press("e")
+        page.keyboard.type("it was a dog")
+        page.reload()
+        expect(page.locator("[data-field^=note]")).to_have_value("it was a dog")
+        page.keyboard.press("c")
+        page.keyboard.type("Half right.")
+        page.goto("about:blank")
+        page.goto(f"{server.address}&rater=typist")
+        saved(page)
+    [marked] = MarkStore(server.store).marked("typist").values()
+    assert ([one["note"] for one in marked.spans.values()], marked.critique) == (["it was a dog"], "Half right.")
+
+
 @contextmanager
 def lesson_of(page: Any) -> Iterator[dict[str, Any]]:
     """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection."""

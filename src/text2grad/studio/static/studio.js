@@ -492,6 +492,10 @@ $("summary-open").addEventListener("click", async () => {
   document.body.classList.add("shows-detail");
 });
 addEventListener("hashchange", followAddress);
+document.addEventListener("visibilitychange", () => { // the page may be on its way out: words that are being typed are marks, too
+  const field = document.activeElement;
+  if (document.hidden && field && field.dataset.field) field.dispatchEvent(new Event("change"));
+});
 
 takeOverview(await get("studio"));
 orderOf(state.runs[state.run]);
