@@ -576,6 +576,25 @@ def test_words_that_are_being_typed_are_saved_when_the_page_is_left(browser: Any
     assert ([one["note"] for one in marked.spans.values()], marked.critique) == (["it was a dog"], "Half right.")
 
 
+def test_the_address_of_a_marked_response_names_its_own_run(browser: Any, tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"prompt": "Say.", "response": f"Text of {name}."}))
+    files = [tmp_path / "alpha.jsonl", tmp_path / "beta.jsonl"]
+    with served(tmp_path / "store", *files) as server, page_of(browser, server, "ann") as page:
+        page.select_option("#run", "1")
+        page.locator(".item", has_text="beta").click()
+        mark(page, "beta", "n")
+        saved(page)
+        page.select_option("#run", "0")
+        page.locator(".item", has_text="alpha").click()
+        expect(page.locator("#response")).to_have_text("Text of alpha.")
+        page.get_by_role("button", name="My marks").click()
+        page.locator(".item", has_text="beta").click()
+        expect(page.locator("#response")).to_have_text("Text of beta.")
+        page.reload()
+        expect(page.locator("#response")).to_have_text("Text of beta.")
+
+
 @contextmanager
 def lesson_of(page: Any) -> Iterator[dict[str, Any]]:
     """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection."""

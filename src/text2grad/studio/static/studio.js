@@ -128,7 +128,7 @@ const show = async record => {
   if (!await detail.open(record)) return false;
   document.body.classList.add("shows-detail");
   const place = placeOf(record);
-  if (place) history.replaceState(null, "", `#/${encodeURIComponent(state.runs[state.run].name)}/${place}`);
+  if (place) history.replaceState(null, "", `#/${encodeURIComponent(record.source)}/${place}`);
   return true;
 };
 
