@@ -595,6 +595,23 @@ def test_the_address_of_a_marked_response_names_its_own_run(browser: Any, tmp_pa
         expect(page.locator("#response")).to_have_text("Text of beta.")
 
 
+def test_read_only_shows_marks_and_takes_none_back(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1)
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        mark(page, "cat", "n")
+        saved(page)
+    with (
+        served(tmp_path / "store", run, options=("--read-only",)) as server,
+        page_of(browser, server, "ann") as page,
+    ):
+        page.locator("#response").press("Home")
+        page.keyboard.press("ArrowRight")  # to the marked word
+        for key in ("u", "Control+z", "Backspace"):
+            page.keyboard.press(key)
+        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#saved")).to_have_text("read-only")
+
+
 @contextmanager
 def lesson_of(page: Any) -> Iterator[dict[str, Any]]:
     """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection."""

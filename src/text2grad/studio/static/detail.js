@@ -285,7 +285,16 @@ export class Detail {
     this.text.focus();
   }
 
+  undo() {
+    if (!this.context.readOnly()) this.marks.undo();
+  }
+
+  redo() {
+    if (!this.context.readOnly()) this.marks.redo();
+  }
+
   remove() {
+    if (this.context.readOnly()) return;
     const { selection } = this.view;
     const found = selection ? this.at(selection.start, selection.end) : [];
     if (found.length) this.marks.act(...found.map(({ id }) => ({ op: "unspan", id })));
@@ -400,8 +409,8 @@ export class Detail {
     row.append(
       button(marks.state === "done" ? "Done ✓" : "Done, next", () => this.finish("done"), { key: "d", name: "main-button" }),
       button("Skip", () => this.finish("skipped"), { key: "s" }),
-      button("Undo", () => marks.undo(), { key: "u" }),
-      button("Redo", () => marks.redo(), { key: "r" }),
+      button("Undo", () => this.undo(), { key: "u" }),
+      button("Redo", () => this.redo(), { key: "r" }),
     );
     return row;
   }
@@ -531,7 +540,7 @@ export class Detail {
       n: () => startMark("negative"), "-": () => startMark("negative"),
       p: () => startMark("positive"), "+": () => startMark("positive"),
       Backspace: () => this.remove(), Delete: () => this.remove(),
-      u: () => this.marks.undo(), r: () => this.marks.redo(),
+      u: () => this.undo(), r: () => this.redo(),
       a: () => this.judgeNext(true), A: () => this.accept(this.view.openSuggestions()), x: () => this.judgeNext(false),
       d: () => this.finish("done"), s: () => this.finish("skipped"),
       c: () => this.fields.get("critique").focus(),

@@ -383,8 +383,8 @@ const changeRater = async name => {
   else if (record) await show(record);
   else if (hasSummary) await showSummary();
   state.at = list.at;
-  await list.refresh({ keep: state.view !== "mine", place: () => state.at });
   list.first = null; // the filters ask for marks of this person
+  await list.refresh({ keep: state.view !== "mine", place: () => state.at });
 };
 
 const showHelp = () => {
@@ -457,8 +457,8 @@ document.addEventListener("keydown", event => {
   const undo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
   if (undo && detail.record && !typing(event.target)) {
     event.preventDefault();
-    if (event.shiftKey) detail.marks.redo();
-    else detail.marks.undo();
+    if (event.shiftKey) detail.redo();
+    else detail.undo();
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || event.defaultPrevented) return;
