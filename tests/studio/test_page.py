@@ -158,6 +158,34 @@ def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, serve
     ]
 
 
+BOX_OF_CHARACTER = """place => {
+    for (const one of document.querySelectorAll("#response .s")) {
+        const start = Number(one.dataset.s);
+        if (start > place || place >= Number(one.dataset.e)) continue;
+        const range = document.createRange();
+        range.setStart(one.firstChild, place - start);
+        range.setEnd(one.firstChild, place - start + 1);
+        const { left, top, width, height } = range.getBoundingClientRect();
+        return { left, top, width, height };
+    }
+}"""
+
+
+@pytest.mark.parametrize("text", ["The cat sat on the mat.", "שלום עולם, זה משפט"])
+def test_characters_are_chosen_in_both_directions_of_writing(browser: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": "Say.", "response": text}))
+    with served(tmp_path / "store", tmp_path / "own.jsonl") as server, page_of(browser, server, "ann") as page:
+        page.keyboard.down("Shift")
+        for part in (0.25, 0.75):  # of the width of the first and the last character
+            for first, last in ((0, 2), (5, 7), (12, 13)):
+                a, b = (page.evaluate(BOX_OF_CHARACTER, place) for place in (first, last))
+                page.mouse.move(a["left"] + a["width"] * part, a["top"] + a["height"] / 2)
+                page.mouse.down()
+                page.mouse.move(b["left"] + b["width"] * part, b["top"] + b["height"] / 2, steps=3)
+                page.mouse.up()
+                assert chosen(page) == text[first : last + 1]
+
+
 def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, server: Served) -> None:
     with page_of(browser, server, "keys") as page:
         page.keyboard.press("n")

@@ -31,6 +31,14 @@ const unitsOf = (text, kind) => {
   return ranges;
 };
 
+/** The place of a part of a text on the page. */
+const boxOf = (node, start, end) => {
+  const range = document.createRange();
+  range.setStart(node, start);
+  range.setEnd(node, end);
+  return range.getBoundingClientRect();
+};
+
 const nearest = (ranges, place) => {
   let low = 0;
   let high = ranges.length - 1;
@@ -178,11 +186,10 @@ export class ResponseView {
       width += visible(this.chars[place]).length;
       if (width > offset) break;
       if (width === offset) { // the caret stands between two characters: the point is on one of them
-        const range = document.createRange();
-        range.setStart(element.firstChild, offset);
-        range.setEnd(element.firstChild, Math.min(offset + 1, element.firstChild.length));
-        const box = range.getBoundingClientRect();
-        if (x >= box.left) place += 1;
+        const [size, more] = [this.chars[place], this.chars[place + 1]].map(one => visible(one).length);
+        const before = boxOf(element.firstChild, offset - size, offset);
+        const behind = boxOf(element.firstChild, offset, offset + more); // on its left in text from right to left
+        if (behind.top < before.bottom && behind.left <= x && x < behind.right) place += 1;
         break;
       }
       place += 1;
