@@ -292,7 +292,9 @@ def test_suggestions_are_accepted_mended_and_rejected(browser: Any, server: Serv
         page.keyboard.press("j")
         expect(page.locator(".where")).to_contain_text("response 3")
         page.keyboard.press("x")
+        expect(page.locator("#tip")).to_contain_text("token 2 of 7")
         page.keyboard.press("A")
+        expect(page.locator("#tip")).to_be_hidden()
         saved(page)
     marked = sorted(MarkStore(server.store).marked("judge").values(), key=lambda one: one.at)
     assert list(marked[1].suggestions.values()) == ["rejected", "accepted"]

@@ -236,7 +236,9 @@ export class ResponseView {
       this.holdToken(event.target);
     });
     root.addEventListener("pointercancel", () => { from = null; });
-    root.addEventListener("pointerleave", () => { if (from === null) this.hideTip(); });
+    root.addEventListener("pointerleave", event => { // a finger that is lifted leaves, too
+      if (from === null && event.pointerType === "mouse") this.hideTip();
+    });
     root.addEventListener("keydown", event => this.key(event));
     root.addEventListener("blur", () => { this.hints = null; this.hideTip(); this.draw(); });
   }
