@@ -85,6 +85,23 @@ def test_reading_shows_every_number_of_a_token_and_names_what_is_missing(browser
         expect(page.locator(".where")).to_contain_text("step 1 · response 3")
 
 
+def test_tokens_without_text_of_their_own_show_their_numbers(browser: Any, tmp_path: Path) -> None:
+    offsets = [[0, 1], [1, 2], [2, 3], [2, 3], [3, 7], [7, 7]]  # an emoji of two tokens, and the end of the sequence
+    numbers = {"reward": [0, 0, 0, -0.5, 0, 5.0], "delta": [0, 0, 0, -1, 0, 0]}
+    run = tmp_path / "run"
+    (run / "rollouts").mkdir(parents=True)
+    append(run, [{"step": 0, "prompt": "Say.", "response": "a 😀 cat", "offsets": offsets, **numbers}])
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann", has_touch=True) as page:
+        assert page.locator("#response").text_content() == "a 😀 cat"
+        page.locator("#response .shared").hover()
+        assert page.locator("#tip").inner_text().splitlines() == ['"😀"', "token 4 of 6", "δ", "−1", "reward", "−0.5"]
+        page.locator("#response .none").tap()
+        assert page.locator("#tip").inner_text().split("\n")[:2] == ["no text of its own", "token 6 of 6"]
+        assert "5" in page.locator("#tip div").last.inner_text()
+        segment(page, "cat").click()
+        assert chosen(page) == "cat"
+
+
 def test_a_run_is_followed_and_the_open_response_stays_chosen(browser: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=2)
     with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
@@ -275,7 +292,9 @@ def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Se
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         segment(page, "cat").tap()
         assert chosen(page) == "cat"
+        expect(page.locator("#tip:visible")).to_contain_text("token 2 of 7")
         page.get_by_role("button", name="Poor", exact=True).tap()
+        expect(page.locator("#tip")).to_be_hidden()
         saved(page)
         page.get_by_role("button", name="All responses").tap()
         assert page.locator("#list").is_visible()
@@ -292,9 +311,7 @@ def test_suggestions_are_accepted_mended_and_rejected(browser: Any, server: Serv
         page.keyboard.press("j")
         expect(page.locator(".where")).to_contain_text("response 3")
         page.keyboard.press("x")
-        expect(page.locator("#tip")).to_contain_text("token 2 of 7")
         page.keyboard.press("A")
-        expect(page.locator("#tip")).to_be_hidden()
         saved(page)
     marked = sorted(MarkStore(server.store).marked("judge").values(), key=lambda one: one.at)
     assert list(marked[1].suggestions.values()) == ["rejected", "accepted"]

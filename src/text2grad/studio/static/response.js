@@ -107,8 +107,23 @@ export class ResponseView {
     const values = this.colourBy ? this.record[this.colourBy] : [];
     const sign = ["kl", "mismatch_kl"].includes(this.colourBy) ? -1 : 1;
     const top = this.colourBy === "delta" ? 1 : strongest(values);
+    const look = token => {
+      const colour = colourOf(sign * values[token], top, this.colourBy === "delta");
+      return ` t${colour ? ` ${colour}` : ""}${token === this.heldToken ? " at" : ""}`;
+    };
     const fragment = document.createDocumentFragment();
     let token = 0;
+    let drawn = -1; // the last token on the page
+    /** Signs for the tokens before `next` that have no text of their own: at the end of the text, or within a character. */
+    const addTextless = next => {
+      while (this.columns.length && drawn + 1 < next) {
+        drawn += 1;
+        const element = document.createElement("span");
+        element.className = (this.offsets[drawn][0] < this.offsets[drawn][1] ? "shared" : "none") + look(drawn);
+        element.dataset.t = String(drawn);
+        fragment.append(element);
+      }
+    };
     let word = 0;
     for (let n = 0; n + 1 < places.length; n += 1) {
       const [start, end] = [places[n], places[n + 1]];
@@ -121,10 +136,10 @@ export class ResponseView {
       element.dataset.s = String(start);
       element.dataset.e = String(end);
       if (token < this.offsets.length && this.offsets[token][0] <= start) {
+        addTextless(token);
+        drawn = token;
         element.dataset.t = String(token);
-        const look = colourOf(sign * values[token], top, this.colourBy === "delta");
-        element.className += ` t${look ? ` ${look}` : ""}${text.trim() || !/[\r\n]/.test(text) ? "" : " newline"}`;
-        if (token === this.heldToken) element.className += " at";
+        element.className += `${look(token)}${text.trim() || !/[\r\n]/.test(text) ? "" : " newline"}`;
       }
       const inside = one => one.start <= start && end <= one.end;
       for (const one of spans.filter(inside)) {
@@ -145,6 +160,7 @@ export class ResponseView {
       }
       fragment.append(element);
     }
+    addTextless(this.offsets.length);
     this.root.replaceChildren(fragment);
   }
 
@@ -219,7 +235,10 @@ export class ResponseView {
       return undefined;
     });
     root.addEventListener("pointerup", event => {
-      if (from === null) return;
+      if (from === null) { // on a token without text
+        this.holdToken(event.target);
+        return;
+      }
       const place = from;
       from = null;
       if (moved) return;
