@@ -175,6 +175,22 @@ def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, serve
     ]
 
 
+def test_a_selection_is_shown_in_the_text_as_it_is_drawn(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "long") as page:  # 5,000 words that are drawn anew for each word take a second
+        page.evaluate("drawn = [...document.querySelectorAll('#response .s')]")
+        page.locator("#response").press("Home")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Shift+ArrowRight")
+        assert chosen(page) == "cat sat"
+        assert "".join(page.locator("#response .at").all_text_contents()) == " sat"  # the token whose numbers are shown
+        drag(page, segment(page, "on"), segment(page, "mat"))
+        assert chosen(page) == "on the mat"
+        page.keyboard.press("Escape")
+        assert chosen(page) == ""
+        assert page.locator("#response .at").count() == 0
+        assert page.evaluate("drawn.every(one => one.isConnected)")
+
+
 BOX_OF_CHARACTER = """place => {
     for (const one of document.querySelectorAll("#response .s")) {
         const start = Number(one.dataset.s);

@@ -71,6 +71,9 @@ export class ResponseView {
     this.anchor = -1;
     this.hints = null;
     this.heldToken = -1;
+    this.segments = []; // drawn: {start, end, element, chosen}
+    this.cuts = new Set(); // between them
+    this.hasHints = false; // drawn
     this.showsCritic = true;
     this.listen();
     this.draw();
@@ -112,6 +115,9 @@ export class ResponseView {
       return ` t${colour ? ` ${colour}` : ""}${token === this.heldToken ? " at" : ""}`;
     };
     const fragment = document.createDocumentFragment();
+    this.segments = [];
+    this.cuts = cuts;
+    this.hasHints = Boolean(this.hints);
     let token = 0;
     let drawn = -1; // the last token on the page
     /** Signs for the tokens before `next` that have no text of their own: at the end of the text, or within a character. */
@@ -147,7 +153,9 @@ export class ResponseView {
         if (one.start === start) element.className += one.label === "positive" ? " good-begin" : " poor-begin";
       }
       for (const one of hinted.filter(inside)) element.className += ` hint-${one.label}`;
-      if (this.selection && inside(this.selection)) element.className += " chosen";
+      const isChosen = Boolean(this.selection) && inside(this.selection);
+      if (isChosen) element.className += " chosen";
+      this.segments.push({ start, end, element, chosen: isChosen });
       if (this.hints && word < this.words.length && this.words[word].start === start) {
         const key = this.hints.labels[word];
         if (key && key.startsWith(this.hints.typed)) {
@@ -168,8 +176,20 @@ export class ResponseView {
   select(start, end) {
     this.selection = start === null ? null : { start, end };
     if (start === null) this.hideTip();
-    this.draw();
+    if (!this.showSelection()) this.draw();
     this.onSelect(start, end);
+  }
+
+  /** Show the selection in the text as it is drawn: a long one is not drawn anew for each word. Answers whether it can. */
+  showSelection() {
+    const { selection, cuts } = this;
+    if (this.hints || this.hasHints || (selection && !(cuts.has(selection.start) && cuts.has(selection.end)))) return false;
+    for (const one of this.segments) {
+      const chosen = Boolean(selection) && selection.start <= one.start && one.end <= selection.end;
+      if (chosen !== one.chosen) one.element.classList.toggle("chosen", chosen);
+      one.chosen = chosen;
+    }
+    return true;
   }
 
   snapped(from, to, { characters = false, sentence = false } = {}) {
@@ -259,7 +279,11 @@ export class ResponseView {
       if (from === null && event.pointerType === "mouse") this.hideTip();
     });
     root.addEventListener("keydown", event => this.key(event));
-    root.addEventListener("blur", () => { this.hints = null; this.hideTip(); this.draw(); });
+    root.addEventListener("blur", () => {
+      this.hints = null;
+      this.hideTip();
+      if (this.hasHints) this.draw();
+    });
   }
 
   hover(event) {
@@ -276,7 +300,7 @@ export class ResponseView {
 
   showTip(token, element) {
     if (!this.columns.length || !element) return;
-    this.heldToken = token;
+    this.hold(token);
     const [start, end] = this.offsets[token];
     const text = visible(this.chars.slice(start, end).join(""));
     const rows = this.columns.map(name => [NAMES[name], this.record[name][token]]);
@@ -286,7 +310,14 @@ export class ResponseView {
 
   hideTip() {
     this.tip.hidden = true;
-    this.heldToken = -1;
+    this.hold(-1);
+  }
+
+  /** Frame a token, and no other. */
+  hold(token) {
+    if (token === this.heldToken) return;
+    for (const one of this.root.querySelectorAll(`.at, [data-t="${token}"]`)) one.classList.toggle("at", one.dataset.t === String(token));
+    this.heldToken = token;
   }
 
   /** Move the cursor to a word, and extend the selection to it if asked. */
