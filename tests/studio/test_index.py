@@ -261,6 +261,26 @@ def test_surrogates_and_marks_of_queries_are_plain_text(tmp_path: Path) -> None:
     assert index.record(number)["response"] == 'half \ud800 "quoted" AND (NEAR) % _'
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("Ü", 2), ("ü", 2), ("üB", 2), ("ÜBE", 2), ("o", 1), ("bell", 1), ("und der", 1), ("behind", 1)],
+)
+def test_searches_know_the_case_of_every_letter_and_do_not_end_at_a_nul(tmp_path: Path, text: str, found: int) -> None:
+    run = write_run(tmp_path / "run", steps=0)
+    append(run, [record(0, 0, response="Über den Tag", prompt="a", critique={"feedback": "gut", "spans": []})])
+    append(
+        run,
+        [record(0, 1, response="spät\0und der Rest", prompt="b\0behind", critique={"feedback": "übel", "spans": []})],
+    )
+    append(run, [record(0, 2, response="x", prompt="c", critique={"feedback": "no\0bell", "spans": []})])
+    index = index_of(tmp_path, run)
+    assert len(index.find(Filter(text=text)).ids) == found
+    [row] = index.rows([2])
+    assert (row["response"], row["prompt_text"]) == ("spät␀und der Rest", "b␀behind")
+    assert index.record(2)["response"] == "spät\0und der Rest"
+    assert index.prompt_number("b\0behind") == row["prompt"]
+
+
 def test_links_name_a_step_and_a_row(tmp_path: Path) -> None:
     index = index_of(tmp_path, write_run(tmp_path / "run"))
     number = index.at_place(2, 3)

@@ -116,6 +116,7 @@ class RunIndex:
             found.execute("PRAGMA journal_mode = WAL")
             found.execute("PRAGMA synchronous = OFF")  # it can be made again
             found.execute("PRAGMA cache_size = -8000")
+            found.create_function("contains", 2, _contains, deterministic=True)
         return found
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -208,6 +209,7 @@ class RunIndex:
             "item": item_of(record["prompt"], record["response"]),
             **figures,
         }
+        response, feedback = _searched(response), _searched(feedback)
         number = connection.execute(
             f"INSERT INTO rollouts ({', '.join(values)}) VALUES ({_marks(values)})", tuple(values.values())
         ).lastrowid
@@ -221,7 +223,7 @@ class RunIndex:
         found = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
         if found:
             return int(found[0][0])
-        connection = self._connection()
+        connection, text = self._connection(), _searched(text)
         number = connection.execute("INSERT INTO prompts VALUES (NULL, ?, ?)", (digest, text)).lastrowid
         connection.execute("INSERT INTO prompt_search (rowid, text) VALUES (?, ?)", (number, text))
         assert number is not None
@@ -416,8 +418,22 @@ def _stored(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _searched(text: str) -> str:
+    """Return a text for lists and searches: for SQLite's functions a NUL ends a text, so it becomes its picture."""
+    return text.replace("\0", "␀")
+
+
+def _contains(text: str, part: str) -> bool:
+    return part.lower() in text.lower()
+
+
 def _text_queries(text: str) -> tuple[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]]:
     """Return the queries for responses and prompts that contain a text, by trigrams if it has three characters."""
+    if len(text) < TRIGRAM and not text.isascii():  # LIKE knows the case of ASCII letters alone
+        return (
+            ("SELECT id FROM texts WHERE contains(response, ?) OR contains(feedback, ?)", (text, text)),
+            ("SELECT id FROM prompts WHERE contains(text, ?)", (text,)),
+        )
     if len(text) < TRIGRAM:
         like = f"%{text.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
         return (
