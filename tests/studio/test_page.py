@@ -117,6 +117,24 @@ def test_a_run_is_followed_and_the_open_response_stays_chosen(browser: Any, tmp_
         expect(page.locator("#count")).to_have_text("4 responses")  # of step 1
 
 
+def test_curves_with_long_names_stay_in_their_pane_and_show_their_values(browser: Any, server: Served) -> None:
+    steps = [
+        {"step": step, "reward": step, "kl": 0.1, "tokens": 60, "negative": 0.5, "failed": 0, "truncated": 0}
+        for step in range(2)
+    ]
+    name = "stories_with_invented_words_and_more"
+    evaluations = [{"step": step, "values": {name: 0.25, f"{name}_2": 0.125}} for step in range(2)]
+    with page_of(browser, server, "curves") as page:
+        page.route("**/curves", lambda route: route.fulfill(json={"steps": steps, "evaluations": evaluations}))
+        page.reload()
+        expect(page.locator(".curve")).to_have_count(6)
+        edge = page.locator("#browse").bounding_box()
+        for curve in page.locator(".curve").all():
+            for part in (curve, curve.locator("figcaption span").last):
+                box = part.bounding_box()
+                assert box["x"] + box["width"] <= edge["x"] + edge["width"]
+
+
 def test_without_a_run_a_text_of_ones_own_is_marked(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path / "store", options=("--rater", "ann")) as server:
         context = browser.new_context()
@@ -656,6 +674,11 @@ def test_the_address_of_a_marked_response_names_its_own_run(browser: Any, tmp_pa
         expect(page.locator("#response")).to_have_text("Text of beta.")
         page.reload()
         expect(page.locator("#response")).to_have_text("Text of beta.")
+        page.click("#own")
+        page.fill("#own-response", "My own text.")
+        page.click("text=Mark it")
+        expect(page.locator("#response")).to_have_text("My own text.")
+        assert "#" not in page.url  # it has no place in a run
 
 
 def test_read_only_shows_marks_and_takes_none_back(browser: Any, tmp_path: Path) -> None:

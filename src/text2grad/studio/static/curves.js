@@ -34,7 +34,9 @@ export const drawCurves = (root, given, choose) => {
     const x = step => EDGE + ((step - first) / (last - first || 1)) * (WIDTH - 2 * EDGE);
     const y = value => HEIGHT - EDGE - ((value - low) / (high - low || 1)) * (HEIGHT - 2 * EDGE);
     const figure = line("figure", "", "curve");
-    const caption = line("figcaption", `${title} ${shown(values[values.length - 1])}`);
+    const caption = document.createElement("figcaption");
+    const say = words => caption.replaceChildren(line("span", title), line("span", words)); // a long title is cut, not the value
+    say(` ${shown(values[values.length - 1])}`);
     const svg = node("svg", { preserveAspectRatio: "none", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, tabindex: 0, role: "slider",
       "aria-label": `${title} over the steps; arrow keys choose a step, Enter shows its responses`,
       "aria-valuemin": 0, "aria-valuemax": steps.length - 1, "aria-valuenow": steps.length - 1 });
@@ -48,7 +50,7 @@ export const drawCurves = (root, given, choose) => {
       dot.setAttribute("cx", String(x(steps[at])));
       dot.setAttribute("cy", String(y(values[at])));
       const words = `step ${steps[at]}: ${shown(values[at])}`;
-      caption.textContent = `${title}, ${words}`;
+      say(`, ${words}`);
       svg.setAttribute("aria-valuenow", String(at));
       svg.setAttribute("aria-valuetext", words);
     };

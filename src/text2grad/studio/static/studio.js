@@ -128,7 +128,7 @@ const show = async record => {
   if (!await detail.open(record)) return false;
   document.body.classList.add("shows-detail");
   const place = placeOf(record);
-  if (place) history.replaceState(null, "", `#/${encodeURIComponent(record.source)}/${place}`);
+  history.replaceState(null, "", place ? `#/${encodeURIComponent(record.source)}/${place}` : location.pathname + location.search);
   return true;
 };
 
