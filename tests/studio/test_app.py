@@ -1,6 +1,7 @@
 """The server: who may ask, what it answers, and that texts and paths of a request reach nothing else."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +158,14 @@ def test_raters_see_each_other_only_when_they_are_done(tmp_path: Path) -> None:
     marked(client, "ann")
     [other] = client.get(f"/api/marks/{item}", params={"rater": "ann"}).json()["others"]
     assert other["rater"] == "ben"
+
+
+def test_a_copy_of_a_raters_folder_is_no_rater(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    item = marked(client)
+    shutil.copytree(tmp_path / "store" / "marks" / "ann", tmp_path / "store" / "marks" / "ann (copy)")
+    assert client.get(f"/api/marks/{item}").json()["others"] == []  # it is finished: others' marks are looked for
+    assert client.get("/api/agreement").json() == {"pairs": []}
 
 
 def test_two_runs_are_read_side_by_side_on_the_same_prompts(tmp_path: Path) -> None:

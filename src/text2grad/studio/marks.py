@@ -171,9 +171,9 @@ class MarkStore:
             return self._last
 
     def raters(self) -> list[str]:
-        """Return the raters with marks."""
+        """Return the raters with marks; a folder with another name, such as a copy that a person made, is none."""
         folders = self.directory.iterdir() if self.directory.is_dir() else ()
-        return sorted(path.name for path in folders if path.is_dir())
+        return sorted(path.name for path in folders if path.is_dir() and RATER.fullmatch(path.name))
 
     def events(self, rater: str, item: str | None = None) -> list[dict[str, Any]]:
         """Return a rater's operations in the order in which they were saved, of one response or of all."""
