@@ -534,6 +534,21 @@ def test_marks_that_the_disk_refuses_wait_and_are_shown(browser: Any, server: Se
     assert spans(server.store, "full") == [("cat", "negative")]
 
 
+def test_marks_that_are_too_many_for_the_browser_to_keep_are_shown_and_saved(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "many") as page:
+        page.route("**/api/marks", lambda route: route.fulfill(status=503, json={"error": "disk full"}))
+        page.evaluate(
+            "for (let size = 2 ** 22; size; size >>= 1) try { localStorage[size] = 'x'.repeat(size); } catch {}"
+        )
+        mark(page, "cat", "n")
+        expect(page.locator("#response .poor")).to_have_text("cat")
+        words = "Not saved: disk full. Tried again, but too much for this browser to keep: leave the page open."
+        expect(page.locator("#saved")).to_have_text(words)
+        page.unroute("**/api/marks")
+        saved(page)
+    assert spans(server.store, "many") == [("cat", "negative")]
+
+
 def test_a_page_that_is_not_let_in_keeps_its_marks(browser: Any, server: Served) -> None:
     with refused_page_of(browser, server, "locked") as page:
         page.route("**/api/marks", lambda route: route.fulfill(status=403, body="closed"))

@@ -12,8 +12,8 @@ export const newId = () => crypto.randomUUID().replaceAll("-", "").slice(0, 16);
 /**
  * Operations on their way to the server; they wait in the browser's storage until they are saved.
  *
- * `onState({ waiting, problem, refused })` hears how many batches wait, why they could not be sent yet, and why the
- * server refused a batch for ever.
+ * `onState({ waiting, problem, refused, kept })` hears how many batches wait, why they could not be sent yet, why the
+ * server refused a batch for ever, and whether the browser's storage has all that waits.
  */
 export class Outbox {
   constructor(onState) {
@@ -25,6 +25,7 @@ export class Outbox {
     this.retry = 0;
     this.problem = "";
     this.refused = "";
+    this.kept = true;
   }
 
   /** Begin with the name of the server's store; marks for another store on the same port wait for its own page. */
@@ -58,13 +59,19 @@ export class Outbox {
   }
 
   keep() {
-    if (this.queue.length) localStorage.setItem(this.key, JSON.stringify(this.queue));
-    else localStorage.removeItem(this.key);
+    this.kept = true;
+    try {
+      if (this.queue.length) localStorage.setItem(this.key, JSON.stringify(this.queue));
+      else localStorage.removeItem(this.key);
+    } catch { // the browser gives a page about five million characters, and keeps what was there
+      this.kept = false;
+    }
     this.tell();
   }
 
   tell() {
-    this.onState({ waiting: this.queue.length, problem: this.queue.length ? this.problem : "", refused: this.refused });
+    const problem = this.queue.length ? this.problem : "";
+    this.onState({ waiting: this.queue.length, problem, refused: this.refused, kept: this.kept });
   }
 
   /** The operations on a response that the server does not have yet. */

@@ -28,9 +28,10 @@ const state = {
 };
 
 const saved = $("saved");
-const outbox = new Outbox(({ waiting, problem, refused }) => {
+const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
   saved.className = problem || refused ? "saved problem" : "saved";
-  saved.textContent = problem ? `Not saved: ${problem}. Tried again, and kept in this browser.`
+  saved.textContent = problem ? `Not saved: ${problem}. Tried again, ${kept ? "and kept in this browser"
+    : "but too much for this browser to keep: leave the page open"}.`
     : refused ? `Refused, and not saved: ${refused}. Reload the page to see the saved marks.`
       : waiting ? "Saving…" : "All marks saved";
 });
