@@ -335,6 +335,30 @@ def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Se
     assert spans(server.store, "touch") == [("cat", "negative")]
 
 
+def test_undo_goes_on_where_it_was_when_a_response_is_opened_again(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "again") as page:
+        marks = page.locator("#response .good, #response .poor")
+        mark(page, "sat", "n")
+        page.keyboard.press("A")  # "cat" and "mat", in one act
+        mark(page, "on", "p")
+        page.keyboard.press("u")
+        saved(page)
+        for open_again in (lambda: (page.keyboard.press("j"), page.keyboard.press("k")), page.reload):
+            open_again()
+            expect(page.locator(".where")).to_contain_text("response 4")
+            expect(marks).to_have_text(["cat", "sat", "mat"])
+            page.keyboard.press("u")
+            expect(marks).to_have_text(["sat"])
+            assert page.get_by_role("button", name="Accept all 2").count() == 1
+            page.keyboard.press("r")
+            expect(marks).to_have_text(["cat", "sat", "mat"])
+            page.keyboard.press("r")
+            expect(marks).to_have_text(["cat", "sat", "on", "mat"])
+            page.keyboard.press("u")
+            saved(page)
+    assert len(spans(server.store, "again")) == 3
+
+
 def test_suggestions_are_accepted_mended_and_rejected(browser: Any, server: Served) -> None:
     with page_of(browser, server, "judge") as page:
         page.keyboard.press("a")  # "cat", poor

@@ -12,6 +12,8 @@ their own. An event is one operation on one response:
     {"at": ..., "item": ..., "op": "state", "value": "done", "skipped" or ""}
     {"at": ..., "item": ..., "op": "suggestion", "id": ..., "value": "accepted", "rejected" or ""}
 
+Events of one act of the person have the same "at", in nanoseconds, and "by" is "undo" or "redo" if the act is one.
+
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
 their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
 "open" repeats the text, so the marks outlive the run. A line that a crash cut off is not read; it was never confirmed.
@@ -133,7 +135,7 @@ class MarkStore:
         return token_hex(6)
 
     def append(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> int:
-        """Save operations; when this returns they are on disk. Return the time of the last.
+        """Save the operations of one act; when this returns they are on disk. Return its time.
 
         Args:
             rater: name of a person.
@@ -152,11 +154,13 @@ class MarkStore:
                 raise StoreError(f"cannot read marks in {path.parent}: {error.strerror}") from error
             opened = {event["item"]: event for event in known if event["op"] == "open"}
             lines = []
+            self._last = max(time.time_ns(), self._last + 1)
             for event in events:
                 checked = _checked(event, opened)
                 if checked["op"] == "open":
                     opened[checked["item"]] = checked
-                self._last = max(time.time_ns(), self._last + 1)
+                elif event.get("by") in ("undo", "redo"):
+                    checked["by"] = event["by"]
                 lines.append(to_json({"at": self._last, **checked}) + b"\n")
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)

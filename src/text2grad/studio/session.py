@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ class Session:
         return {"at": self.marks.append(rater, tab, events)}
 
     def item(self, rater: str, item: str) -> dict[str, Any]:
-        """Return a rater's marks on a response, all operations that led to them, and others' marks once it is done.
+        """Return a rater's marks on a response, all acts that led to them, and others' marks once it is done.
 
         A rater sees nothing of other raters before the own marks are finished: ratings stay blind.
         """
@@ -203,7 +204,8 @@ class Session:
                 theirs = self.marks.marked(other).get(item) if other != rater else None
                 if theirs is not None and theirs.state == "done":
                     others.append({"rater": other, **theirs.as_json()})
-        return {**marked.as_json(), "history": [one for one in events if one["op"] != "open"], "others": others}
+        acts = groupby((one for one in events if one["op"] != "open"), key=lambda one: one["at"])
+        return {**marked.as_json(), "history": [list(act) for _, act in acts], "others": others}
 
     def suggest(self, run: int, prompt: str, response: str) -> dict[str, Any]:
         """Ask the critic of a source about a response; the answer shows in `suggestion`.

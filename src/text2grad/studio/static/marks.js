@@ -74,9 +74,10 @@ export class Outbox {
     this.onState({ waiting: this.queue.length, problem, refused: this.refused, kept: this.kept });
   }
 
-  /** The operations on a response that the server does not have yet. */
+  /** The acts on a response that the server does not have yet, each a list of operations. */
   pending(rater, item) {
-    return this.queue.filter(one => one.rater === rater).flatMap(one => one.events).filter(one => one.item === item);
+    return this.queue.filter(one => one.rater === rater).map(one => one.events.filter(event => event.item === item))
+      .filter(events => events.length);
   }
 
   /** Send all that waits; resolves when nothing does, or when the server cannot be reached. */
@@ -123,7 +124,7 @@ export class Outbox {
 
 /** The marks of one response. */
 export class Marks {
-  /** `saved` is the server's answer, `pending` the operations that it did not have. */
+  /** `saved` is the server's answer, `pending` the acts that it did not have. */
   constructor(record, saved, pending, rater, outbox, onChange) {
     this.record = record;
     this.rater = rater;
@@ -135,8 +136,18 @@ export class Marks {
     this.suggestions = {};
     this.undone = [];
     this.done = [];
-    for (const event of [...saved.history, ...pending]) this.done.push([this.take(event)]);
+    for (const events of [...saved.history, ...pending]) this.replay(events);
     this.others = saved.others;
+  }
+
+  /** Apply an act that was made before; what was undone is not undone again. */
+  replay(events) {
+    const inverse = events.map(event => this.take(event)).reverse();
+    const [{ by }] = events;
+    if (by === "undo") this.done.pop();
+    else if (by === "redo") this.undone.pop();
+    else this.undone = [];
+    (by === "undo" ? this.undone : this.done).push(inverse);
   }
 
   /** Apply an operation and return its inverse. */
@@ -174,20 +185,20 @@ export class Marks {
     this.onChange();
   }
 
-  make(events) {
+  make(events, by = "") {
     const inverse = events.map(event => this.take(event)).reverse();
     const { item, prompt, response, ids = null, source = "", place = null } = this.record;
     const known = this.outbox.opened.has(item + this.rater); // each tab's file holds the text itself
     const first = known ? [] : [{ op: "open", prompt, response, ids, run: source, place }];
     this.outbox.opened.add(item + this.rater);
-    this.outbox.add(this.rater, [...first, ...events.map(event => ({ ...event, item }))]);
+    this.outbox.add(this.rater, [...first, ...events.map(event => ({ ...event, item, by }))]);
     return inverse;
   }
 
   undo() {
     const inverse = this.done.pop();
     if (!inverse) return false;
-    this.undone.push(this.make(inverse));
+    this.undone.push(this.make(inverse, "undo"));
     this.onChange();
     return true;
   }
@@ -195,7 +206,7 @@ export class Marks {
   redo() {
     const inverse = this.undone.pop();
     if (!inverse) return false;
-    this.done.push(this.make(inverse));
+    this.done.push(this.make(inverse, "redo"));
     this.onChange();
     return true;
   }
