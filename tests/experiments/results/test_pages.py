@@ -1,6 +1,7 @@
 """Pages of whole, partial and absent records; selection, missing runs, tuning, reruns; damaged files."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,18 @@ def test_pages_of_a_whole_study() -> None:
         assert {line.count(" | ") for line in rows}  # tables
     stated = {int(n) for n in re.findall(r"one of (\d+)", comparison)}
     assert stated == {2 * (len(VALUES) - 1) + 2}  # per length a lead over each other method, and a ratio
+
+
+def test_the_tuning_of_methods_that_are_not_compared_is_left_out() -> None:
+    """Trials of another study may have another metric and length, and further seeds."""
+    tuning = trials("text2grad", [0.8, 0.9]) + trials("grpo", [0.7, 0.8])
+    apart = [replace(one, seed=seed) for one in trials("rloo", [0.3], length=0, metric="exact") for seed in (50, 51)]
+    page = text_of(
+        result_pages([*study({"text2grad": 0.9, "grpo": 0.8}, lengths=(8,)), *tuning, *apart]), "comparison.md"
+    )
+    assert "All 4 trials" in page
+    assert "one number (RLOO) |" not in page
+    assert "are run again on further seeds" not in page
 
 
 def test_the_number_of_methods_and_seeds_is_free() -> None:

@@ -1,6 +1,6 @@
 """Records → comparison.md, length.md and grounded.md with their pictures; every sentence follows from the numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -182,8 +182,7 @@ def _comparison(found: Sequence[Group], records: Sequence[Record], planned: Sequ
             )
         for group in reversed(series):
             _compare(page, group, in_short=group not in ends)
-        if series[-1].tuning.trials:
-            page.parts.append(_tuning_tables(series[-1]))
+        page.parts += _tuning_tables(series)
     return page
 
 
@@ -349,16 +348,21 @@ def _notes(group: Group) -> list[str]:
     return found
 
 
-def _tuning_tables(group: Group) -> str:
+def _tuning_tables(series: Sequence[Group]) -> list[str]:
+    """Return the trials of the methods that a series compares; other methods may have another length and metric."""
+    group = series[-1]
     metric, tuning = words(group.metric), group.tuning
+    tuned = {name: trials for name, trials in tuning.trials.items() if any(name in one.runs for one in series)}
+    if not tuned:
+        return []
     rows, trials = [], []
-    for method, of_method in tuning.trials.items():
+    for method, of_method in tuned.items():
         best = of_method[0]
         at_edge = "; ".join(edges(tuning, method)) or "no"
         cells = [label(method), str(len(of_method)), _outcome(best), _settings(method, best), at_edge]
         rows.append([*cells, tuning.where[method].name])
         trials += [[label(method), str(one.number), _outcome(one), _settings(method, one)] for one in of_method]
-    untuned = [label(name) for name in ordered(group.runs) if name not in tuning.trials]
+    untuned = [label(name) for name in ordered(group.runs) if name not in tuned]
     columns = [
         "method",
         "trials",
@@ -367,7 +371,7 @@ def _tuning_tables(group: Group) -> str:
         "at an edge of their range",
         "where",
     ]
-    confirmed = any(one.seeds > 1 for of_method in tuning.trials.values() for one in of_method)
+    confirmed = any(one.seeds > 1 for of_method in tuned.values() for one in of_method)
     again = "The best trials are run again on further seeds, and their mean decides. " if confirmed else ""
     parts = [
         f"### Tuning of {group.condition.task}",
@@ -376,13 +380,12 @@ def _tuning_tables(group: Group) -> str:
         "that are not named are the recipe's.",
         table(columns, rows),
     ]
-    if shorter := _steps_of_trials(group):
+    if shorter := _steps_of_trials(group, tuned):
         parts.append(shorter)
     if untuned:
         parts.append(f"Not tuned by themselves: {'; '.join(untuned)}.")
     all_trials = table(["method", "trial", f"{metric} on tuning items", "searched settings"], trials)
-    parts.append(folded(f"All {len(trials)} trials", all_trials))
-    return "\n\n".join(parts)
+    return [*parts, folded(f"All {len(trials)} trials", all_trials)]
 
 
 def _tuning_items(group: Group) -> str:
@@ -395,10 +398,10 @@ def _tuning_items(group: Group) -> str:
     )
 
 
-def _steps_of_trials(group: Group) -> str:
+def _steps_of_trials(group: Group, tuned: Mapping[str, Sequence[Trial]]) -> str:
     """Return how many steps trials had, if fewer than the evaluations; else ""."""
     asked = "run.steps"
-    trials = {one.settings.get(asked) for of_method in group.tuning.trials.values() for one in of_method}
+    trials = {one.settings.get(asked) for of_method in tuned.values() for one in of_method}
     runs = {run.settings.get(asked) for of_method in group.runs.values() for run in of_method.values()}
     if trials == runs or len(trials) > 1 or len(runs) > 1:
         return ""
@@ -430,8 +433,7 @@ def _grounded(found: Sequence[Group]) -> _Page:
             picture = partial(learning_curves, [group])
             page.picture(f"grounded-{_stem(group)}.png", "Unsupported names and numbers over rollouts", picture)
         _compare(page, group, in_short=False)
-        if group.tuning.trials:
-            page.parts.append(_tuning_tables(group))
+        page.parts += _tuning_tables([group])
     page.parts.append(_HOW_TO_READ)
     return page
 
