@@ -1,6 +1,7 @@
 """`text2grad results paper`: figures of evaluations stand beside the paper's, in its units, and stay."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,10 @@ from typing import Any
 import pytest
 
 from places import ROOT
-from text2grad.cli.__main__ import main
+from text2grad.cli.__main__ import main, parser
+from text2grad.errors import Text2GradError
+from text2grad.evaluation.registry import make_suites
+from text2grad.evaluation.suite import SuiteOptions
 from text2grad.experiments.results.paper import NUMBERS, OURS, PAGE, converged
 
 RESULTS = ROOT / "docs" / "results"
@@ -47,6 +51,19 @@ def lines_of(out: Path) -> list[str]:
     return (out / PAGE).read_text().splitlines()
 
 
+def test_the_commands_for_missing_figures_evaluate_every_suite_of_their_table() -> None:
+    tables = json.loads((RESULTS / NUMBERS).read_text("utf-8"))["tables"].values()
+    found = [one for one in tables if "text2grad evaluate RUN" in one.get("command", "")]
+    assert len(found) == 3
+    for one in found:
+        args = parser().parse_args(shlex.split(one["command"])[1:])
+        named = {data.partition("=")[0] for data in args.data if "=" in data} or set(args.suites)
+        assert named == {column["suite"] for column in one["columns"]}
+        assert bool(args.bertscore) == any(column["name"] == "BERTScore" for column in one["columns"])
+        with pytest.raises(Text2GradError, match=r"there is no file|needs a judge"):  # the names of suites are accepted
+            make_suites(args.suites, args.data, SuiteOptions())
+
+
 def test_our_figures_have_the_papers_units_and_missing_ones_their_command(out: Path, tmp_path: Path) -> None:
     runs = evaluated(tmp_path / "code", EVALUATION)
     assert main(["results", "paper", "--to", str(out), "--ours", f"code={runs}", "--ours", f"slf5k={runs}"]) == 0
@@ -57,7 +74,7 @@ def test_our_figures_have_the_papers_units_and_missing_ones_their_command(out: P
     assert "| **base** | **0.300** (0.290 to 0.310) | – | – | **0.125** | – |" in lines  # BLEU of 100 is 1 there
     assert "- tuned: model runs/tuned; 164 questions of humaneval, 427 questions of mbpp; temperature 0." in lines
     [missing] = [line for line in lines if line.startswith("Ours is missing for HumanEval+, MBPP+, mean")]
-    assert "`text2grad evaluate RUN --suite code" in missing
+    assert "`text2grad evaluate RUN --suite all --data humaneval=" in missing
     assert "recipes/paper/kodcode.toml" in missing
 
     whole = {"models": {"tuned": {"path": "p"}}, "suites": {}}
