@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.cli.__main__ import main
+from text2grad.cli.__main__ import EXIT_OUT_OF_MEMORY, main
 from text2grad.config.interruption import Interruption
 from text2grad.errors import Interrupted, RenamedSetting
 
@@ -146,3 +147,10 @@ def test_threads_spin_shortly_unless_the_user_chose(given: dict[str, str], spins
     mine = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", code], env=mine | given, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == f"False {spins}"
+
+
+@pytest.mark.parametrize("command", ["train", "rehearse"])
+def test_the_help_names_the_exit_status_of_a_lack_of_memory(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert re.search(rf"^  {EXIT_OUT_OF_MEMORY} .*out of memory", capsys.readouterr().out, re.MULTILINE)

@@ -23,7 +23,7 @@ written to --out:
 
 exit status:
   0   the figures are printed, with warnings if there are any
-  1   with --strict: there are warnings
+  1   with --strict: there are warnings; or out of memory
   2   a setting or a file cannot be used, or the critic failed"""
 
 

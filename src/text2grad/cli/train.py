@@ -56,7 +56,8 @@ def add_parser(commands: Any) -> None:
         "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml\n\n"
         "exit status:\n"
         "  0         the run is finished\n"
-        "  2         an error, with an explanation\n"
+        "  1         out of memory; finished steps are saved\n"
+        "  2         another error, with an explanation\n"
         "  3         the run is finished, but the critic labelled nothing in any step\n"
         "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
