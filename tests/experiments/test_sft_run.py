@@ -498,7 +498,7 @@ def test_the_command_says_what_it_did_and_what_comes_next(
     assert not (tmp_path / "run").exists()
     assert main([*arguments, "--data", str(home / "demonstrations.jsonl")]) == 0
     said = capsys.readouterr().out
-    assert "29 demonstrations to train on and 7 held out; 0 left out as too long" in said
+    assert "29 demonstrations to train on and 7 held-out ones to measure on; 0 left out as too long" in said
     assert "sft: step 1 of 2  loss " in said
     assert f"next               text2grad train {file} --set model.path={tmp_path / 'run' / 'model'}\n" in said
     results = json.loads((tmp_path / "run" / "results.json").read_bytes())

@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
     counts = reward.counts
     if reward.is_main:
         note(
-            f"{counts['learned']:,} annotations to train on and {counts['held_out']:,} held out; left out: "
-            f"{counts['too_long']:,} too long, {counts['unreadable']:,} unreadable, {counts['shared_prompts']:,} whose "
-            f"prompt is held out; {counts['unaligned']:,} cannot be measured"
+            f"{counts['learned']:,} annotations to train on and {counts['held_out']:,} held-out ones to measure on; "
+            f"left out: {counts['too_long']:,} too long, {counts['unreadable']:,} unreadable, "
+            f"{counts['shared_prompts']:,} whose prompt is held out; {counts['unaligned']:,} cannot be measured"
         )
 
     def on_measured(step: int, steps: int, measured: dict[str, float]) -> None:

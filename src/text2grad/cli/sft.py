@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     counts = sft.counts
     if sft.is_main:
         note(
-            f"{counts['learned']:,} demonstrations to train on and {counts['held_out']:,} held out; "
+            f"{counts['learned']:,} demonstrations to train on and {counts['held_out']:,} held-out ones to measure on; "
             f"{counts['too_long'] + counts['held_out_too_long']:,} left out as too long, "
             f"{counts['shared_prompts']:,} because their prompt is held out"
         )

@@ -23,9 +23,9 @@ examples:
   text2grad tune my.toml --method text2grad --set data.eval_seed=1
   text2grad tune recipes/quickstart-qa.toml --method grpo --models runs/quickstart/qa/seed-0
 
-Every trial is a run of `text2grad train` or `text2grad rival` in DIR/trial-NNN. The first has the default settings of the method.
-DIR/tuning.json holds all trials. After Ctrl-C or a kill the same command goes on; no finished trial is run again.
-Report on other held-out items than those of the tuning (data.eval_seed): the best of many trials is partly luck.
+Every trial is a run of `text2grad train` or `text2grad rival` in DIR/trial-NNN. The first has the default settings of
+the method. DIR/tuning.json holds all trials. After Ctrl-C or a kill the same command goes on; no finished trial is run
+again. Report on other held-out items than those of the tuning (data.eval_seed): the best of many trials is partly luck.
 docs/tune.md has the ranges."""
 
 

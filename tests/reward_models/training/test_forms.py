@@ -71,7 +71,9 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     assert ("a list of the response's words, each with a score of 1, -1 or 0, which" in card) == (form == "scores")
     assert ("the response's words, each with a sign (good, poor, neither)" in card) == (form == "tagged_words")
     assert ("the response's sentences, each with a sign (good, poor, neither)" in card) == (form == "tagged_sentences")
-    assert "greedily and constrained to complete JSON and a label for each word for 12 held-out responses" in card
+    unit = "sentence" if form == "tagged_sentences" else "word"
+    assert f"constrained to complete JSON and a label for each {unit} for 12 held-out responses" in card
+    assert "| held out, for the measurements below | 12 |" in card  # others are held out beyond `eval_limit`
 
 
 def test_a_text_without_room_for_all_labels_is_a_failure_with_its_reason(trained: Any) -> None:

@@ -659,7 +659,7 @@ def test_the_command_trains_from_files_and_says_what_it_did(
     assert not (tmp_path / "run").exists()
     assert main([*arguments, "--annotations", str(home / "annotations.jsonl")]) == 0
     said = capsys.readouterr().out
-    assert "30 annotations to train on and 6 held out" in said
+    assert "30 annotations to train on and 6 held-out ones to measure on" in said
     assert "held out, step 2 of 2   f1 " in said
     assert "held-out F1 " in said
     assert GenerativeRewardModel.load(tmp_path / "run" / "model").prompt_format == "plain"

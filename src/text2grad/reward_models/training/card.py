@@ -74,8 +74,8 @@ _COUNTS = {
     "too_long": "left out, longer than the limit",
     "unreadable": "left out, without a critique that could be parsed",
     "shared_prompts": "left out, of a prompt (or, if responses are held out, a response) that is held out",
-    "held_out": "held out",
-    "unaligned": "held out, but not measured: the tokenizer changes their text",
+    "held_out": "held out, for the measurements below",
+    "unaligned": "of these not measured: the tokenizer changes their text",
 }
 
 
@@ -102,7 +102,8 @@ def model_card(
         adapter: True for a LoRA adapter, which needs its base model.
         unseen: the kind of split.
     """
-    constraint = "verbatim quotes" if reward_model.form in QUOTING else "a label for each word"
+    labelled = "sentence" if reward_model.form == "tagged_sentences" else "word"
+    constraint = "verbatim quotes" if reward_model.form in QUOTING else f"a label for each {labelled}"
     local, votes = Path(base).exists(), reward_model.votes
     shown = Path(base).name if local else base
     return _CARD.format(
