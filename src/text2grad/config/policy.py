@@ -158,7 +158,7 @@ class SFTConfig(Section):
     bf16: bool = False
     """Mixed precision: bfloat16 arithmetic with 32-bit weights."""
     held_out: Fraction = 0.05
-    """Share of the prompts that is held out to measure the loss, where [data] holds out none."""
+    """Share of the prompts that is held out to measure the loss, where [data] holds out no demonstration."""
     held_out_file: str = ""
     """JSONL file of held-out demonstrations instead; their prompts are removed from the training demonstrations."""
     eval_limit: Count = 500
