@@ -105,6 +105,21 @@ def test_kls_at_which_the_lead_may_be_0_do_not_count() -> None:
     assert "the lead lies above 0: 0 of 4." in text_of(result_pages(made, draw=False), "length.md")
 
 
+def test_the_lower_bound_at_the_shortest_length_is_that_of_the_wider_interval() -> None:
+    made = [
+        record(method, seed, length=length, value=0.9 if (seed % 2) == (method == "grpo") else 0.8)
+        for method in ("text2grad", "grpo")
+        for length in (1, 8)
+        for seed in range(4)
+    ]
+    page = text_of(result_pages(made, draw=False), "length.md")
+    [told] = re.findall(r"At length 1 the lower bound is (−0\.\d+), below −0\.02", page)
+    [row] = [line for line in page.splitlines() if line.startswith("| 1 | ") and " | 4, 4 | " in line]
+    bootstrap, student = re.findall(r"(−0\.\d+) to", row)
+    assert "**" in row  # Student's is the wider one
+    assert told == student != bootstrap
+
+
 def test_a_number_that_ends_above_the_best_in_tuning_is_named_with_its_lead() -> None:
     values = {"text2grad": 0.93, "grpo": 0.80, "ppo": 0.88}
     tuning = [

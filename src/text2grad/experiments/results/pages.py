@@ -24,6 +24,7 @@ from text2grad.experiments.results.markdown import (
     student_text,
     table,
     verdict,
+    widest,
     widest_text,
     words,
 )
@@ -551,8 +552,9 @@ def _trend(series: Sequence[Group], leads: Sequence[Interval], digits: int) -> s
     way = "grows" if change > 0 else "falls"
     grown = f"{number(abs(change), digits)} from length {short} to {long}"
     text.append(f"The lead {way} by {grown} (no interval: other items and seeds).")
-    if leads[0].low <= -0.02:
-        text.append(f"At length {short} the lower bound is {number(leads[0].low, digits)}, below −0.02.")
+    lowest = widest(leads[0])[0]
+    if lowest <= -0.02:
+        text.append(f"At length {short} the lower bound is {number(lowest, digits)}, below −0.02.")
     return " ".join(text)
 
 
