@@ -285,6 +285,26 @@ def test_logs_written_after_the_checkpoint_are_cut_off_on_resume(tmp_path: Path)
     assert [m["step"] for m in untimed(tmp_path / "run" / "metrics.jsonl")] == [0]
 
 
+def test_a_run_killed_while_it_writes_its_only_checkpoint_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    calls, settings = tmp_path / "calls", {"run": {"steps": 3, "save_every": 3}}
+    small_run.trainer(tmp_path / "calm", **settings).train()
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_module, "save_checkpoint", dies)
+        with pytest.raises(KeyboardInterrupt):
+            small_run.trainer(tmp_path / "killed", small_run.ColourCritic(calls), **settings).train()
+    small_run.trainer(tmp_path / "killed", small_run.ColourCritic(calls), resume=True, **settings).train()
+    assert_same_run(tmp_path / "calm", tmp_path / "killed")
+    assert len(calls.read_text().splitlines()) == 3
+    shutil.rmtree(tmp_path / "killed" / "checkpoints")  # lost by something else
+    with pytest.raises(CheckpointError, match=r"3 finished steps in metrics\.jsonl, and their checkpoints are gone"):
+        small_run.trainer(tmp_path / "killed", resume=True, **settings)
+
+
 def test_a_run_without_a_checkpoint_is_resumed_though_its_last_line_of_metrics_was_cut(tmp_path: Path) -> None:
     first = small_run.trainer(tmp_path / "run", run={"save_every": 100})
     for _ in range(3):

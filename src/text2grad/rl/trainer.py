@@ -665,12 +665,13 @@ class Text2GradTrainer:
             self.refresher.restore(state["critic"])
             restore_random_states(state["random"])
         lost = 0 if found else self.log.steps_written()
-        if lost >= self.recipe.run.steps:
+        # The first whole checkpoint removes the critiques of step 0: where they are, a kill came before it.
+        if lost >= self.recipe.run.steps and not self.log.keeps_critiques(0):
             raise CheckpointError(
                 f"{self.directory} has {lost} finished steps in metrics.jsonl, and their checkpoints are gone: restore "
                 f"{self.directory / 'checkpoints'}, or begin again in another directory with --set run.out=DIR"
             )
-        if lost >= self.recipe.run.save_every and self.accelerator.is_main_process:  # there was a checkpoint
+        if lost >= min(self.recipe.run.save_every, self.recipe.run.steps) and self.accelerator.is_main_process:
             note(
                 f"{self.directory} holds no checkpoint: its {lost} steps are made again, with the critiques on disk",
                 warning=True,
