@@ -7,7 +7,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers.models.bert import BertConfig, BertLMHeadModel
+from transformers.models.mamba import MambaConfig, MambaForCausalLM
 
+from text2grad.errors import ConfigError
 from text2grad.models.adapters import (
     POLICY_ADAPTER,
     VALUE_ADAPTER,
@@ -229,3 +231,10 @@ def test_half_precision_is_seen_in_the_weights(family: str) -> None:
     assert half_precision(model)
     assert half_precision(tiny(family).to(torch.bfloat16))
     assert not half_precision(tiny(family).to(torch.float64))
+
+
+def test_a_module_that_peft_refuses_is_a_setting_to_change() -> None:
+    config = MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1)
+    with pytest.raises(ConfigError, match=r"^model\.lora_targets = 'all-linear': .*'out_proj'.* Name other modules$"):
+        with_lora(MambaForCausalLM(config), r=2, alpha=4, targets="all-linear")
+    with_lora(MambaForCausalLM(config), r=2, alpha=4, targets=["in_proj", "x_proj"])

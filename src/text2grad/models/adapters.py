@@ -60,15 +60,18 @@ def with_lora(
         value_adapter: add a second adapter for the value function.
 
     Raises:
-        ConfigError: if a name of `targets` fits no linear module.
+        ConfigError: if a name of `targets` fits no linear module, or peft refuses a module that they fit.
     """
     from peft import LoraConfig, get_peft_model
 
     check_lora_targets(model, targets)
     targets = targets if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
-    with _retired_name():
-        model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
+    try:
+        with _retired_name():
+            model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
+    except ValueError as error:  # such as a layer of Mamba, whose kernel reads the weight itself
+        raise ConfigError(f"model.lora_targets = {targets!r}: {error} Name other modules") from error
     if value_adapter:
         model.add_adapter(VALUE_ADAPTER, config)
         for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
