@@ -642,6 +642,12 @@ def test_ruff_quotes_what_it_says(response: str, feedback: str | None, quotes: l
     assert [response[span.start : span.end] for span in found.spans] == quotes
 
 
+@pytest.mark.parametrize("program", ["x = zz", "x = 1\ny = zz"])
+def test_columns_of_ruff_leave_out_a_byte_order_mark(program: str) -> None:
+    (found,) = RuffCritic()([Example("")], ["\ufeff" + program])
+    assert [("\ufeff" + program)[span.start : span.end] for span in found.spans] == ["zz"]
+
+
 def test_ruff_says_syntax_errors_and_takes_outcomes_and_rules() -> None:
     critic = RuffCritic(select=["F", "I"], ignore=["F401"], clean_outcome=1, faulty_outcome=-0.5)
     broken, clean = ask(critic, [Example("")] * 2, ["def f(:\n", "import os\n"], match="exact")

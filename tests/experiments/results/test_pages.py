@@ -184,6 +184,21 @@ def test_a_method_without_learning_curve_is_in_the_table_alone() -> None:
     assert learners(group) == ["text2grad", "grpo"]
 
 
+def test_it_is_told_whose_trials_had_fewer_steps() -> None:
+    def tuned(**steps: int | None) -> str:
+        made = [*(record(name, 0) for name in steps)]
+        for name, count in steps.items():
+            more = {} if count is None else {"run.steps": count}
+            made += [replace(one, settings={**one.settings, **more}) for one in trials(name, [0.5, 0.6])]
+        return text_of(result_pages(made, draw=False), "comparison.md")
+
+    assert "steps, evaluations" not in tuned(text2grad=None, grpo=None)
+    assert "Trials had 20 steps, evaluations the recipe's." in tuned(text2grad=20, grpo=20)
+    assert "Trials of one number (GRPO) had 20 steps, evaluations the recipe's." in tuned(text2grad=None, grpo=20)
+    some = "Trials of Text2Grad had 30 steps; trials of one number (GRPO) had 20 steps, evaluations the recipe's."
+    assert some in tuned(text2grad=30, grpo=20)
+
+
 def test_a_level_on_fewer_seeds_is_told() -> None:
     numbers = [record("grpo", seed) for seed in (0, 1)]
     told = "the final value of one number (GRPO); for a method with fewer seeds, its value on these seeds:"

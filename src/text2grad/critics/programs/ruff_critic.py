@@ -69,7 +69,7 @@ class RuffCritic:
         lines: list[str] = []
         spans: set[Span] = set()
         for message in messages:
-            start, end = (program.at(message[at]["row"], message[at]["column"]) for at in ("location", "end_location"))
+            start, end = (_place(program, **message[at]) for at in ("location", "end_location"))
             span = program.span(start, end)
             quote = "" if span is None else f": {json.dumps(program.text[start:end].strip(), ensure_ascii=False)}"
             lines.append(f"{message['code']} {message['message']}{quote}")
@@ -93,6 +93,11 @@ class RuffCritic:
             raise ConfigError(f"ruff fails: {errors}")
         messages: list[dict[str, Any]] = json.loads(done.stdout)
         return messages
+
+
+def _place(program: Program, *, row: int, column: int) -> int:
+    """Return the offset of ruff's row and column, which leave out a byte order mark."""
+    return program.at(row, column + (row == 1 and program.text.startswith("\ufeff")))
 
 
 def _ruff() -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -400,14 +401,21 @@ def _tuning_items(group: Group) -> str:
 
 
 def _steps_of_trials(group: Group, tuned: Mapping[str, Sequence[Trial]]) -> str:
-    """Return how many steps trials had, if fewer than the evaluations; else ""."""
+    """Return how many steps trials had, and which ones, if fewer than the evaluations; else ""."""
     asked = "run.steps"
-    trials = {one.settings.get(asked) for of_method in tuned.values() for one in of_method}
     runs = {run.settings.get(asked) for of_method in group.runs.values() for run in of_method.values()}
-    if trials == runs or len(trials) > 1 or len(runs) > 1:
+    fewer: dict[Any, list[str]] = {}
+    for method, trials in tuned.items():
+        for steps in sorted({one.settings.get(asked) for one in trials} - runs, key=str):
+            fewer.setdefault(steps, []).append(label(method))
+    if not fewer or len(runs) > 1:
         return ""
-    few, all_steps = (next(iter(one)) or "the recipe's" for one in (trials, runs))
-    return f"Trials had {few} steps, evaluations {all_steps}."
+    all_steps, own = next(iter(runs)), "the recipe's"
+    said = []
+    for steps, methods in fewer.items():
+        whose = "" if len(methods) == len(tuned) else f" of {', '.join(methods)}"
+        said.append(f"rials{whose} had {steps or own} steps")
+    return f"T{'; t'.join(said)}, evaluations {all_steps or own}."
 
 
 def _outcome(trial: Trial) -> str:
