@@ -518,12 +518,12 @@ def test_a_critic_learns_again_to_write_as_it_writes(
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
     critic.write_feedback = critic.constrain = False
-    critic.form = "dense"
+    critic.form, critic.learned = "dense", "choices"
     monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(more))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
-    assert found == [{"write_feedback": False, "form": "dense", "constrain": False}]
+    assert found == [{"write_feedback": False, "form": "dense", "constrain": False, "learned": "choices"}]
 
 
 # The audit.

@@ -18,6 +18,7 @@ from text2grad.reward_models.load import critic_from_recipe
 from text2grad.studio.retraining import (
     Retraining,
     _earlier_annotations,
+    _options,
     _recipe,
     _reward_model_of,
     _split,
@@ -27,7 +28,9 @@ from text2grad.studio.retraining import (
 )
 from text2grad.studio.teaching import Correction
 from text2grad.studio.worker import Worker
+from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Span
+from tokenizers_made_here import made
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
 MARKS = [  # the rater disagrees with every annotation: the cat is poor, and the number is not
@@ -186,6 +189,13 @@ def test_marks_correct_the_programs_critique_of_the_same_response(
 def append_rollouts(run: Path, number: int) -> None:
     (run / "rollouts").mkdir()
     append(run, [record(0, row, prompt=f"Prompt {row}.") for row in range(number)])
+
+
+def test_a_retrained_reward_model_keeps_how_it_writes_and_learns() -> None:
+    tokenizer = made("gpt2")
+    how: dict[str, Any] = {"form": "dense", "learned": "choices", "write_feedback": False, "votes": 3}
+    options = _options(GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, **how))
+    assert how.items() <= options.items()
 
 
 def test_marks_are_repeated_until_they_are_the_share_and_held_out_prompts_are_not_learned() -> None:

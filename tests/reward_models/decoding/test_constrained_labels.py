@@ -266,6 +266,18 @@ def test_fixed_text_is_spelled_by_the_longest_tokens_and_the_model_chooses_the_r
     assert (kinds["drawn"] > 0) == draws
 
 
+def test_without_it_the_model_spells_fixed_text_as_it_likes() -> None:
+    """It likes short tokens."""
+    tokenizer, others = made(WRITERS[0]), 0
+    critique = begin(tokenizer, "in Lyon", room=200, write_feedback=False, form="dense")
+    vocabulary, choose = critique.skeleton.vocabulary, ConstrainedChoice([critique])
+    logits = torch.tensor([[-float(len(vocabulary.data.get(one, b""))) for one in range(vocabulary.size)]])
+    while critique.state is not None:
+        fixed = critique.fixed_token()
+        others += int(choose(logits, torch.tensor([0]), 0)) != fixed and fixed is not None
+    assert others > 3
+
+
 @EACH
 def test_a_critique_is_spelled_as_it_is_decoded(form: Any) -> None:
     """A model that likes the choices of a target writes its tokens."""
