@@ -162,6 +162,9 @@ def test_a_file_is_read_from_its_beginning_and_a_run_from_its_end(browser: Any, 
         page.select_option("[name=order]", "longest")
         page.select_option("#run", "0")
         assert page.input_value("[name=order]") == "longest"
+        page.locator("#filters [type=reset]").dispatch_event("click")
+        expect(page.locator(".item .preview").first).to_have_text("Text 0.")
+        assert page.input_value("[name=order]") == "oldest"
 
 
 def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, server: Served) -> None:

@@ -480,7 +480,10 @@ const orderOf = run => {
 
 let timer = 0;
 $("filters").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(refresh, TYPING_MS); });
-$("filters").addEventListener("reset", () => setTimeout(refresh));
+$("filters").addEventListener("reset", () => setTimeout(() => { // the fields are emptied after the event
+  orderOf(state.runs[state.run]);
+  refresh();
+}));
 $("filters").addEventListener("submit", event => event.preventDefault());
 $("filters").addEventListener("keydown", event => { if (event.key === "Escape") $("list").focus(); });
 $("run").addEventListener("change", () => chooseRun(Number($("run").value)));
