@@ -294,6 +294,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "prompt_format": "plain",
         "votes": 3,
         "vote_threshold": 0.25,
+        "learned": "critique",
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (
