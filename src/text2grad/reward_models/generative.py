@@ -209,13 +209,18 @@ class CritiqueDecoder(ABC):
         Raises:
             ModelError: if the constraint refuses the tokenizer's tokens of the critique.
         """
-        critique, whole = self._constrained(response, AMPLE, self._labels(response)), target.encode()
-        usual, ids, choices = self._by_place(target), list[int](), list[bool]()
+        labels, whole = WordLabels(response, self.form, self._skeleton.vocabulary), target.encode()
+        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": AMPLE, "limits": QuoteLimits()}
+        critique = ConstrainedLabels(self._skeleton, response, labels=labels, **settings)
+        usual, rest, ids, choices = self._by_place(target), list[int](), list[int](), list[bool]()
         while (at := len(critique.written)) < len(whole):
             token = critique.fixed_token()
             choices.append(token is None)
-            if token is None:
-                token = usual[at] if at in usual else encode(self.tokenizer, whole[at:].decode())[0]
+            if token is not None or at in usual:
+                token, rest = usual[at] if token is None else token, []
+            else:  # the longest tokens led to a place within one of the usual tokens
+                rest = rest or list(encode(self.tokenizer, whole[at:].decode()))
+                token = rest.pop(0)
             if not critique.take(token) or not whole.startswith(critique.written):
                 said, then = (part.decode(errors="replace") for part in (whole[:at][-40:], whole[at:][:40]))
                 raise ModelError(
@@ -232,12 +237,6 @@ class CritiqueDecoder(ABC):
             found[at] = token
             at += len((vocabulary.data if at else vocabulary.first).get(token, b""))
         return found if at == len(text.encode()) else {}
-
-    def _constrained(self, response: str, room: int, labels: WordLabels | None) -> ConstrainedCritique:
-        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
-        if labels is None:
-            return ConstrainedCritique(self._skeleton, response, **settings)
-        return ConstrainedLabels(self._skeleton, response, labels=labels, **settings)
 
     def _least(self, labels: WordLabels | None) -> float:
         """Return the number of tokens of the shortest critique with these labels."""
@@ -313,13 +312,19 @@ class GenerativeRewardModel(CritiqueDecoder):
         rngs = [request.rng for request in requests if request.rng is not None]
         if self.constrain:
             critiques = [
-                self._constrained(request.response, room, labels[request.response])
+                self._constrained(request, room, labels[request.response])
                 for request, room in zip(requests, rooms, strict=True)
             ]
             self._write(requests, rooms, ConstrainedChoice(critiques, rngs, spell_fixed=self.learned == "choices"))
             return [critique.text for critique in critiques]
         ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
+
+    def _constrained(self, request: _Request, room: int, labels: WordLabels | None) -> ConstrainedCritique:
+        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
+        if labels is None:
+            return ConstrainedCritique(self._skeleton, request.response, **settings)
+        return ConstrainedLabels(self._skeleton, request.response, labels=labels, **settings)
 
     def _write(self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose) -> list[tuple[int, ...]]:
         written = decode(

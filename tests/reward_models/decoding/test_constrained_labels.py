@@ -28,6 +28,7 @@ from marked_texts import marked
 from text2grad.align import encode
 from text2grad.errors import ModelError
 from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedLabels
+from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import (
@@ -295,6 +296,22 @@ def test_a_critique_is_spelled_as_it_is_decoded(form: Any) -> None:
         liked[0, token] = 1.0
         assert int(choose(liked, torch.tensor([0]), 0)) == token
     assert constrained.text == target
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "gemma"])
+def test_any_annotation_is_spelled_whole(name: str) -> None:
+    """Also where feedback begins within a usual token or has characters of several tokens, and whatever it quotes."""
+    tokenizer = made(name)
+    limits = QuoteLimits(verbatim=True)
+    model = GenerativeRewardModel(
+        tiny_llama(tokenizer, seed=0), tokenizer, form="tagged_words", learned="choices", limits=limits
+    )
+    for number, response in enumerate(texts(random.Random(name), 12)):
+        critique = Critique(f'{SAID[number % 4][number:]} "no such words"', (Span(0, 2, "negative"),), number / 8)
+        target = critique_target(critique, response, form="tagged_words")
+        ids, choices = model.spelled(response, target)
+        assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == target
+        assert 0 < sum(choices) < len(choices)
 
 
 def test_a_critique_that_the_constraint_refuses_is_not_spelled() -> None:
