@@ -238,8 +238,9 @@ def rows_of_fold(
             found[name][one.prompt] += counts(words, values, [value >= threshold for value in values], kinds)
         marks = {name: [word.true for word in words_of(one.response, of[key])] for name, of in written.items()}
         found["model"][one.prompt] += counts(words, share, marks["votes"], kinds)
-        if free := marks.get("free"):
-            found["model, free"][one.prompt] += counts(words, [float(mark) for mark in free], free, kinds)
+        if "free" in marks:
+            values = [float(mark) for mark in marks["free"]]
+            found["model, free"][one.prompt] += counts(words, values, marks["free"], kinds)
     return found
 
 

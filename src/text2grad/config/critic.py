@@ -42,9 +42,14 @@ class CriticConfig(Section):
     max_failure_rate: Fraction = 0.25
     """Stop the run when a larger share of the last critiques (100 or one batch) could not be read."""
 
+    @property
+    def learned(self) -> bool:
+        """True when the critic is a reward model: `use`, a critic in Python, comes before `model`."""
+        return bool(self.model) and not self.use
+
     @model_validator(mode="after")
     def _judges_elsewhere(self) -> "CriticConfig":
-        if self.overlap and self.model and not self.use and self.kind != "server":
+        if self.overlap and self.learned and self.kind != "server":
             raise ValueError(
                 f"overlap = {self.overlap}: a reward model of kind {self.kind!r} judges in this process, on the "
                 "policy's devices, and cannot do so while the policy samples; leave it out, or serve the model "
@@ -56,12 +61,12 @@ class CriticConfig(Section):
     def _has_effect(self, info: ValidationInfo) -> "CriticConfig":
         if is_of_a_run(info):
             return self
-        learned, votes = self.model and not self.use, self.votes is not None or self.vote_threshold is not None
-        if learned and votes and self.kind in ("scalar", "process"):
+        votes = self.votes is not None or self.vote_threshold is not None
+        if self.learned and votes and self.kind in ("scalar", "process"):
             raise ValueError(
                 f"votes and vote_threshold have no effect with kind = {self.kind!r}: it writes no critique"
             )
-        if learned and self.kind == "server" and self.vote_threshold is not None:
+        if self.learned and self.kind == "server" and self.vote_threshold is not None:
             raise ValueError('vote_threshold has no effect with kind = "server", which writes one critique')
         limits = ("whole_words", "max_quote_words", "max_quotes", "one_list", "quoted_in_feedback", "verbatim")
         if self.constrain is False and (limited := list(self.changed(limits))):

@@ -18,22 +18,8 @@ class _Rule(NamedTuple):
     reason: str
 
 
-def _critic_in_python(recipe: Recipe) -> bool:
-    return bool(recipe.critic.use)
-
-
-def _program_of_the_task(recipe: Recipe) -> bool:
-    return not recipe.critic.use and not recipe.critic.model
-
-
-def _learned(recipe: Recipe, kind: str) -> bool:
-    critic = recipe.critic
-    return bool(critic.model) and not critic.use and critic.kind == kind
-
-
-def _nothing_held_out(recipe: Recipe) -> bool:
-    return not (recipe.data.task or recipe.data.held_out or recipe.data.held_out_file)
-
+OF_VALUE_FUNCTION = ("optim.value_lr", "optim.value_warmup_steps", "ppo.value_clip_range", "ppo.vf_coef")
+"""Settings without effect where there is no value function."""
 
 _RULES = (
     _Rule(
@@ -43,7 +29,7 @@ _RULES = (
     ),
     _Rule(
         lambda recipe: recipe.model.value == "none",
-        ("optim.value_lr", "optim.value_warmup_steps", "ppo.value_clip_range", "ppo.vf_coef"),
+        OF_VALUE_FUNCTION,
         'model.value = "none": there is no value function',
     ),
     _Rule(
@@ -52,10 +38,16 @@ _RULES = (
         "ppo.target_kl is not set: β is fixed",
     ),
     _Rule(lambda recipe: recipe.rollout.engine != "vllm", ("engine",), 'rollout.engine = "hf" samples without vLLM'),
-    _Rule(_critic_in_python, ("critic.model", "critic.kind"), "critic.use names a critic in Python"),
-    _Rule(_program_of_the_task, ("critic.kind",), "critic.model is not set: no reward model is loaded"),
     _Rule(
-        lambda recipe: not _learned(recipe, "vllm"),
+        lambda recipe: bool(recipe.critic.use), ("critic.model", "critic.kind"), "critic.use names a critic in Python"
+    ),
+    _Rule(
+        lambda recipe: not recipe.critic.use and not recipe.critic.model,
+        ("critic.kind",),
+        "critic.model is not set: no reward model is loaded",
+    ),
+    _Rule(
+        lambda recipe: not (recipe.critic.learned and recipe.critic.kind == "vllm"),
         ("vllm",),
         'no critic.model of critic.kind = "vllm"',
     ),
@@ -69,7 +61,11 @@ _RULES = (
         ("reward.weighting", "reward.span_mass", "reward.balance", "reward.unlabelled"),
         'reward.placement = "verdict" knows only whether there is a negative or a positive span',
     ),
-    _Rule(_nothing_held_out, ("data.eval_every", "data.eval_seed"), "no prompt is held out (data.held_out)"),
+    _Rule(
+        lambda recipe: not recipe.data.holds_out,
+        ("data.eval_every", "data.eval_seed"),
+        "no prompt is held out (data.held_out)",
+    ),
     _Rule(
         lambda recipe: recipe.data.train is not None,
         ("data.examples",),

@@ -63,8 +63,7 @@ class Recipe(Section):
             )
         self._check_groups()
         self._check_engine()
-        learned = self.critic.model and not self.critic.use
-        if self.refresh.active and learned and self.critic.kind not in ("generative", "scalar"):
+        if self.refresh.active and self.critic.learned and self.critic.kind not in ("generative", "scalar"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
                 '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
@@ -86,7 +85,7 @@ class Recipe(Section):
         """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
         if self.rollout.engine != "vllm" or self.engine.mode != "colocate":
             return
-        critic_in_vllm = self.critic.kind == "vllm" and self.critic.model and not self.critic.use
+        critic_in_vllm = self.critic.kind == "vllm" and self.critic.learned
         both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization
         if critic_in_vllm and both >= 1.0:
             raise ValueError(

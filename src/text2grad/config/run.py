@@ -40,6 +40,11 @@ class DataConfig(Section):
     too_long: Literal["refuse", "skip"] = "refuse"
     """Treatment of prompts that leave no room for a response."""
 
+    @property
+    def holds_out(self) -> bool:
+        """True when there are held-out examples: of a built-in task, a share of the file, or a file."""
+        return bool(self.task or self.held_out or self.held_out_file)
+
     @model_validator(mode="after")
     def _held_out_fits(self) -> "DataConfig":
         if self.held_out and self.held_out_file:
@@ -56,7 +61,7 @@ class DataConfig(Section):
                 f"{' and '.join(changed)} {'belongs' if len(changed) == 1 else 'belong'} to a built-in task; set task, "
                 f"or leave out {' and '.join(changed)}"
             )
-        if self.metric and not (self.task or self.held_out or self.held_out_file):
+        if self.metric and not self.holds_out:
             raise ValueError(
                 f'metric = "{self.metric}" has no responses to measure; hold out prompts with held_out = 0.1, or name '
                 "a held_out_file"

@@ -15,7 +15,7 @@ from hashlib import sha256
 from math import log
 from typing import Any
 
-from text2grad.config import Recipe, make_recipe
+from text2grad.config import OF_VALUE_FUNCTION, Recipe, make_recipe
 from text2grad.errors import ConfigError, check_known, require
 
 ROUND = 4
@@ -23,9 +23,6 @@ ROUND = 4
 
 EDGE = 0.05
 """Share of a range at each end, in which a value counts as at its edge."""
-
-OF_VALUE_FUNCTION = ("optim.value_lr", "ppo.value_clip_range")
-"""Settings without effect where there is no value function."""
 
 Settings = Mapping[str, Any]  # "section.key" → value
 

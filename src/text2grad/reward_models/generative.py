@@ -48,7 +48,7 @@ SAVED = (
     *("max_new_tokens", "rows_at_once", "write_feedback", "form", "match", "constrain", "limits"),
     *("prompt_format", "votes", "vote_threshold", "learned"),
 )
-AMPLE = 2**31  # tokens: room that forbids nothing
+NO_LIMIT = 2**31  # tokens, where a model's config names no context, and as room that forbids nothing
 RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
 
 
@@ -210,7 +210,7 @@ class CritiqueDecoder(ABC):
             ModelError: if the constraint refuses the tokenizer's tokens of the critique.
         """
         labels, whole = WordLabels(response, self.form, self._skeleton.vocabulary), target.encode()
-        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": AMPLE, "limits": QuoteLimits()}
+        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": NO_LIMIT, "limits": QuoteLimits()}
         critique = ConstrainedLabels(self._skeleton, response, labels=labels, **settings)
         usual, rest, ids, choices = self._by_place(target), list[int](), list[int](), list[bool]()
         while (at := len(critique.written)) < len(whole):

@@ -72,7 +72,7 @@ def shares_base(recipe: Recipe) -> bool:
         ModelError: if the critic is an adapter that cannot be loaded.
     """
     critic, policy = recipe.critic, recipe.model
-    if critic.use or not critic.model or critic.kind != "generative" or not policy.lora_r:
+    if not critic.learned or critic.kind != "generative" or not policy.lora_r:
         return False
     base = base_named_by(critic.model)
     if base is None or base == policy.path:

@@ -24,13 +24,11 @@ from text2grad.files import published
 from text2grad.models import FineTuning, context_of, random_states, restore_random_states
 from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement, compare
-from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.generative import NO_LIMIT, GenerativeRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_further
 from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.types import Critique, Example, Label, Rollout
-
-NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
 
 class Refresher:

@@ -296,7 +296,7 @@ class Planner:
     def _critic_weights(self, recipe: Recipe) -> dict[str, int]:
         """Return what a reward model in this process occupies in every phase."""
         critic = recipe.critic
-        if critic.use or not critic.model or critic.kind == "server":
+        if not critic.learned or critic.kind == "server":
             return {}
         if critic.kind == "vllm":
             return {"vLLM": int(recipe.vllm.gpu_memory_utilization * self.device.memory)}
@@ -318,7 +318,7 @@ class Planner:
     def _critic(self, recipe: Recipe) -> dict[str, dict[str, int]]:
         """Return the memory of decoding by a generative reward model in this process."""
         critic = recipe.critic
-        if critic.use or not critic.model or critic.kind != "generative":
+        if not critic.learned or critic.kind != "generative":
             return {}
         made = Path(critic.model).exists()
         saved = saved_settings(critic.model) if made else {"max_new_tokens": recipe.reward_model.max_new_tokens}

@@ -411,11 +411,11 @@ def _steps_of_trials(group: Group, tuned: Mapping[str, Sequence[Trial]]) -> str:
     if not fewer or len(runs) > 1:
         return ""
     all_steps, own = next(iter(runs)), "the recipe's"
-    said = []
+    said: list[str] = []
     for steps, methods in fewer.items():
         whose = "" if len(methods) == len(tuned) else f" of {', '.join(methods)}"
-        said.append(f"rials{whose} had {steps or own} steps")
-    return f"T{'; t'.join(said)}, evaluations {all_steps or own}."
+        said.append(f"{'trials' if said else 'Trials'}{whose} had {steps or own} steps")
+    return f"{'; '.join(said)}, evaluations {all_steps or own}."
 
 
 def _outcome(trial: Trial) -> str:

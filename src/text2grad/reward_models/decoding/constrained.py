@@ -115,10 +115,16 @@ class ConstrainedCritique:
         """
         if self.state is None or self.state.skeleton == END:
             return self.eos_ids[0]
-        spelled, first = self.skeleton.vocabulary, self.state.skeleton == START
-        texts = spelled.first if first else spelled.data
-        valid = [(texts[token], token) for token in np.flatnonzero(~self._invalid()).tolist()]
-        return _longest(valid, self.skeleton.forced(self.state.skeleton))
+        if not (fixed := self._fixed(self.state)):
+            return None
+        spelled = self.skeleton.vocabulary
+        texts = spelled.first if self.state.skeleton == START else spelled.data
+        token = max(np.flatnonzero(~self._invalid()).tolist(), key=lambda one: len(texts[one]))
+        return token if fixed.startswith(texts[token]) else None
+
+    def _fixed(self, state: State) -> bytes:
+        """Return the bytes that must follow a state."""
+        return self.skeleton.forced(state.skeleton)
 
     def _take_one(self, scores: NDArray[np.float32], choose: Callable[[NDArray[np.float32]], int]) -> int:
         """Append the first choice that is valid; scores of invalid tokens are −∞."""
@@ -248,13 +254,8 @@ class ConstrainedLabels(ConstrainedCritique):
     def _restrict_quotes(self, token: int) -> bool:
         return False  # there are no quotes behind the feedback
 
-    def fixed_token(self) -> int | None:
-        """Return the longest valid token where all valid tokens spell fixed text; None where there is a choice."""
-        if self.state is None or self.state.skeleton not in self._label:
-            return super().fixed_token()
-        spelled, place = self.skeleton.vocabulary.spelled, self.state.place
-        valid = [(data, spelled[data][0]) for data, _ in self.labels.tokens(place) if data in spelled]
-        return _longest(valid, self.labels.forced(place))
+    def _fixed(self, state: State) -> bytes:
+        return self.labels.forced(state.place) if state.skeleton in self._label else super()._fixed(state)
 
     def _invalid(self) -> NDArray[np.bool_]:
         if self.state is None or self.state.skeleton not in self._label:
@@ -263,12 +264,6 @@ class ConstrainedLabels(ConstrainedCritique):
         for data, _ in self.labels.tokens(self.state.place):
             mask[[*spelled.get(data, ())]] = False  # the index () would be the whole mask
         return mask
-
-
-def _longest(valid: list[tuple[bytes, int]], fixed: bytes) -> int | None:
-    """Return the token with the longest text, if the fixed bytes that follow begin with it."""
-    text, token = max(valid, key=lambda one: len(one[0]))
-    return token if fixed.startswith(text) else None
 
 
 class ConstrainedChoice:
