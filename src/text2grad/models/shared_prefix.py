@@ -63,13 +63,13 @@ def can_share_prompts(model: Any) -> bool:
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
         return False
-    if _counts_slots(model):
+    if counts_slots(model):
         return False
     known = {"attention_mask", "position_ids", "past_key_values"}
     return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
 
 
-def _counts_slots(model: Any) -> bool:
+def counts_slots(model: Any) -> bool:
     """Return whether attention counts slots, though the cache keeps all of them: local (GPT-Neo), or ALiBi of MPT."""
     config = base_of(model).config.get_text_config()
     return config.model_type == "mpt" or "local" in (getattr(config, "attention_layers", None) or ())
@@ -129,7 +129,7 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
     width, head, rest = (max(map(len, part)) for part in (rows, heads, rests))
     saves = len(heads) * head + len(rows) * rest < len(rows) * width
-    cache = empty_cache(model) if saves and not _counts_slots(model) else None
+    cache = empty_cache(model) if saves and not counts_slots(model) else None
     if cache is None:
         return None
     ids, mask = left_padded(heads, pad_id, model.device)

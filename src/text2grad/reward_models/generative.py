@@ -20,6 +20,7 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
+    Ahead,
     Choose,
     context_of,
     decode,
@@ -315,7 +316,8 @@ class GenerativeRewardModel(CritiqueDecoder):
                 self._constrained(request, room, labels[request.response])
                 for request, room in zip(requests, rooms, strict=True)
             ]
-            self._write(requests, rooms, ConstrainedChoice(critiques, rngs, spell_fixed=self.learned == "choices"))
+            choose = ConstrainedChoice(critiques, rngs, spell_fixed=self.learned == "choices")
+            self._write(requests, rooms, choose, choose.ahead if choose.spell_fixed else None)
             return [critique.text for critique in critiques]
         ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
         return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
@@ -326,7 +328,9 @@ class GenerativeRewardModel(CritiqueDecoder):
             return ConstrainedCritique(self._skeleton, request.response, **settings)
         return ConstrainedLabels(self._skeleton, request.response, labels=labels, **settings)
 
-    def _write(self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose) -> list[tuple[int, ...]]:
+    def _write(
+        self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose, ahead: Ahead | None = None
+    ) -> list[tuple[int, ...]]:
         written = decode(
             self.model,
             [request.ids for request in requests],
@@ -335,6 +339,7 @@ class GenerativeRewardModel(CritiqueDecoder):
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
             groups=[request.group for request in requests],
+            ahead=ahead,
         )
         self.tokens.add(sum(len(request.ids) for request in requests), sum(map(len, written)))
         return written

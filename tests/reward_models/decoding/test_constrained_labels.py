@@ -319,3 +319,29 @@ def test_a_critique_that_the_constraint_refuses_is_not_spelled() -> None:
     model = GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, form="dense", learned="choices")
     with pytest.raises(ModelError, match=r'learned = "choices": behind .* the constraint refuses'):
         model.spelled("in Lyon", critique_target(Critique("Yes."), "to Lyon or not", form="dense"))
+
+
+@EACH
+@pytest.mark.parametrize("votes", [1, 5])
+def test_fixed_text_is_read_at_once_and_critiques_stay_the_same(
+    form: Any, votes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = made(WRITERS[0])
+    network, reads = tiny_llama(tokenizer, seed=1), list[int]()
+    settings: dict[str, Any] = {"form": form, "write_feedback": False, "votes": votes, "learned": "choices"}
+    examples = [Example("Where?"), Example("Where and when is it?"), Example("Where?")]
+    responses = ["in Lyon, or so. It rains. No!", "I am not sure", "in Lyon"]
+    network.register_forward_pre_hook(lambda *_: reads.append(1))
+    texts, used = [], []
+    for one_by_one in (True, False):
+        with monkeypatch.context() as patch:
+            if one_by_one:
+                patch.setattr(ConstrainedChoice, "ahead", lambda *_: ())
+            model = GenerativeRewardModel(network, tokenizer, **settings)
+            texts.append(model._texts(examples, responses, votes if votes > 1 else 0))
+        used.append((len(reads), model.tokens))
+        reads.clear()
+    assert texts[0] == texts[1]
+    assert used[0][1] == used[1][1]
+    assert all(critique.status == "ok" for one in model.draw(examples, responses) for critique in one)
+    assert used[1][0] < (0.4 if form == "tagged_sentences" else 0.8) * used[0][0]

@@ -7,7 +7,7 @@ Shapes: B rows, V ids of the model.
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -278,23 +278,34 @@ class ConstrainedChoice:
     ) -> None:
         """Take the empty critique of each row, and its random generator for sampling.
 
-        With `spell_fixed` the model is not asked where the text is fixed: its longest token is taken.
+        With `spell_fixed` the model is not asked where the text is fixed: its longest token is taken, and no random
+        number is drawn for it.
         """
         self.critiques, self.numbers, self.spell_fixed = critiques, numbers, spell_fixed
         self.first_choice: Choose = FreeChoice(numbers) if numbers else most_likely
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
         """Return the next token of each row by its logits, [B, V], and append it to the row's critique."""
-        chosen = self.first_choice(logits, rows, step).tolist()
-        for at, row in enumerate(rows.tolist()):
-            critique = self.critiques[row]
-            if self.spell_fixed and (token := critique.fixed_token()) is not None:
-                chosen[at] = token
+        critiques = [self.critiques[row] for row in rows.tolist()]
+        fixed = [critique.fixed_token() if self.spell_fixed else None for critique in critiques]
+        asked = [at for at, token in enumerate(fixed) if token is None]
+        part = (logits, rows) if len(asked) == len(fixed) else (logits[asked], rows[asked])
+        first = iter(self.first_choice(*part, step).tolist() if asked else ())
+        chosen = [next(first) if token is None else token for token in fixed]
+        for at, critique in enumerate(critiques):
             if critique.take(chosen[at]):
                 continue
             own = logits[at].cpu().numpy()
-            chosen[at] = critique.take_drawn(own, self.numbers[row]) if self.numbers else critique.take_best(own)
+            numbers = self.numbers[int(rows[at])] if self.numbers else None
+            chosen[at] = critique.take_best(own) if numbers is None else critique.take_drawn(own, numbers)
         return torch.tensor(chosen, device=logits.device)
+
+    def ahead(self, row: int) -> Iterator[int]:
+        """Append the fixed text that follows in a row's critique, in its longest tokens, and give each of them."""
+        critique = self.critiques[row]
+        while critique.state is not None and (token := critique.fixed_token()) is not None:
+            critique.take(token)
+            yield token
 
 
 class FreeChoice:
