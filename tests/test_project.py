@@ -239,6 +239,14 @@ def test_the_records_belong_to_the_recipes_of_their_plans() -> None:
     assert compared >= 3
 
 
+def test_the_makefile_tells_the_time_that_the_records_took() -> None:
+    hours = int(re.search(r"^results: .* (\d+) core-hours", (ROOT / "Makefile").read_text("utf-8"), re.M)[1])  # type: ignore[index]
+    plan = load_plan(ROOT / "recipes" / "results.toml")
+    files = {ROOT / plan.records / f"{study.name}.jsonl" for study in plan.study}
+    seconds = sum(json.loads(line)["seconds"] for file in files for line in file.read_text("utf-8").splitlines())
+    assert 0.75 < seconds / 3600 / hours < 1.1  # the models before them come on top
+
+
 def test_every_setting_is_used_by_a_recipe_or_a_method_or_documented() -> None:
     recipes = [tomllib.loads(path.read_text("utf-8")) for path in (ROOT / "recipes").glob("*.toml")]
     pages = "\n".join(page.read_text("utf-8") for page in PAGES)
