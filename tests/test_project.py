@@ -240,7 +240,7 @@ def test_the_records_belong_to_the_recipes_of_their_plans() -> None:
 
 
 def test_the_makefile_tells_the_time_that_the_records_took() -> None:
-    hours = int(re.search(r"^results: .* (\d+) core-hours", (ROOT / "Makefile").read_text("utf-8"), re.M)[1])  # type: ignore[index]
+    hours = int(re.search(r"^results: .* (\d+) core-hours", (ROOT / "Makefile").read_text("utf-8"), re.M)[1])
     plan = load_plan(ROOT / "recipes" / "results.toml")
     files = {ROOT / plan.records / f"{study.name}.jsonl" for study in plan.study}
     seconds = sum(json.loads(line)["seconds"] for file in files for line in file.read_text("utf-8").splitlines())
