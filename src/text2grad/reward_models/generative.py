@@ -205,7 +205,8 @@ class CritiqueDecoder(ABC):
     def spelled(self, response: str, target: str) -> tuple[list[int], list[bool]]:
         """Return the tokens of a critique in a form with labels, and for each whether the model chooses it.
 
-        Text that the constraint alone allows is spelled as in decoding with learned = "choices": by the longest tokens.
+        Text that the constraint alone allows, and labels, are spelled as in decoding with learned = "choices": by the
+        longest tokens, and by one token for each label.
 
         Raises:
             ModelError: if the constraint refuses the tokenizer's tokens of the critique.
@@ -217,6 +218,9 @@ class CritiqueDecoder(ABC):
         while (at := len(critique.written)) < len(whole):
             token = critique.fixed_token()
             choices.append(token is None)
+            if token is None:
+                texts = self._skeleton.vocabulary.data
+                token = next((one for one in critique.label_tokens() if whole.startswith(texts[one], at)), None)
             if token is not None or at in usual:
                 token, rest = usual[at] if token is None else token, []
             else:  # the longest tokens led to a place within one of the usual tokens

@@ -205,7 +205,10 @@ def test_a_tokenizer_of_whole_words_cannot_spell_labels_of_other_words() -> None
 @EACH
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_token_is_fixed_where_one_text_is_valid_as_far_as_it_goes(name: str, form: Any) -> None:
-    """Byte by byte: each byte of a fixed token is the only valid one there, and no valid token is longer."""
+    """Byte by byte: each byte of a fixed token is the only valid one there, and no such token is longer.
+
+    No valid token is longer at all, but before a label, where tokens could go beyond it.
+    """
     tokenizer, seen = made(name), set()
     for number, response in enumerate(texts(random.Random(name), 8)):
         write_feedback, outcome = number % 2 == 0, None if number % 3 else -4
@@ -219,8 +222,9 @@ def test_a_token_is_fixed_where_one_text_is_valid_as_far_as_it_goes(name: str, f
             valid = [texts_of[one] for one in np.flatnonzero(~critique._invalid()).tolist()]
             longest = max(map(len, valid))
             if fixed is not None:
-                assert texts_of[fixed] == target[at : at + longest]
-                assert not free[at : at + longest].count(True)
+                own = [len(one) for one in valid if target.startswith(one, at) and not any(free[at : at + len(one)])]
+                assert texts_of[fixed] == target[at : at + max(own)]
+                assert max(own) == longest or critique._text_before_label()  # type: ignore[attr-defined]
                 queue = []
             else:
                 before_labels = critique.state is not None and critique.state.skeleton not in critique._label
@@ -345,3 +349,54 @@ def test_fixed_text_is_read_at_once_and_critiques_stay_the_same(
     assert used[0][1] == used[1][1]
     assert all(critique.status == "ok" for one in model.draw(examples, responses) for critique in one)
     assert used[1][0] < (0.4 if form == "tagged_sentences" else 0.8) * used[0][0]
+
+
+@pytest.mark.parametrize("form", ["dense", "tagged_words", "tagged_sentences"])  # "-1" has no token of its own
+@pytest.mark.parametrize("name", ["gpt2", "llama3"])
+def test_each_label_is_chosen_among_one_token_per_sign(form: Any, name: str) -> None:
+    """Even if the model prefers tokens that go on behind the label."""
+    tokenizer, response = made(name), "in Lyon, or so. It rains."
+    signs = [*LABEL_FORMS[form].signs]
+    for seed in range(4):
+        critique = begin(tokenizer, response, room=400, write_feedback=False, form=form)
+        data = critique.skeleton.vocabulary.data
+        choose, generator, seen = (
+            ConstrainedChoice([critique], spell_fixed=True),
+            torch.Generator().manual_seed(seed),
+            0,
+        )
+        while critique.state is not None:
+            labels, longer = critique.label_tokens(), [one for one, text in data.items() if len(text) > 2]
+            logits = torch.randn(1, critique.skeleton.vocabulary.size, generator=generator)
+            logits[0, longer] += 9.0
+            token = int(choose(logits, torch.tensor([0]), 0))
+            if labels:
+                seen += 1
+                assert token == labels[int(logits[0, labels].argmax())]
+                assert [data[one].decode().lstrip(' "') for one in labels] == signs
+        assert seen == len(LABEL_FORMS[form].split(response))
+        assert critique_from_labels(critique.text, response, LABEL_FORMS[form]).status == "ok"
+
+
+def test_without_a_token_for_each_label_the_text_before_them_is_fixed() -> None:
+    tokenizer = spelled_by([*(chr(code) for code in range(32, 127)), "n =", " =", " -", "= "])  # none for " +"
+    critique = begin(tokenizer, "in", room=400, write_feedback=False, form="tagged_words")
+    data, signs = critique.skeleton.vocabulary.data, [sign.encode() for sign in LABEL_FORMS["tagged_words"].signs]
+    while (token := critique.fixed_token()) is not None:
+        assert critique.take(token)
+    assert critique.text.endswith('"in ')
+    assert [data[one] for one in critique.label_tokens()] == signs
+
+
+def test_near_the_limit_a_label_takes_the_tokens_that_are_left() -> None:
+    """One token for label and end where two do not fit."""
+    tokenizer = spelled_by([*(chr(code) for code in range(32, 127)), '0"}', '+"}', '-"}'])
+    least = begin(tokenizer, "in", write_feedback=False, form="dense")
+    assert isinstance(least, ConstrainedLabels)
+    signs = [sign.encode() for sign in LABEL_FORMS["dense"].signs]
+    need = int(least.skeleton.cost[START] + least.labels.cost[0])
+    for room, expected in ((need, []), (need + 2, signs)):
+        critique = begin(tokenizer, "in", room=room, write_feedback=False, form="dense")
+        while (token := critique.fixed_token()) is not None:
+            assert critique.take(token)
+        assert [critique.skeleton.vocabulary.data[one] for one in critique.label_tokens()] == expected

@@ -122,6 +122,10 @@ class ConstrainedCritique:
         token = max(np.flatnonzero(~self._invalid()).tolist(), key=lambda one: len(texts[one]))
         return token if fixed.startswith(texts[token]) else None
 
+    def label_tokens(self) -> list[int]:
+        """Return one token for each label where a label is next and each has a token of its own; else none."""
+        return []
+
     def _fixed(self, state: State) -> bytes:
         """Return the bytes that must follow a state."""
         return self.skeleton.forced(state.skeleton)
@@ -254,6 +258,34 @@ class ConstrainedLabels(ConstrainedCritique):
     def _restrict_quotes(self, token: int) -> bool:
         return False  # there are no quotes behind the feedback
 
+    def label_tokens(self) -> list[int]:
+        """Return one token for each label where a label is next and each has a token of its own; else none."""
+        before = self._text_before_label()
+        found = [] if before is None else self.labels.label_tokens(before)
+        return [] if any(self._refused(one) for one in found) else found
+
+    def fixed_token(self) -> int | None:
+        """Return the longest token of fixed text as ever; before a label without `label_tokens` none goes beyond it."""
+        found = super().fixed_token()
+        if found is not None or not (before := self._text_before_label()) or self.label_tokens():
+            return found
+        spelled = self.skeleton.vocabulary.spelled
+        parts = (spelled.get(before[:length], ()) for length in range(len(before), 0, -1))
+        return next((one for ids in parts for one in ids if not self._refused(one)), None)
+
+    def _text_before_label(self) -> bytes | None:
+        """Return the fixed text up to the next label; None if something else is chosen before it."""
+        if self.state is None or self.state.skeleton in (START, END):
+            return None
+        if self.state.skeleton in self._label:
+            return self.labels.text_before_label(self.state.place)
+        begun, rest = self.skeleton.forced(self.state.skeleton), self.labels.text_before_label(0)
+        return begun + rest if begun and rest is not None else None
+
+    def _refused(self, token: int) -> bool:
+        """Return whether a token is invalid now."""
+        return self.state is None or self.step(self.state, token, self.room - 1) is None
+
     def _fixed(self, state: State) -> bytes:
         return self.labels.forced(state.place) if state.skeleton in self._label else super()._fixed(state)
 
@@ -279,7 +311,7 @@ class ConstrainedChoice:
         """Take the empty critique of each row, and its random generator for sampling.
 
         With `spell_fixed` the model is not asked where the text is fixed: its longest token is taken, and no random
-        number is drawn for it.
+        number is drawn for it. Where a label is next, it chooses among one token for each label (`label_tokens`).
         """
         self.critiques, self.numbers, self.spell_fixed = critiques, numbers, spell_fixed
         self.first_choice: Choose = FreeChoice(numbers) if numbers else most_likely
@@ -293,9 +325,14 @@ class ConstrainedChoice:
         first = iter(self.first_choice(*part, step).tolist() if asked else ())
         chosen = [next(first) if token is None else token for token in fixed]
         for at, critique in enumerate(critiques):
-            if critique.take(chosen[at]):
+            labels = critique.label_tokens() if self.spell_fixed and fixed[at] is None else []
+            if not labels and critique.take(chosen[at]):
                 continue
             own = logits[at].cpu().numpy()
+            if labels:
+                among = np.full_like(own, -np.inf)
+                among[labels] = own[labels]
+                own = among
             numbers = self.numbers[int(rows[at])] if self.numbers else None
             chosen[at] = critique.take_best(own) if numbers is None else critique.take_drawn(own, numbers)
         return torch.tensor(chosen, device=logits.device)

@@ -7,6 +7,7 @@ to the end of the critique.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from text2grad.reward_models.decoding.automaton import Automaton
@@ -28,10 +29,12 @@ class WordLabels(Automaton):
         super().__init__(states=1)
         self._vocabulary = vocabulary
         first, *later = LABEL_FORMS[form].around(response)
+        self._signs, self._labelled = [sign.encode() for sign in LABEL_FORMS[form].signs], list[int]()
         self.end = self._chain(0, first)
         for part in later:
             lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in LABEL_FORMS[form].signs]
             labelled = self._new()
+            self._labelled.append(labelled)
             for state, byte in lasts:
                 self._rows[state][byte] = labelled
             self.end = self._chain(labelled, part)
@@ -58,6 +61,26 @@ class WordLabels(Automaton):
         if state not in self._tokens:
             self._tokens[state] = list(self._walk(b"", state))
         return self._tokens[state]
+
+    def text_before_label(self, state: int) -> bytes | None:
+        """Return the text that must follow before the next choice; None if that choice is not a label."""
+        before = b""
+        while len(self._rows[state]) == 1:
+            [(byte, state)] = self._rows[state].items()
+            before += bytes([byte])
+        return (
+            before if [self.advance(state, sign) for sign in self._signs].count(self._next_label(state)) > 1 else None
+        )
+
+    def _next_label(self, state: int) -> int:
+        """Return the state after the next label; that after the critique if none is left."""
+        number = bisect_right(self._labelled, state)
+        return self._labelled[number] if number < len(self._labelled) else self.end
+
+    def label_tokens(self, before: bytes) -> list[int]:
+        """Return one token for each sign, which spells a text and the sign behind it; none if one has no token."""
+        spelled = [self._vocabulary.spelled.get(before + sign) for sign in self._signs]
+        return [ids[0] for ids in spelled if ids] if all(spelled) else []
 
     def _walk(self, before: bytes, state: int) -> Iterator[tuple[bytes, int]]:
         for byte, after in self._rows[state].items():
