@@ -8,19 +8,21 @@ process stand in DIRECTORY/NAME-RANK.json. The part of NAME after a slash is its
 
 import json
 import os
+import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from tests.helpers import small_run
 
 from text2grad.experiments.evaluations import Evaluations
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.types import Example
+from text2grad.types import Critique, Example
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
 Sections = Mapping[str, dict[str, Any]]
@@ -43,6 +45,7 @@ RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
     "groups": (GROUPS, {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}),
     "lora": (ADAPTERS, FSDP),
     "ddp": (PIECES, {}),
+    "draws": ({}, FSDP),
     "half_base": (ADAPTERS, FSDP),
     "halves": ({}, {**FSDP, "ACCELERATE_MIXED_PRECISION": "bf16"}),
 }
@@ -50,6 +53,15 @@ RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
 
 LONG = [Example(" ".join([*small_run.WORDS, one.prompt_text])) for one in small_run.EXAMPLES]
 HELD_OUT = small_run.EXAMPLES[:5]  # three for one process, two for the other
+
+
+class DrawingCritic(small_run.ColourCritic):
+    """Overlooks half of the responses at random, and draws more often in later processes."""
+
+    def judge(self, response: str) -> Critique:
+        for _ in range(1 + int(os.environ.get("RANK", "0"))):
+            drawn = max(random.random(), np.random.random(), float(torch.rand(())))
+        return super().judge(response) if drawn < 0.8 else Critique("-")
 
 
 def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
@@ -66,7 +78,7 @@ def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
         model.bfloat16()
     made = Text2GradTrainer(
         model,
-        small_run.ColourCritic(),
+        DrawingCritic() if key == "draws" else small_run.ColourCritic(),
         tokenizer,
         LONG if key == "groups" else small_run.EXAMPLES,  # prompts that are worth sharing
         small_run.recipe(directory / name, **sections),

@@ -575,6 +575,31 @@ def test_a_critic_that_draws_goes_on_with_its_draws_after_a_kill(tmp_path: Path,
     assert_same_run(tmp_path / "calm", tmp_path / "killed")
 
 
+def test_random_states_of_another_number_of_processes_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_run.trainer(tmp_path, Forgetful(), run={"steps": 2}).train()
+    after = random.getstate()
+    found = tmp_path / "checkpoints" / "step-000002"
+    state = json.loads((found / "state.json").read_bytes())
+    assert state.pop("random_of_others") == []
+    other = {**state["random"], "python": list(random.Random(1).getstate())}
+    (found / "state.json").write_text(json.dumps({**state, "random_of_others": [other, other]}))
+    with caplog.at_level("WARNING", logger="text2grad"):
+        small_run.trainer(tmp_path, resume=True, run={"steps": 2})
+    assert random.getstate() == after
+    assert caplog.messages == [
+        f"{found} holds the random states of another number of processes (3, now 1): all go on with those of the "
+        "first. A critic that draws random numbers draws others than in a run that was never stopped"
+    ]
+    caplog.clear()
+    (found / "state.json").write_text(json.dumps(state))  # as older versions wrote it
+    with caplog.at_level("WARNING", logger="text2grad"):
+        small_run.trainer(tmp_path, resume=True, run={"steps": 2})
+    assert random.getstate() == after
+    assert caplog.messages == []
+
+
 def test_damaged_states_of_the_random_generators_are_named(tmp_path: Path) -> None:
     begun = small_run.trainer(tmp_path, Forgetful(), run={"steps": 2, "save_every": 100})
     begun.train_step()

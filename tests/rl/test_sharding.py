@@ -52,7 +52,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("full", "lora"):
         shutil.copytree(home / "one" / name, home / "two" / "from_one" / name)
         sharded_runs.run(home / "one", name, steps=4)
-    launch(2, home / "two", *sharded_runs.RUNS, "from_one/full:4", "from_one/lora:4")
+    further = ("from_one/full:4", "from_one/lora:4", "draws:4", "straight/draws:4")
+    launch(2, home / "two", *sharded_runs.RUNS, *further)
     for name in ("full", "lora"):
         shutil.copytree(home / "two" / name, home / "from_two" / name)
         sharded_runs.run(home / "from_two", name, steps=4)
@@ -124,6 +125,16 @@ def test_a_run_goes_on_in_another_number_of_processes(home: Path, place: str, na
     ours, theirs = (small_run.weights(run) for run in (home / place / name, home / "one" / name))
     for key, weight in theirs.items():
         torch.testing.assert_close(ours[key], weight, rtol=0, atol=5e-5, msg=key)
+
+
+def test_a_critic_that_draws_goes_on_with_the_draws_of_each_process(home: Path) -> None:
+    resumed, straight = home / "two" / "draws", home / "two" / "straight" / "draws"
+    small_run.assert_same_run(resumed, straight)
+    found = latest_checkpoint(resumed / "checkpoints")
+    assert found is not None
+    state = json.loads((found / "state.json").read_bytes())
+    assert [states.keys() for states in state["random_of_others"]] == [state["random"].keys()]
+    assert all(state["random"][name] != state["random_of_others"][0][name] for name in state["random"])
 
 
 def test_moments_in_several_files_are_restored(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@
         policy/                    the policy as an ordinary Hugging Face directory (or a peft adapter)
         trainable.safetensors      every trainable parameter by name: policy and value function, bit for bit
         optimizer.safetensors      AdamW's moments, by parameter name; more of them in optimizer-00000.safetensors, ...
-        state.json                 step, KL coefficient, random states, log positions
+        state.json                 step, KL coefficient, random states of each process, log positions
 
 A directory is written under a hidden name, flushed to disk and renamed. Tensors are safetensors only; nothing is
 unpickled. Tensors are whole also where the run has them in shards, so a checkpoint loads in any number of processes.

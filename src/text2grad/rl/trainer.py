@@ -13,7 +13,7 @@ bit for bit (same machine, same number of threads and processes). B: responses o
 
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -446,6 +446,7 @@ class Text2GradTrainer:
         """Write a checkpoint of the last finished step, unless there is one."""
         if self.saved_step == self.step and not self.sizes.changed:
             return
+        drawn, *of_others = gather_object([random_states()])  # a critic draws in each process on its own
         if self.accelerator.is_main_process:
             save_checkpoint(
                 self.directory / "checkpoints",
@@ -460,7 +461,8 @@ class Text2GradTrainer:
                     "log": self.log.position(),
                     "sizes": self.sizes.state(),
                     "critic": self.refresher.state(),
-                    "random": random_states(),
+                    "random": drawn,
+                    "random_of_others": of_others,
                 },
                 keep=self.recipe.run.keep_checkpoints,
                 sharded=self.sharding is not None,
@@ -663,7 +665,7 @@ class Text2GradTrainer:
             if "sizes" in state:  # not in checkpoints of version 0.1
                 self.sizes.restore(state["sizes"])
             self.refresher.restore(state["critic"])
-            restore_random_states(state["random"])
+            restore_random_states(self._own_random_states(state, found))
         lost = 0 if found else self.log.steps_written()
         # The first whole checkpoint removes the critiques of step 0: where they are, a kill came before it.
         if lost >= self.recipe.run.steps and not self.log.keeps_critiques(0):
@@ -685,6 +687,21 @@ class Text2GradTrainer:
         batches = -(-self.recipe.refresh.window // self.recipe.rollout.batch_size)
         for step, responses in self.log.responses(since=self.step - batches):
             self.refresher.observe([self.examples[i] for i in self._chosen(step)], responses)
+
+    def _own_random_states(self, state: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+        """Return this process's random states of a checkpoint; the first's where it has those of another number."""
+        saved: list[Mapping[str, Any]] = [state["random"], *state.get("random_of_others", [])]  # older: the first alone
+        processes = self.accelerator.num_processes
+        if len(saved) == processes:
+            return saved[int(self.accelerator.process_index)]
+        if self.accelerator.is_main_process:
+            note(
+                f"{path} holds the random states of another number of processes ({len(saved)}, now {processes}): all "
+                "go on with those of the first. A critic that draws random numbers draws others than in a run that was "
+                "never stopped",
+                warning=True,
+            )
+        return saved[0]
 
     def _chosen(self, step: int) -> list[int]:
         """Return the indices of a step's examples, over all processes; the responses to a prompt are neighbours."""
