@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.llama import LlamaForCausalLM
 
 from text2grad.errors import ConfigError, ModelError
-from text2grad.models.adapters import VALUE_ADAPTER, adapter_active, enable_checkpointing, with_lora
+from text2grad.models.adapters import CRITIC_ADAPTER, VALUE_ADAPTER, adapter_active, enable_checkpointing, with_lora
 from text2grad.models.batch import TokenBatch, collate
 from text2grad.models.policy import (
     PolicyWithValue,
@@ -419,6 +419,20 @@ def test_a_value_model_of_a_policy_with_adapters_is_trained_in_full() -> None:
     assert all(p.grad is not None and p.grad.any() for p in model.value_parameters())
     assert not any(p.grad is not None for p in policy.parameters())
     assert len(model.policy_parameters()) == 28
+
+
+def test_a_value_model_has_no_copy_of_the_critics_adapter() -> None:
+    policy = lora(value_adapter=False)
+    alone = with_value(policy, "model")
+    policy.add_adapter(CRITIC_ADAPTER, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    model, batch = with_value(policy, "model"), batch_of(LENGTHS)
+    model.value_head.weight.data.fill_(0.1)
+    alone.value_head.weight.data.fill_(0.1)
+    assert torch.equal(model(batch).values, alone(batch).values)
+    losses(model, batch)[1].backward()
+    assert all(p.grad is not None for p in model.value_parameters())
+    assert len(model.value_parameters()) == len(alone.value_parameters())
+    assert any(f".{CRITIC_ADAPTER}." in name for name, _ in policy.named_parameters())
 
 
 def test_a_value_model_starts_as_the_policys_trunk_and_then_goes_its_own_way() -> None:

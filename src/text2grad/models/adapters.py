@@ -125,6 +125,15 @@ def adapter_parameters(model: nn.Module, adapter: str) -> dict[str, nn.Parameter
     return {name: parameter for name, parameter in model.named_parameters() if own.search(name)}
 
 
+def drop_resting_adapters(model: nn.Module) -> None:
+    """Remove the LoRA adapters that are not active, such as a critic's from a copy of the policy's layers."""
+    for layer in list(model.modules()):
+        if hasattr(layer, "lora_A"):
+            names = {*layer.lora_A, *layer.lora_embedding_A} - {*layer.active_adapters}  # type: ignore[misc]
+            for name in names:
+                layer.delete_adapter(name)  # type: ignore[operator]
+
+
 def adapter_is_trained(model: nn.Module) -> bool:
     """Return True when the policy's adapter changes its base: a fresh LoRA adapter has zeros in B."""
     own = adapter_parameters(model, POLICY_ADAPTER)

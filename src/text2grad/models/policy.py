@@ -26,6 +26,7 @@ from text2grad.models.adapters import (
     adapters_off,
     base_of,
     disable_dropout,
+    drop_resting_adapters,
     half_precision,
     is_peft,
 )
@@ -150,6 +151,7 @@ class PolicyWithValue(nn.Module):
         self.detach_trunk = detach_trunk
         self.value_trunk = copy.deepcopy(base_of(policy).get_decoder()) if value == "model" else None
         if self.value_trunk is not None:  # all of its weights are trained: in 16 bits most of an update is rounded away
+            drop_resting_adapters(self.value_trunk)  # without gradients: data parallelism would wait for them
             self.value_trunk.float().requires_grad_(True)
         width = head_of(policy).weight.shape[1]
         self.value_head = None if value == "none" else nn.Linear(width, 1, device=policy.device)
