@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import small_run
 from small_run import assert_same_run, untimed
+from text2grad.config import run_directory
 from text2grad.config.run_directory import READ_WHOLE_BYTES, digest_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, DataError, Interrupted
 from text2grad.files import lock_directory
@@ -471,6 +472,24 @@ def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
         f"{tmp_path / 'run'} holds no run to resume; start it without --resume, or name its directory"
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_in_which_a_kill_left_nothing_but_empty_folders_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory, "write_atomically", dies)
+        with pytest.raises(KeyboardInterrupt):
+            small_run.trainer(tmp_path / "run")
+    small_run.trainer(tmp_path / "run")
+    (tmp_path / "older" / "checkpoints").mkdir(parents=True)  # which versions before made first
+    run_directory.check_directory(tmp_path / "older", resume=False)
+    (tmp_path / "older" / "checkpoints" / "step-000002").mkdir()
+    with pytest.raises(ConfigError, match=r"holds checkpoints, which a run would overwrite, but no run\.json"):
+        run_directory.check_directory(tmp_path / "older", resume=False)
 
 
 def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_dead(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def check_directory(directory: Path, *, resume: bool) -> None:
         raise ConfigError(
             f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
         )
-    odd = next((name for name in OWN_FILES if (directory / name).exists() and not exists), None)
+    odd = next((name for name in OWN_FILES if _holds_files(directory / name) and not exists), None)
     if odd:
         raise ConfigError(
             f"{directory} holds {odd}, which a run would overwrite, but no run.json; choose another directory with "
@@ -73,6 +73,11 @@ def check_directory(directory: Path, *, resume: bool) -> None:
         raise ConfigError(f"{directory}: {place} is a file, not a directory; choose another with --out DIR")
     if not os.access(place, os.W_OK | os.X_OK):
         raise ConfigError(f"{directory}: no permission to write to {place}; choose another with --out DIR")
+
+
+def _holds_files(path: Path) -> bool:
+    """Return whether a path is a file, or a directory that is not empty; a kill at the start leaves empty ones."""
+    return any(path.rglob("*")) if path.is_dir() else path.exists()
 
 
 def open_run(
@@ -124,8 +129,8 @@ def open_run(
         _refuse_other_recipe(was.model_dump(mode="json"), compared, directory, fixed_steps=fixed_steps)
         _refuse_other_inputs(before.get("inputs", {}), now["inputs"], directory)
         _warn_of_versions(before, now, directory)
+    write_atomically(directory / "run.json", to_json(now))  # first: other files make a directory without it no run's
     (directory / "checkpoints").mkdir(exist_ok=True)
-    write_atomically(directory / "run.json", to_json(now))
 
 
 def read_run_file(directory: Path) -> dict[str, Any]:
