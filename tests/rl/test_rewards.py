@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer as Core, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards
 from text2grad.align.rollouts import policy_offsets, response_deltas, step_ends
@@ -170,6 +172,15 @@ def test_rows_of_the_embedding_that_no_token_has_add_nothing_to_the_text() -> No
     rollout = Rollout(Example("?"), (0,), (a, padded, b), "in Lyon", False)
     critique = Critique("The town is wrong.", (Span(3, 7, "negative"),))
     assert response_deltas(tokenizer, [rollout], [critique])[0] == [[0, 0, -1]]
+
+
+def test_ids_may_have_gaps_and_a_sampled_gap_adds_nothing_to_the_text() -> None:
+    core = Core(models.WordLevel({"in": 0, "ĠLyon": 1, "Ġnow": 9}, unk_token="in"))
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    assert len(tokenizer) == 3
+    assert tokenizer.decode([0, 9, 5, 1]) == "in now Lyon"  # 5 is a gap, 9 a token in spite of its number
+    assert policy_offsets(tokenizer, [0, 9, 5, 1]) == [(0, 2), (2, 6), (6, 6), (6, 11)]
 
 
 def test_balanced_credit_by_hand() -> None:

@@ -136,22 +136,33 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = _byte_alphabet()
 
 
+def has_token(tokenizer: Tokenizer, i: int) -> bool:
+    """Return True if an id has a vocabulary entry; ids may have gaps, and an embedding more rows than ids."""
+    return _entry(tokenizer, i) is not None
+
+
 def _spelling(tokenizer: Tokenizer, i: int) -> str:
     """Return the vocabulary entry of an id.
 
     Raises:
         AlignmentError: if it has none.
     """
-    try:
-        token = tokenizer.convert_ids_to_tokens(i)
-    except (OverflowError, IndexError, KeyError):
-        token = None
+    token = _entry(tokenizer, i)
     if token is None:
         raise AlignmentError(
             f"id {i} is not in the tokenizer's vocabulary. Sample from the tokenizer's ids only, or give the "
             "tokenizer that belongs to this policy"
         )
-    return str(token)
+    return token
+
+
+def _entry(tokenizer: Tokenizer, i: int) -> str | None:
+    """Return the vocabulary entry of an id, or None."""
+    try:
+        token = tokenizer.convert_ids_to_tokens(i)
+    except (OverflowError, IndexError, KeyError):
+        return None
+    return None if token is None else str(token)
 
 
 def _utf8(text: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 from text2grad.align.delta import DEFAULT, AlignSettings, pseudo_rewards
 from text2grad.align.offsets import token_offsets
+from text2grad.align.pieces import has_token
 from text2grad.feedback import StepRule, split_steps
 from text2grad.types import Critique, Rollout
 
@@ -60,10 +61,11 @@ def step_ends(response: str, offsets: Sequence[tuple[int, int]], rule: StepRule)
 def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:
     """Return the character range of each sampled id.
 
-    The embedding of many models is padded to more rows than the tokenizer has tokens. A policy can sample a padding
-    row; it adds no text, so its range is empty.
+    The embedding of many models has more rows than the tokenizer has tokens: behind the last token, or between two
+    tokens whose ids have a gap. A policy can sample such a row; it adds no text, so its range is empty.
     """
-    known = [i < len(tokenizer) for i in ids]
+    tokens = {i for i in set(ids) if has_token(tokenizer, i)}
+    known = [i in tokens for i in ids]
     if all(known):
         return token_offsets(tokenizer, ids)
     found = iter(token_offsets(tokenizer, [i for i, is_known in zip(ids, known, strict=True) if is_known]))
