@@ -31,6 +31,7 @@ what the last request was. What is judged stands between tags, or else is the la
     early       status 200 and a body that is longer than its Content-Length
     doubled     a critique that has the key good_spans twice
     huge        an answer of 10 MB
+    parts       a list of parts in place of a text: a draft in thoughts, then a critique in two parts
     refused     the model refuses, in the field for it
     filtered    a filter ended the answer
     uncounted   a critique, and no number of the tokens that the answer has
@@ -271,7 +272,7 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         critique["poor_spans"] = ["what nobody said"]
     if what == "echo":
         critique["textual_feedback"] += f" You sent {key}."
-    content: str | None = json.dumps(critique)
+    content: Any = json.dumps(critique)
     if what in ("rating", "A"):
         content = _judged(what, text)
     if _BEST_OUTPUT in text:
@@ -294,6 +295,10 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         content = json.dumps(critique)[:30]
     if what == "listing":  # cut within the last quote
         content = json.dumps(critique).removesuffix('"]}')
+    if what == "parts":
+        draft = {"type": "text", "text": json.dumps({"good_spans": [words[-1]], "poor_spans": []})}
+        texts = [{"type": "text", "text": text} for text in (content[:9], content[9:])]
+        content = [{"type": "thinking", "thinking": [draft]}, *texts]
     message = {"role": "assistant", "content": content, "refusal": "I will not." if what == "refused" else None}
     said: dict[str, Any] = {"text": content} if plain else {"message": message}
     if asked.logprobs:

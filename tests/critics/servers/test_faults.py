@@ -59,6 +59,14 @@ def test_an_answer_becomes_feedback_and_spans_of_the_response(server: Running, t
     assert budget.requests == 1
 
 
+def test_of_an_answer_in_parts_the_text_is_read_and_not_the_thoughts(server: Running, tmp_path: Path) -> None:
+    (verdict,), _, _ = judged(server, tmp_path, item("parts", "parts"))
+    (plain,), _, _ = judged(server, tmp_path, item("ok", "parts"))
+    assert verdict == plain
+    assert verdict.critique is not None
+    assert verdict.critique.status == "ok"
+
+
 @pytest.mark.parametrize("fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong"])
 def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path: Path, fault: str) -> None:
     one = item(f"{fault} {fault} ok", "passing")

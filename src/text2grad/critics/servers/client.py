@@ -130,7 +130,7 @@ class ServerClient:
             usage = reply.get("usage")
             usage = usage if isinstance(usage, dict) else {}  # a paid answer counts without it
             message = {"content": choice["text"]} if "text" in choice else choice["message"]
-            text, refusal = message.get("content") or "", message.get("refusal")
+            text, refusal = _text_of(message.get("content")), message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
             tokens = [_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens")]
             top = first_logprobs(choice)
@@ -143,7 +143,7 @@ class ServerClient:
             text, finish = str(refusal or text), "refused"
         elif top is not None:
             text = json.dumps({"text": text, "logprobs": top})
-        return Answer(self._redacted(text if isinstance(text, str) else json.dumps(text)), finish, *tokens)
+        return Answer(self._redacted(text), finish, *tokens)
 
     def _redacted(self, text: str) -> str:
         """Return an answer with the key replaced by `REDACTED`; a key as short as a word, such as `EMPTY`, may stay."""
@@ -155,6 +155,14 @@ class ServerClient:
 
     def _without_key(self, text: str) -> str:
         return _valid(text.replace(self._key, REDACTED) if self._key else text)
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a message; of a list of parts, as Mistral's reasoning models send it, the parts of text."""
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and part.get("type", "text") == "text"]
+        return "".join(text for part in parts if isinstance(text := part.get("text"), str))
+    return content if isinstance(content, str) else json.dumps(content) if content else ""
 
 
 def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:
