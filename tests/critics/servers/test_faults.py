@@ -336,6 +336,30 @@ def test_a_placeholder_for_a_key_is_cut_out_of_no_answer(
     assert verdicts[0].critique.feedback
 
 
+@pytest.mark.parametrize("around", ["\n", "\r\n", " "])
+def test_a_key_is_sent_without_the_white_space_around_it(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", f"{around}{SECRET}{around}")
+    verdicts, _, _ = judged(server, tmp_path, item("echo", f"space{around!r}"), retries=0)
+    assert kinds(verdicts) == ["ok"]
+    assert verdicts[0].critique is not None
+    assert verdicts[0].critique.feedback.endswith(" You sent Bearer [key].")
+
+
+@pytest.mark.parametrize("key", [f"{SECRET}\n{SECRET}", f"{SECRET}é"])
+def test_a_key_that_no_header_carries_is_refused_and_not_shown(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", key)
+    with pytest.raises(ConfigError) as caught:
+        judged(server, tmp_path, item("ok"))
+    assert str(caught.value) == (
+        "the environment variable SOME_KEY holds a line break or a letter outside ASCII, which no header of HTTP can "
+        "carry. Set it to the key alone"
+    )
+
+
 def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path) -> None:
     verdicts, _, _ = judged(server, tmp_path, item("echo"), item("400", "key"), item("500 500", "key"), retries=0)
     assert kinds(verdicts) == ["ok", "rejected", "server_error"]

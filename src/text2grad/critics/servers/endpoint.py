@@ -72,11 +72,16 @@ class Endpoint:
                 f"the environment variable {self.api_key_env} holds no key for {self.base_url}. Set it, or set "
                 f'[{section}] api_key_env = "" for a server without keys'
             )
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ConfigError(
+                f"the environment variable {self.api_key_env} holds a line break or a letter outside ASCII, which no "
+                "header of HTTP can carry. Set it to the key alone"
+            )
 
     @property
     def api_key(self) -> str:
-        """The key, read from the environment and stored nowhere; empty for a server without keys."""
-        return os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+        """The key, read from the environment and stored nowhere, without white space around it; empty without one."""
+        return os.environ.get(self.api_key_env, "").strip() if self.api_key_env else ""
 
 
 @dataclass(frozen=True, config=_VALIDATION)
