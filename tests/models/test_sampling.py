@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import with_lora
+from text2grad.models.fine_tuning import supervised_row
 from text2grad.models.prompts import encode_prompts, fitting_prompts, padding_id, stop_ids
 from text2grad.models.randomness import batch_indices, sample_inverse_cdf, step_uniforms
 from text2grad.models.sampling import make_rollouts, sample
@@ -421,6 +422,19 @@ def test_a_plain_prompt_gets_the_tokenizers_beginning_and_a_chat_only_what_its_t
     (plain,) = encode_prompts(tokenizer, [Example("red cat")], prompt_format="plain")
     (chat,) = encode_prompts(tokenizer, [Example("red cat")], prompt_format="chat")
     assert (tokenizer.decode(plain), tokenizer.decode(chat)) == ("</s>red cat", "<user> red cat <assistant>")
+
+
+def test_a_plain_prompt_has_no_end_that_the_tokenizer_puts_behind_texts() -> None:
+    tokenizer = words(chat=False)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="</s> $A </s>", special_tokens=[("</s>", tokenizer.eos_token_id)]
+    )
+    assert tokenizer.decode(tokenizer("red cat").input_ids) == "</s>red cat</s>"
+    examples = [Example(""), Example("red cat"), Example("red</s>")]
+    found = encode_prompts(tokenizer, examples, prompt_format="plain")
+    assert [tokenizer.decode(ids) for ids in found] == ["</s>", "</s>red cat", "</s>red</s>"]
+    row = supervised_row(tokenizer, "red cat", "red")
+    assert tokenizer.decode(row["input_ids"]) == "</s>red catred</s>"
 
 
 def test_prompts_keep_their_order_and_are_neither_padded_nor_cut() -> None:

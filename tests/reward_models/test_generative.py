@@ -243,6 +243,16 @@ def test_a_beginning_of_sequence_is_added_once() -> None:
         assert found.count(bos) == (prompt_format == "plain")
 
 
+@pytest.mark.parametrize("response", [" a cat", " a cat<|end|>"])
+def test_an_end_of_sequence_that_the_tokenizer_adds_does_not_end_the_prompt(response: str) -> None:
+    tokenizer = with_special_tokens()
+    (plain,) = critique_prompts(tokenizer, [Example("cats:")], [response], "plain")
+    added = TemplateProcessing(single="B $A B", pair="B $A $B B", special_tokens=[("B", tokenizer.eos_token_id)])
+    tokenizer.backend_tokenizer.post_processor = added
+    (found,) = critique_prompts(tokenizer, [Example("cats:")], [response], "plain")
+    assert found == [tokenizer.eos_token_id, *plain]
+
+
 def test_a_special_token_of_the_prompt_stays_one() -> None:
     tokenizer = with_special_tokens()
     special = tokenizer.convert_tokens_to_ids("<|end|>")

@@ -79,6 +79,7 @@ from .prompts import (
     encode_prompts as encode_prompts,
     fitting_prompts as fitting_prompts,
     padding_id as padding_id,
+    plain_ids as plain_ids,
     stop_ids as stop_ids,
 )
 from .randomness import (

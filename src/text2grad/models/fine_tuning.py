@@ -22,7 +22,7 @@ from text2grad.models.adapters import base_of
 from text2grad.models.cpu_heap import give_back_if_short
 from text2grad.models.logprobs import token_logprobs
 from text2grad.models.pretrained import on_cpu
-from text2grad.models.prompts import encode_prompts
+from text2grad.models.prompts import encode_prompts, plain_ids
 from text2grad.progress import LOG
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
@@ -160,11 +160,11 @@ def _encoded(
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a prompt, and of an answer with the end of sequence."""
     if prompt_format == "plain":
-        prompt_ids = tokenizer(Example(prompt).prompt_text, verbose=False)["input_ids"]
+        (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).prompt_text])
     else:
-        prompt_ids = encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0]
+        prompt_ids = list(encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0])
     answer_ids = tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
-    return list(prompt_ids), with_end(tokenizer, answer_ids)
+    return prompt_ids, with_end(tokenizer, answer_ids)
 
 
 def train_on_rows(

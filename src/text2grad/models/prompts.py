@@ -32,7 +32,7 @@ def encode_prompts(
     if template and prompt_format != "plain":
         encoded = tokenizer(chat_texts(tokenizer, examples), add_special_tokens=False)["input_ids"]
     else:
-        encoded = tokenizer([e.prompt_text for e in examples])["input_ids"]
+        encoded = plain_ids(tokenizer, [e.prompt_text for e in examples])
     for row, (ids, example) in enumerate(zip(encoded, examples, strict=True)):
         if not ids:
             raise DataError(
@@ -42,6 +42,23 @@ def encode_prompts(
     if max_tokens is not None:
         _refuse_long_prompts(encoded, examples, max_tokens)
     return [tuple(ids) for ids in encoded]
+
+
+def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts that go on.
+
+    They have the tokens that the tokenizer puts before a text, such as a beginning of sequence, and not those that it
+    puts behind a text, such as an end of sequence.
+    """
+    encoded = [list(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
+    for text, ids in zip(texts, encoded, strict=True):
+        bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        if bare:  # any text shows what is put around all of them
+            starts = range(len(ids) - len(bare), -1, -1)
+            start = next((at for at in starts if ids[at : at + len(bare)] == bare), len(ids) - len(bare))
+            behind = len(ids) - len(bare) - start
+            return [own[: len(own) - behind] for own in encoded]
+    return encoded
 
 
 def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:

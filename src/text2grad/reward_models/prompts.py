@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from text2grad.align import Range, encode
-from text2grad.models import chat_texts, encode_prompts
+from text2grad.models import chat_texts, encode_prompts, plain_ids
 from text2grad.reward_models.writing import critique_questions
 from text2grad.types import CritiqueForm, Example, PromptFormat
 
@@ -30,8 +30,10 @@ def critique_prompts(
     if not questions:
         return []
     in_chat, asked = prompt_format == "chat", list(map(Example, questions))
-    encoded = encode_prompts(tokenizer, asked, prompt_format="chat") if in_chat else tokenizer(questions)["input_ids"]
-    prompts = [list(ids) for ids in encoded]
+    if in_chat:
+        prompts = [list(ids) for ids in encode_prompts(tokenizer, asked, prompt_format="chat")]
+    else:
+        prompts = plain_ids(tokenizer, questions)
     special = _special_tokens(tokenizer)
     is_special = re.compile("|".join(map(re.escape, special.values())))
     for row, text in enumerate(questions if in_chat else responses):
@@ -52,8 +54,9 @@ def _as_text(
 ) -> list[int]:
     """Return the ids of a text with the special tokens in a range replaced by the ids of their characters."""
     encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
+    ids: list[int] = plain_ids(tokenizer, [text])[0] if add_special_tokens else encoded["input_ids"]
     found: list[int] = []
-    for token, (start, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+    for token, (start, end) in zip(ids, encoded["offset_mapping"], strict=False):  # without tokens behind the text
         is_text = token in special and within[0] <= start < end <= within[1]
         found += encode(tokenizer, text[start:end]) if is_text else [token]
     return found
