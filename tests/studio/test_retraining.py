@@ -28,7 +28,7 @@ from text2grad.studio.retraining import (
 )
 from text2grad.studio.teaching import Correction
 from text2grad.studio.worker import Worker
-from text2grad.tasks.tiny import tiny_llama
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 from tokenizers_made_here import made
 
@@ -143,6 +143,20 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     )["answers"]
     assert [one["version"] for one in answers] == [0, 2]
     assert critic_from_recipe(Recipe.model_validate({"critic": {"model": str(versions / "0002" / "reward_model")}}))
+
+
+def test_a_policy_may_answer_with_rows_of_its_embedding_that_no_token_has(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer(["a: cat one"])
+    model, tokens = tiny_llama(tokenizer, seed=0), len(tokenizer)
+    model.resize_token_embeddings(tokens + 500)
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    policy = {"path": str(tmp_path / "base"), "sampling": SAMPLING}
+    asked = {**request("ask", policy, tmp_path, []), "prompt": "a:", "versions_asked": [0], "seed": 0}
+    (answer,) = Worker().answer(asked, lambda **message: None)["answers"]
+    ends = [end for _, end in answer["offsets"]]
+    assert max(answer["ids"]) >= tokens
+    assert (len(ends), ends[-1]) == (len(answer["ids"]), len(answer["response"]))
 
 
 def test_where_the_critic_is_a_program_the_runs_critiques_are_the_earlier_annotations(tmp_path: Path) -> None:

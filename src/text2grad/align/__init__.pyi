@@ -9,7 +9,7 @@ from .delta import (
 from .fidelity import Tally as Tally, quartiles as quartiles, share as share
 from .offsets import Range as Range, token_offsets as token_offsets
 from .pieces import PieceTable as PieceTable, Tokenizer as Tokenizer
-from .rollouts import response_deltas as response_deltas, step_ends as step_ends
+from .rollouts import policy_offsets as policy_offsets, response_deltas as response_deltas, step_ends as step_ends
 from .token_rewards import (
     TokenRewards as TokenRewards,
     encode as encode,

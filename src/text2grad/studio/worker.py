@@ -229,7 +229,7 @@ def _publish(
 
 def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Let several versions answer one prompt with the same random numbers."""
-    from text2grad.align import token_offsets
+    from text2grad.align import policy_offsets
     from text2grad.experiments import Sampling, sample_rollouts
     from text2grad.models import collate, padding_id, response_logprobs, stop_ids
     from text2grad.types import Example
@@ -261,7 +261,7 @@ def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, An
                     "prompt": request["prompt"],
                     "response": rollout.response,
                     "ids": list(rollout.response_ids),
-                    "offsets": token_offsets(models.tokenizer, rollout.response_ids),
+                    "offsets": policy_offsets(models.tokenizer, rollout.response_ids),
                     "logp": [round(x, 5) for x in logp[0].tolist()],
                     "truncated": rollout.truncated,
                 }
