@@ -126,6 +126,12 @@ def test_a_table_of_all_phases_with_minutes_per_step_and_the_share_of_the_critic
     assert "would be overwritten" in capsys.readouterr().err
 
 
+def test_a_run_in_a_folder_that_is_named_checkpoints_has_costs(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "checkpoints" / "run", LINES)
+    run_of(run / "checkpoints" / "step-2", LINES)  # a copy of its log is no further run
+    assert [one.run for one in read_costs([run])] == [str(run)]
+
+
 def test_directories_without_costs_and_damaged_logs_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,8 +75,8 @@ def read_costs(directories: Sequence[Path]) -> list[PhaseCost]:
 
 def _places(directory: Path) -> list[Path]:
     names = (COSTS_FILE, "metrics.jsonl", "phases.json")
-    files = [path for name in names for path in directory.rglob(name) if "checkpoints" not in path.parts]
-    return sorted({path.parent for path in files})
+    places = {path.parent for name in names for path in directory.rglob(name)}
+    return sorted(place for place in places if "checkpoints" not in place.relative_to(directory).parts)
 
 
 def _costs_of(place: Path) -> Iterator[PhaseCost]:
