@@ -80,13 +80,14 @@ def test_a_difference_is_the_mean_over_prompts_of_the_second_minus_the_first(tmp
     assert notes(results) == []
 
 
-def test_a_metric_named_tokens_keeps_its_own_difference(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tokens", "one"])
+def test_a_metric_named_as_a_number_of_the_library_keeps_its_own_difference(tmp_path: Path, name: str) -> None:
     first, second = run_in(tmp_path / "a", [0.0] * 4), run_in(tmp_path / "b", [0.5] * 4, ppo={"gamma": 0.5})
     for run in (first, second):
         path = run / "evaluations" / "000004.json"
-        path.write_text(path.read_text().replace('"f1"', '"tokens"'))
+        path.write_text(path.read_text().replace('"f1"', f'"{name}"'))
     paired = as_json(compare_runs([first, second]), None)["paired"]["b"]["metrics"]
-    assert paired["tokens"]["value"] == 0.5  # the responses of both runs have the same lengths
+    assert paired[name]["value"] == 0.5  # the responses of both runs have the same lengths
 
 
 def test_seeds_of_the_same_settings_are_one_method_and_their_prompts_are_averaged(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ OF_EVERY_RUN = {"kl_per_token", "mean_tokens", "truncated_share", "distinct_2", 
 TRAINED = {"reward/per_response": "reward per response", "kl/per_token": "KL from the reference, nats per token"}
 AXES = ("step", "tokens sampled", "seconds")
 OF_A_RESPONSE = ("reward", "kl", "tokens")
+PROMPT = ""  # name of the count of prompts beside the metrics, which no metric can have
 SHOWN_PROMPTS = 8
 _SEEDS = re.compile(r"[-_]?seed[-_]?\d+$|[-_]s?\d+$")
 _MANY = 3
@@ -223,8 +224,8 @@ def paired(methods: Sequence[Method]) -> tuple[dict[str, Any], dict[str, str]]:
         names = [
             name for name in first[prompts[0]] if all(name in side[key] for side in (first, own) for key in prompts)
         ]
-        rows = [{**{name: own[key][name] - first[key][name] for name in names}, "one": 1.0} for key in prompts]
-        metrics = estimate(rows, {name: Ratio((name,), ("one",)) for name in names})
+        rows = [{**{name: own[key][name] - first[key][name] for name in names}, PROMPT: 1.0} for key in prompts]
+        metrics = estimate(rows, {name: Ratio((name,), (PROMPT,)) for name in names})
         found[method.name] = {"prompts": len(prompts), "metrics": {k: v._asdict() for k, v in metrics.items()}}
     return found, reasons
 
