@@ -231,6 +231,16 @@ def test_seeds_of_a_quickstart_are_one_method_although_their_models_are_in_other
     assert list(as_json(methods, None)["settings"]) == ["ppo.gamma"]
 
 
+def test_runs_in_folders_of_their_own_with_equal_paths_are_one_method(tmp_path: Path) -> None:
+    model = {"path": str(tmp_path / "monday" / "start")}  # beside the first run alone
+    first = run_in(tmp_path / "monday" / "spans", [0.5] * 4, model=model)
+    second = run_in(tmp_path / "tuesday" / "spans", [0.5] * 4, seed=1, model=model)
+    other = run_in(tmp_path / "tuesday" / "number", [0.5] * 4, model=model, ppo={"gamma": 0.5})
+    methods = compare_runs([first, second, other])
+    assert [len(method.runs) for method in methods] == [2, 1]
+    assert as_json(methods, None)["settings"] == {"ppo.gamma": {"spans": 1.0, "number": 0.5}}
+
+
 def test_runs_without_evaluations_are_compared_by_their_training(tmp_path: Path) -> None:
     methods = compare_runs([OLD / "run_lora", OLD / "run"])
     results = as_json(methods, None)

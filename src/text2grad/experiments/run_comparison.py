@@ -71,7 +71,7 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
     Raises:
         DataError: if a path is no run, is given twice, has no evaluation at `step`, or the runs have nothing in common.
     """
-    found: dict[str, list[tuple[Run, Recipe]]] = {}
+    groups: list[list[tuple[Run, Recipe]]] = []
     seen: dict[Path, Path] = {}
     for given in paths:
         for path in _runs_in(given):
@@ -81,12 +81,14 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
             run, recipe = read_run(path), recipe_of_run(path)
             if "reward/per_response" not in run.metrics[0]:
                 raise DataError(f"{path} is no run of `text2grad train`: its metrics have no reward/per_response")
-            found.setdefault(_key(recipe), []).append((run, recipe))
-    if sum(map(len, found.values())) < 2:
+            alike = (group for group in groups if not _differing(group[0][1], recipe))
+            if (group := next(alike, None)) is None:
+                groups.append(group := [])
+            group.append((run, recipe))
+    if len(seen) < 2:
         raise DataError(
             f"{paths[0]} is a single run; name at least two runs, or the directory of a task of a quickstart"
         )
-    groups = list(found.values())
     names = _names([[run.directory for run, _ in group] for group in groups])
     methods = [
         Method(name, [run for run, _ in group], group[0][1], [_evaluation(run, step) for run, _ in group])
@@ -113,22 +115,29 @@ def _runs_in(given: Path) -> list[Path]:
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings by "section.key" without seed and directory, and paths beside the run without its folder."""
-    beside = f"{Path(recipe.run.out).parent}/"
-    values = {
+    """Return the settings by "section.key" without seed and directory."""
+    return {
         f"{section}.{key}": value
         for section, settings in recipe.model_dump(mode="json").items()
         for key, value in settings.items()
         if (section, key) not in (("run", "seed"), ("run", "out"))
     }
-    return {
-        name: value.removeprefix(beside) if isinstance(value, str) and beside != "./" else value
-        for name, value in values.items()
-    }
 
 
-def _key(recipe: Recipe) -> str:
-    return json.dumps(_settings(recipe), sort_keys=True)
+def _differing(first: Recipe, other: Recipe) -> list[str]:
+    """Return the settings whose values differ; paths are also equal if they are so from the folder of their run."""
+    mine, others = _settings(first), _settings(other)
+    return [
+        name
+        for name in mine
+        if mine[name] != others[name] and _beside(first, mine[name]) != _beside(other, others[name])
+    ]
+
+
+def _beside(recipe: Recipe, value: Any) -> Any:
+    """Return a path beside the run without its folder; other values as they are."""
+    folder = f"{Path(recipe.run.out).parent}/"
+    return value.removeprefix(folder) if isinstance(value, str) and folder != "./" else value
 
 
 def _number(name: str) -> int:
@@ -192,13 +201,9 @@ def _main(method: Method) -> str:
 
 def settings_that_differ(methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
     """Return the settings that are not the same in all methods: "section.key" → name of the method → value."""
-    settings = [_settings(method.recipe) for method in methods]
-    found = {}
-    for name in settings[0]:
-        if len({json.dumps(values[name]) for values in settings}) > 1:
-            section, _, key = name.partition(".")
-            found[name] = {one.name: one.recipe.model_dump(mode="json")[section][key] for one in methods}
-    return found
+    names = {name for method in methods[1:] for name in _differing(methods[0].recipe, method.recipe)}
+    settings = [(method.name, _settings(method.recipe)) for method in methods]
+    return {name: {method: values[name] for method, values in settings} for name in settings[0][1] if name in names}
 
 
 def paired(methods: Sequence[Method]) -> tuple[dict[str, Any], dict[str, str]]:
