@@ -231,6 +231,13 @@ def test_seeds_of_a_quickstart_are_one_method_although_their_models_are_in_other
     assert list(as_json(methods, None)["settings"]) == ["ppo.gamma"]
 
 
+def test_runs_of_one_seed_are_said_not_to_be_independent(tmp_path: Path) -> None:
+    runs = [run_in(tmp_path / name, [0.5] * 4, seed=seed) for name, seed in (("a-0", 3), ("a-1", 3), ("a-2", 4))]
+    assert notes(as_json(compare_runs(runs), None)) == [
+        "a has several runs of seed 3: they are not independent, so that its intervals over seeds are too narrow."
+    ]
+
+
 def test_runs_in_folders_of_their_own_with_equal_paths_are_one_method(tmp_path: Path) -> None:
     model = {"path": str(tmp_path / "monday" / "start")}  # beside the first run alone
     first = run_in(tmp_path / "monday" / "spans", [0.5] * 4, model=model)

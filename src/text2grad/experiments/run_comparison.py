@@ -14,6 +14,7 @@ compare.json    {"step": step of the comparison, or null for the last evaluation
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -454,6 +455,13 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         said.append(f"{count(unfinished, 'run')} of them {'is' if unfinished == 1 else 'are'} not finished.")
     if not results["settings"] and len(results["methods"]) > 1:
         said.append("No setting differs.")
+    for name, method in results["methods"].items():
+        repeated = [str(seed) for seed, runs in Counter(run["seed"] for run in method["runs"]).items() if runs > 1]
+        if repeated:
+            said.append(
+                f"{name} has several runs of seed {', '.join(repeated)}: they are not independent, so that its "
+                "intervals over seeds are too narrow."
+            )
     return said
 
 
