@@ -452,6 +452,7 @@ def test_a_wrong_plan_is_refused_with_its_reason(tmp_path: Path, change: tuple[s
         load_plan(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert reason in str(caught.value)
+    assert f"{path}: study: " not in str(caught.value)  # the plan has a study
 
 
 def test_two_studies_of_the_same_name_task_and_critic_are_refused(tmp_path: Path) -> None:

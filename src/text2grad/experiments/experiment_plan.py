@@ -208,7 +208,10 @@ def load_plan(path: Path) -> Plan:
     try:
         plan = Plan.model_validate(_with_current_names(data))
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {_explain(dict(item), data)}" for item in error.errors())) from error
+        items: list[dict[str, Any]] = [dict(item) for item in error.errors()]
+        if any(item["loc"][:1] == ("study",) and len(item["loc"]) > 1 for item in items):
+            items = [item for item in items if item["loc"] != ("study",)]  # without its faulty studies it seems empty
+        raise ConfigError("\n".join(f"{path}: {_explain(item, data)}" for item in items)) from error
     places = [(study.name, study.task, study.critic) for study in plan.study]
     for study in plan.study:
         if places.count((study.name, study.task, study.critic)) > 1:
