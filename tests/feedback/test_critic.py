@@ -400,6 +400,14 @@ def test_a_module_that_cannot_be_imported_is_explained_with_its_line(
     assert str(caught.value).startswith(start + reason)
 
 
+def test_an_error_of_several_lines_is_told_in_one() -> None:
+    def fails(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        raise ValueError("1 validation error\n  outcome\n    Field required")  # as pydantic writes it
+
+    with pytest.raises(CriticError, match=r"^critic .*: 1 validation error outcome Field required$"):
+        ask(fails, [Example("p")], ["r"], match="exact")
+
+
 def test_a_class_that_fails_when_it_is_made_is_explained_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,9 +52,12 @@ def place_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the message of an error, and its place if it has one."""
+    """Return the type and the message of an error, and its place if it has one, in one line.
+
+    A search of settings reads the last line of a run's log, which must begin with the name of our own error.
+    """
     place = place_of(error)
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     return f"{type(error).__name__}{f' at {place}' if place else ''}{f': {text}' if text else ''}"
 
 
