@@ -17,6 +17,7 @@ from text2grad.studio.columns import Filter
 from text2grad.studio.server import serve
 
 PORT, TOKEN = 8321, "t" * 43
+HUGE = "9" * 30
 
 
 def client_of(tmp_path: Path, *, read_only: bool = False, known: bool = True, **more: Any) -> TestClient:
@@ -102,7 +103,30 @@ def test_a_page_of_responses_and_a_record(tmp_path: Path) -> None:
     [
         ("/api/runs/7/rollouts", "no source number 7"),
         ("/api/runs/0/rollouts/999", "has no response 999"),
-        ("/api/runs/0/rollouts?step_from=x", "step_from is a number"),
+        (
+            "/api/runs/0/rollouts?step_from=x",
+            'step_from is a whole number from -9223372036854775807 to 2^63 - 1, got "x"',
+        ),
+        ("/api/runs/0/rollouts?start=-1", 'start is a whole number from 0 to 2^63 - 1, got "-1"'),
+        ("/api/runs/0/rollouts?count=1.5", 'count is a whole number from 0 to 2^63 - 1, got "1.5"'),
+        ("/api/runs/0/rollouts?near=x", 'near is a whole number from -1 to 2^63 - 1, got "x"'),
+        ("/api/runs/0/rollouts?operations=-1", 'operations is a whole number from 0 to 2^63 - 1, got "-1"'),
+        ("/api/runs/0/rollouts?marked=all", 'marked is one of mine, done, open, or empty; got "all"'),
+        (
+            "/api/runs/0/rollouts?label=x",
+            'label is one of positive, negative, both, none, unmatched, or empty; got "x"',
+        ),
+        (f"/api/runs/{HUGE}/curves", "the number of a source is a whole number from 0 to 2^63 - 1, got"),
+        (f"/api/runs/0/rollouts/{HUGE}", "the number of a response is a whole number from 0 to 2^63 - 1, got"),
+        (f"/api/runs/0/prompt/{HUGE}", "the number of a response is a whole number from 0 to 2^63 - 1, got"),
+        (f"/api/runs/0/places/1.{HUGE}", "the row of a place is a whole number from 0 to 2^63 - 1, got"),
+        (f"/api/runs/0/places/{HUGE}.1", "the step of a place is a whole number from"),
+        ("/api/runs/0/places/7", 'a place is STEP.ROW, such as 3.0, or -.ROW for a file without steps; got "7"'),
+        ("/api/runs/x/suggestions/a", 'the number of a source is a whole number from 0 to 2^63 - 1, got "x"'),
+        ("/api/versions/x", 'the number of a version is a whole number from 0 to 2^63 - 1, got "x"'),
+        ("/api/versions/9", "there is no version 9"),
+        (f"/api/export/response.html?run=0&number={HUGE}", "number is a whole number from 0 to 2^63 - 1, got"),
+        ("/api/export/response.html?run=0", "number is a whole number from 0 to 2^63 - 1, got null"),
         ("/api/runs/0/rollouts?order=id;DROP", "there is no order"),
         ("/api/runs/0/rollouts?reward_from=nan", "reward_from is a number"),
         ("/api/marks?rater=../x", "no name of a rater"),
@@ -268,6 +292,67 @@ def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert client.post("/api/tab", json=[1]).status_code == 400
     monkeypatch.setattr("text2grad.studio.app.MOST_BYTES", 100)
     assert "MiB" in client.post("/api/tab", json={"x": "y" * 200}).json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("tab", "[" * 100_000, "the request's body is no JSON that can be read: maximum recursion depth exceeded"),
+        ("tab", '{"a":' + "9" * 5000 + "}", "the request's body is no JSON that can be read: Exceeds the limit"),
+        ("stop", '"x"', 'the request\'s body is a JSON object, got "x"'),
+        ("marks", '{"events": {}}', "events is a list of operations, each an object; got {}"),
+        ("marks", '{"events": []}', "'' is no name of a tab"),
+        ("marks", '{"events": [], "tab": 1}', "tab is a text, got 1"),
+        ("marks", '{"events": [], "rater": 1}', "rater is a text, got 1"),
+        ("own", '{"prompt": "p", "response": ["r"]}', 'response is a text, got ["r"]'),
+        ("suggest", '{"prompt": "p", "response": "r"}', "run is a whole number from 0 to 2^63 - 1, got null"),
+        ("suggest", '{"run": {}}', "run is a whole number from 0 to 2^63 - 1, got {}"),
+        ("suggest", '{"run": 1e999}', "run is a whole number from 0 to 2^63 - 1, got Infinity"),
+        ("ask", '{"prompt": 1}', "prompt is a text, got 1"),
+        ("ask", '{"versions": 1}', "versions is a list of whole numbers, got 1"),
+        ("ask", '{"versions": [0, null]}', "versions[1] is a whole number from 0 to 2^63 - 1, got null"),
+        ("ask", '{"versions": [0, 7]}', "there is no version 7"),
+        ("ask", '{"seed": [3]}', "seed is a whole number from 0 to 2^63 - 1, got [3]"),
+        ("teach", '{"items": 1}', "items is a list of texts, or null; got 1"),
+        ("teach", '{"parent": null}', "parent is a whole number from 0 to 2^63 - 1, got null"),
+        ("teach", '{"parent": true}', "parent is a whole number from 0 to 2^63 - 1, got true"),
+        ("teach", '{"parent": 7}', "there is no version 7"),
+        ("teach", '{"lesson": [1]}', "lesson is an object of numbers, got [1]"),
+        ("teach", '{"lesson": {"lr": NaN}}', "lesson.lr is a number from -2^63 + 1 to 2^63 - 1, got NaN"),
+        ("retrain", '{"items": [1]}', "items is a list of texts, or null; got [1]"),
+        ("retrain", '{"retraining": {"steps": "x"}}', "retraining.steps is a number from"),
+    ],
+)
+def test_a_body_with_a_wrong_field_is_told_which(tmp_path: Path, path: str, body: str, message: str) -> None:
+    client = client_of(tmp_path, policy={"path": "p"}, critics={0: {"critic": "x"}})
+    answer = client.post(f"/api/{path}", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+    assert client.get("/api/studio").json()["teaching"]["work"] == {"state": "idle"}
+
+
+def test_a_wrong_operation_on_marks_is_told_by_its_field_and_value(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    item, tab = marked(client), client.post("/api/tab", json={}).json()["tab"]
+    span = {"op": "span", "item": item, "id": "b", "start": 4, "end": 7, "label": "negative"}
+    for event, message in (
+        (
+            {**span, "start": 7, "end": 4},
+            "a span has 0 <= start < end <= 23, the characters of the response; got [7, 4]",
+        ),
+        ({**span, "start": -1}, "a span has 0 <= start < end <= 23, the characters of the response; got [-1, 7]"),
+        ({**span, "label": 1}, '"label" of a span is positive or negative, got 1'),
+        ({**span, "note": 5}, '"note" of an operation is a text of at most 1,000,000 characters, got 5'),
+        (
+            {**span, "op": None},
+            '"op" of an operation is one of open, span, unspan, critique, state, suggestion; got null',
+        ),
+        ({**span, "op": "state", "value": "over"}, '"value" of state is one of "", "done", "skipped"; got "over"'),
+        ({"op": "open", "ids": [-1]}, '"ids" are the token ids of the response, or null; got [-1]'),
+        ({"op": "open", "place": 3}, '"place" is [step, row], or null; got 3'),
+    ):
+        answer = client.post("/api/marks", json={"tab": tab, "events": [event]})
+        assert (answer.status_code, answer.json()["error"]) == (400, message)
 
 
 def test_teaching_without_a_policy_or_marks_says_the_way_out(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.files import json_lines, to_json
 from text2grad.studio.exports import page_of_marks, page_of_response, preferred_name
+from text2grad.studio.fields import MOST, choice, integer, integers, numbers, shown, text, texts
 from text2grad.studio.marks import StoreError
 from text2grad.studio.session import Session, filter_from
 
@@ -80,9 +81,7 @@ def make_app(session: Session, *, token: str, port: int) -> Any:
         async def endpoint(request: Request) -> Response:
             if session.read_only:
                 raise ForbiddenError("the studio was started with --read-only: nothing is saved or taught")
-            given = json.loads(await _body(request))
-            if not isinstance(given, dict):
-                raise DataError("the request is no JSON object")
+            given = _object(await _body(request))
             return _json(await run_in_threadpool(answer, given))
 
         return Route(f"/api/{path}", endpoint, methods=["POST"])
@@ -92,6 +91,7 @@ def make_app(session: Session, *, token: str, port: int) -> Any:
         Route("/static/{name}", file),
         *_reading(session, get, store),
         *_writing(session, post, store),
+        *_teaching(session, post),
         Route("/api/export/{form}", _export(session)),
     ]
     handlers: Any = {
@@ -107,100 +107,123 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
     """Return the routes that change nothing; `store` is the name by which pages know the directory of the studio."""
 
     def run(request: Request) -> int:
-        return int(request.path_params["run"])
+        return integer(request.path_params["run"], "the number of a source")
+
+    def number(request: Request, name: str = "the number of a response") -> int:
+        return integer(request.path_params["number"], name)
 
     def rater(request: Request) -> str:
         return request.query_params.get("rater") or session.rater
 
     def found(request: Request) -> Any:
         query = request.query_params
-        start, count = int(query.get("start", 0)), int(query.get("count", 50))
-        marked = query.get("marked", "")
-        wanted = filter_from(query)
-        near, operations = int(query.get("near", -1)), query.get("operations", "")
+        operations = query.get("operations")
         return session.find(
             run(request),
-            wanted,
-            marked=marked,
+            filter_from(query),
+            marked=choice(query.get("marked", ""), "marked", ("mine", "done", "open")),
             rater=rater(request),
-            start=start,
-            count=count,
-            near=near,
-            operations=int(operations) if operations else None,
+            start=integer(query.get("start", 0), "start"),
+            count=integer(query.get("count", 50), "count"),
+            near=integer(query.get("near", -1), "near", least=-1),
+            operations=integer(operations, "operations") if operations else None,
         )
 
     def at_place(request: Request) -> Any:
-        step, row = request.path_params["place"].split(".")
-        return session.at_place(run(request), None if step == "-" else int(step), int(row))
+        place = request.path_params["place"]
+        step, dot, row = place.partition(".")
+        if not dot:
+            raise DataError(f"a place is STEP.ROW, such as 3.0, or -.ROW for a file without steps; got {shown(place)}")
+        at = None if step == "-" else integer(step, "the step of a place", least=-MOST)
+        return session.at_place(run(request), at, integer(row, "the row of a place"))
 
     return [
         get("studio", lambda request: {**session.overview(), "store": store}),
-        get("runs/{run:int}/rollouts", found),
-        get("runs/{run:int}/rollouts/{number:int}", lambda r: session.rollout(run(r), r.path_params["number"])),
-        get("runs/{run:int}/places/{place}", at_place),
-        get("runs/{run:int}/prompt/{number:int}", lambda r: session.same_prompt(run(r), r.path_params["number"])),
-        get("runs/{run:int}/curves", lambda r: session.curves(run(r))),
+        get("runs/{run}/rollouts", found),
+        get("runs/{run}/rollouts/{number}", lambda r: session.rollout(run(r), number(r))),
+        get("runs/{run}/places/{place}", at_place),
+        get("runs/{run}/prompt/{number}", lambda r: session.same_prompt(run(r), number(r))),
+        get("runs/{run}/curves", lambda r: session.curves(run(r))),
         get("marks", lambda r: session.marked(rater(r))),
         get("agreement", lambda r: session.agreement()),
         get("marks/{item}", lambda r: session.item(rater(r), r.path_params["item"])),
-        get("runs/{run:int}/suggestions/{item}", lambda r: session.suggestions.state(run(r), r.path_params["item"])),
-        get("versions/{number:int}", lambda r: session.versions.version(r.path_params["number"])),
+        get("runs/{run}/suggestions/{item}", lambda r: session.suggestions.state(run(r), r.path_params["item"])),
+        get("versions/{number}", lambda r: session.versions.version(number(r, "the number of a version"))),
     ]
 
 
 def _writing(session: Session, post: Callable[..., Route], store: str) -> list[Route]:
-    """Return the routes that save or teach; marks of a page of another store are refused."""
+    """Return the routes that save, and that ask the critic; marks of a page of another store are refused."""
 
     def save(given: Any) -> Any:
         _check_store(given.get("store", store), store)
         events = given.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-            raise DataError('"events" is a list of operations')
-        return session.save(str(given.get("rater") or session.rater), str(given.get("tab")), events)
+            raise DataError(f"events is a list of operations, each an object; got {shown(events)}")
+        return session.save(_rater(session, given), text(given.get("tab"), "tab"), events)
 
     def own(given: Any) -> Any:
-        return session.own_text(str(given.get("prompt", "")), str(given.get("response", "")))
-
-    def teach(given: Any) -> Any:
-        corrections = session.corrections(str(given.get("rater") or session.rater), given.get("items"))
-        request = {"parent": int(given.get("parent", 0)), "corrections": corrections, "lesson": given.get("lesson", {})}
-        return session.versions.begin("teach", request)
-
-    def retrain(given: Any) -> Any:
-        rater = str(given.get("rater") or session.rater)
-        corrections = session.corrections(rater, given.get("items"))
-        annotations = session.annotations_of(rater, [one["item"] for one in corrections])
-        request = {"parent": int(given.get("parent", 0)), "corrections": corrections, "annotations": annotations}
-        return session.versions.begin("retrain", {**request, "retraining": given.get("retraining", {})})
+        return session.own_text(*_texts_of(given))
 
     def suggest(given: Any) -> Any:
-        texts = [str(given.get(name, "")) for name in ("prompt", "response")]
-        return session.suggest(int(given.get("run", -1)), *texts)
+        return session.suggest(integer(given.get("run"), "run"), *_texts_of(given))
 
     def stop_critic(given: Any) -> Any:
         session.suggestions.stop()
         return {}
 
+    return [
+        post("tab", lambda given: {"tab": session.marks.new_tab()}),
+        post("marks", save),
+        post("own", own),
+        post("suggest", suggest),
+        post("stop-critic", stop_critic),
+    ]
+
+
+def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
+    """Return the routes that make versions of the policy, and let them answer."""
+
+    def teach(given: Any) -> Any:
+        parent, lesson = _version(session, given.get("parent", 0), "parent"), numbers(given.get("lesson", {}), "lesson")
+        corrections = session.corrections(_rater(session, given), texts(given.get("items"), "items"))
+        return session.versions.begin("teach", {"parent": parent, "corrections": corrections, "lesson": lesson})
+
+    def retrain(given: Any) -> Any:
+        parent = _version(session, given.get("parent", 0), "parent")
+        retraining = numbers(given.get("retraining", {}), "retraining")
+        corrections = session.corrections(_rater(session, given), texts(given.get("items"), "items"))
+        annotations = session.annotations_of(_rater(session, given), [one["item"] for one in corrections])
+        request = {"parent": parent, "corrections": corrections, "annotations": annotations}
+        return session.versions.begin("retrain", {**request, "retraining": retraining})
+
     def ask(given: Any) -> Any:
-        prompt = str(given.get("prompt", ""))
-        request = {"prompt": prompt, "versions_asked": [int(one) for one in given.get("versions", (0,))]}
-        return session.versions.begin("ask", {**request, "seed": int(given.get("seed", 0))})
+        prompt, seed = text(given.get("prompt"), "prompt"), integer(given.get("seed", 0), "seed")
+        asked = [
+            _version(session, one, "a number of versions") for one in integers(given.get("versions", [0]), "versions")
+        ]
+        return session.versions.begin("ask", {"prompt": prompt, "versions_asked": asked, "seed": seed})
 
     def stop(given: Any) -> Any:
         session.versions.stop()
         return session.versions.state()
 
-    return [
-        post("tab", lambda given: {"tab": session.marks.new_tab()}),
-        post("marks", save),
-        post("own", own),
-        post("teach", teach),
-        post("retrain", retrain),
-        post("suggest", suggest),
-        post("stop-critic", stop_critic),
-        post("ask", ask),
-        post("stop", stop),
-    ]
+    return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("stop", stop)]
+
+
+def _rater(session: Session, given: Any) -> str:
+    return text(given.get("rater"), "rater") or session.rater
+
+
+def _texts_of(given: Any) -> list[str]:
+    return [text(given.get(name), name) for name in ("prompt", "response")]
+
+
+def _version(session: Session, value: Any, name: str) -> int:
+    number = integer(value, name)
+    if number:
+        session.versions.version(number)  # there is one
+    return number
 
 
 def _check_store(given: Any, store: str) -> None:
@@ -224,7 +247,7 @@ def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
         elif form == "marks.html":
             data, kind = page_of_marks(session, rater).encode(), "text/html"
         elif form == "response.html":
-            run, number = (int(request.query_params.get(name, -1)) for name in ("run", "number"))
+            run, number = (integer(request.query_params.get(name), name) for name in ("run", "number"))
             data, kind = page_of_response(session, rater, run, number).encode(), "text/html"
         else:
             raise DataError(f"exports are annotations.jsonl, marks.html and response.html, not {form!r}")
@@ -248,6 +271,21 @@ async def _body(request: Request) -> bytes:
         if len(data) > MOST_BYTES:
             raise DataError(f"the request has more than {MOST_BYTES / 2**20:.0f} MiB")
     return data
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body.
+
+    Raises:
+        DataError: if it is none.
+    """
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"the request's body is no JSON that can be read: {error}") from error
+    if not isinstance(given, dict):
+        raise DataError(f"the request's body is a JSON object, got {shown(given)}")
+    return given
 
 
 def _json(value: Any) -> Response:

@@ -33,6 +33,7 @@ from typing import Any
 from text2grad.errors import DataError, Text2GradError
 from text2grad.feedback import Annotation
 from text2grad.files import to_json
+from text2grad.studio.fields import shown
 from text2grad.studio.index import item_of
 from text2grad.types import LABELS, Critique, Span
 
@@ -40,6 +41,7 @@ RATER = re.compile(r"[\w][\w .@-]{0,39}")
 TAB = re.compile(r"[0-9a-f]{12}")
 MOST_CHARS = 1_000_000  # of a response or a critique
 STATES = ("", "done", "skipped")
+VERDICTS = ("", "accepted", "rejected")
 SPAN = ("id", "start", "end", "label", "note", "from")
 OPERATIONS = ("open", "span", "unspan", "critique", "state", "suggestion")
 
@@ -268,20 +270,20 @@ def _checked(event: Mapping[str, Any], opened: Mapping[str, Mapping[str, Any]]) 
         return {"item": item, "op": op, "id": _text(event, "id", 40)}
     if op == "critique":
         return {"item": item, "op": op, "text": _text(event, "text", MOST_CHARS)}
-    if op == "state" and event.get("value") in STATES:
-        return {"item": item, "op": op, "value": event["value"]}
-    if op == "suggestion" and event.get("value") in ("", "accepted", "rejected"):
-        return {"item": item, "op": op, "id": _text(event, "id", 40), "value": event["value"]}
-    raise DataError(f"{op!r} is no operation on marks; known are {', '.join(OPERATIONS)}")
+    if op == "state":
+        return {"item": item, "op": op, "value": _value(event, STATES)}
+    if op == "suggestion":
+        return {"item": item, "op": op, "id": _text(event, "id", 40), "value": _value(event, VERDICTS)}
+    raise DataError(f'"op" of an operation is one of {", ".join(OPERATIONS)}; got {shown(op)}')
 
 
 def _checked_open(event: Mapping[str, Any]) -> dict[str, Any]:
     prompt, response = _text(event, "prompt", MOST_CHARS), _text(event, "response", MOST_CHARS)
     ids, place = event.get("ids"), event.get("place")
     if ids is not None and not (isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids)):
-        raise DataError('"ids" are the token ids of the response, or null')
+        raise DataError(f'"ids" are the token ids of the response, or null; got {shown(ids)}')
     if place is not None and not (isinstance(place, list) and len(place) == 2):
-        raise DataError('"place" is [step, row], or null')
+        raise DataError(f'"place" is [step, row], or null; got {shown(place)}')
     known = {"prompt": prompt, "response": response, "ids": ids, "run": _text(event, "run", 400), "place": place}
     return {"item": item_of(prompt, response), "op": "open", **known}
 
@@ -289,15 +291,25 @@ def _checked_open(event: Mapping[str, Any]) -> dict[str, Any]:
 def _checked_span(event: Mapping[str, Any], length: int) -> dict[str, Any]:
     start, end, label = event.get("start"), event.get("end"), event.get("label")
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
-        raise DataError(f"a span has 0 <= start < end <= {length}, the characters of the response; got {start}, {end}")
+        raise DataError(
+            f"a span has 0 <= start < end <= {length}, the characters of the response; got {shown([start, end])}"
+        )
     if label not in LABELS:
-        raise DataError(f"a span is positive or negative, got {label!r}")
+        raise DataError(f'"label" of a span is positive or negative, got {shown(label)}')
     note, origin = _text(event, "note", MOST_CHARS), _text(event, "from", 40)
     return {"id": _text(event, "id", 40), "start": start, "end": end, "label": label, "note": note, "from": origin}
+
+
+def _value(event: Mapping[str, Any], known: Sequence[str]) -> str:
+    value = event.get("value")
+    if value not in known:
+        words = ", ".join(f'"{one}"' for one in known)
+        raise DataError(f'"value" of {event["op"]} is one of {words}; got {shown(value)}')
+    return str(value)
 
 
 def _text(event: Mapping[str, Any], key: str, most: int) -> str:
     value = event.get(key, "")
     if not isinstance(value, str) or len(value) > most:
-        raise DataError(f"{key!r} of an operation is a text of at most {most:,} characters")
+        raise DataError(f'"{key}" of an operation is a text of at most {most:,} characters, got {shown(value)}')
     return value

@@ -17,8 +17,9 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import annotation_to_json
 from text2grad.progress import note
 from text2grad.studio.agreement import agreement, finished
-from text2grad.studio.columns import Filter
+from text2grad.studio.columns import LABELS, Filter
 from text2grad.studio.evaluations import Evaluations
+from text2grad.studio.fields import MOST, choice, integer, shown
 from text2grad.studio.index import RunIndex, item_of
 from text2grad.studio.marks import Marked, MarkStore
 from text2grad.studio.sources import Source
@@ -290,14 +291,14 @@ def filter_from(query: Mapping[str, str]) -> Filter:
     """Return the conditions that the page asks for.
 
     Raises:
-        DataError: if a bound is no number.
+        DataError: if a bound is no number, or the label is none.
     """
     return Filter(
         step_from=_number(query, "step_from", int),
         step_to=_number(query, "step_to", int),
         reward_from=_number(query, "reward_from", float),
         reward_to=_number(query, "reward_to", float),
-        label=query.get("label", ""),
+        label=choice(query.get("label", ""), "label", LABELS),
         status=query.get("status", ""),
         text=query.get("text", "").strip(),
         regex=query.get("regex", ""),
@@ -310,9 +311,11 @@ def _number(query: Mapping[str, str], key: str, kind: Any) -> Any:
     text = query.get(key, "").strip()
     if not text:
         return None
+    if kind is int:
+        return integer(text, key, least=-MOST)
     try:
         number = kind(text)
         json.dumps(number, allow_nan=False)
     except ValueError as error:
-        raise DataError(f"{key} is a number, got {text!r}") from error
+        raise DataError(f"{key} is a number, got {shown(text)}") from error
     return number

@@ -1,0 +1,98 @@
+"""Fields of requests, checked: of an address, where numbers are text, and of a JSON body.
+
+Each message names the field, its form and its value.
+"""
+
+import json
+import math
+from collections.abc import Collection
+from typing import Any
+
+from text2grad.errors import DataError
+
+MOST = 2**63 - 1  # of a whole number, in SQLite and in seeds
+SHOWN_CHARS = 80  # of a wrong value, in messages
+
+
+def integer(value: Any, name: str, *, least: int = 0) -> int:
+    """Return a whole number.
+
+    Raises:
+        DataError: if the value is none, is below `least`, or needs more than 64 bits.
+    """
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if type(number) is not int or not least <= number <= MOST:
+        raise DataError(f"{name} is a whole number from {least} to 2^63 - 1, got {shown(value)}")
+    return number
+
+
+def text(value: Any, name: str, default: str = "") -> str:
+    """Return a text; null, or no value, is the default.
+
+    Raises:
+        DataError: if the value is none.
+    """
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise DataError(f"{name} is a text, got {shown(value)}")
+    return value
+
+
+def choice(value: str, name: str, known: Collection[str]) -> str:
+    """Return one of some words, or "".
+
+    Raises:
+        DataError: if the value is another.
+    """
+    if value and value not in known:
+        raise DataError(f"{name} is one of {', '.join(known)}, or empty; got {shown(value)}")
+    return value
+
+
+def integers(value: Any, name: str) -> list[int]:
+    """Return a list of whole numbers.
+
+    Raises:
+        DataError: if the value is none.
+    """
+    if not isinstance(value, list):
+        raise DataError(f"{name} is a list of whole numbers, got {shown(value)}")
+    return [integer(one, f"{name}[{n}]") for n, one in enumerate(value)]
+
+
+def texts(value: Any, name: str) -> list[str] | None:
+    """Return a list of texts; None for null, or no value.
+
+    Raises:
+        DataError: if the value is none.
+    """
+    if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        raise DataError(f"{name} is a list of texts, or null; got {shown(value)}")
+    return value
+
+
+def numbers(value: Any, name: str) -> dict[str, float]:
+    """Return an object of numbers, as settings are.
+
+    Raises:
+        DataError: if the value is none, or a number is not finite or needs more than 64 bits.
+    """
+    if not isinstance(value, dict):
+        raise DataError(f"{name} is an object of numbers, got {shown(value)}")
+    for key, one in value.items():
+        if type(one) not in (int, float) or not math.isfinite(one) or abs(one) > MOST:
+            raise DataError(f"{name}.{key} is a number from -2^63 + 1 to 2^63 - 1, got {shown(one)}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Return a value as JSON, cut where it is long."""
+    try:
+        written = json.dumps(value, ensure_ascii=True)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number of thousands of digits"
+    return written if len(written) <= SHOWN_CHARS else f"{written[:SHOWN_CHARS]}… ({len(written):,} characters)"
