@@ -15,7 +15,16 @@ Label = Literal["positive", "negative"]
 Status = Literal["ok", "repaired", "unparsable", "timed_out"]
 Message = Mapping[str, str]
 
-_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_JOINING = "\u0600-\u109f\u1780-\u18aa\u1a20-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc"
+_JOINING += "\U00010a00-\U00011fff\U0001e900-\U0001e95f"
+_EMOJI = "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
+_INVISIBLE = re.compile(  # tokens.js has the same
+    "\U0001f3f4[\U000e0020-\U000e007e]{3,6}\U000e007f|"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]|"
+    f"(?<![{_JOINING}])\u200c(?![{_JOINING}])|"
+    f"(?<![{_JOINING}{_EMOJI}])\u200d(?![{_JOINING}])|(?<=[{_EMOJI}])\u200d(?![{_JOINING}{_EMOJI}])"
+)
 LABELS: tuple[Label, ...] = get_args(Label)
 FAILED_STATUSES: frozenset[Status] = frozenset({"unparsable", "timed_out"})
 
@@ -117,19 +126,35 @@ class Rollout:
 def visible(text: str) -> str:
     r"""Return text in which characters that act on a terminal or a page, or that nobody would see, are visible.
 
-    Control characters become their pictures; the bytes 80 to 9F, the marks that reverse the direction of text, and
-    halves of surrogate pairs become their code. Line breaks, carriage returns and tabs stay.
+    Control characters become their pictures, and no-break spaces the sign ⍽. The bytes 80 to 9F, characters without
+    width, soft hyphens, the marks that reverse the direction of text, and halves of surrogate pairs become their code.
+    Line breaks, carriage returns and tabs stay; so do joiners beside letters of scripts that need them and in emoji.
 
     Example:
         >>> visible("\x1b[31mred\x07 \u202eabc")
         '␛[31mred␇ ⟨U+202E⟩abc'
+        >>> visible("no\u200bw 5\u00a0% \u06a9\u200c\u0647") == "no⟨U+200B⟩w 5⍽% \u06a9\u200c\u0647"
+        True
     """
-    return _INVISIBLE.sub(_sign, text)
+    return _INVISIBLE.sub(lambda match: _sign(match[0]), text)
 
 
-def _sign(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+def signs(text: str) -> list[str]:
+    """Return the characters of a text as `visible` shows them, one by one."""
+    found = list(text)
+    for match in _INVISIBLE.finditer(text):
+        if len(match[0]) == 1:
+            found[match.start()] = _sign(match[0])
+    return found
+
+
+def _sign(found: str) -> str:
+    if len(found) > 1:  # a flag, spelled in characters that alone are invisible
+        return found
+    code = ord(found)
+    if code in (0x7F, 0xA0):
+        return "␡" if code == 0x7F else "⍽"
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]

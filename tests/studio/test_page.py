@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from places import STORIES
 from studio_browser import CHROMIUM, SECONDS, Served, chromium, page_of, served
 from studio_world import append, record, write_run
 from text2grad.studio.marks import MarkStore
+from text2grad.types import signs, visible
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no /usr/bin/chromium")
 
@@ -950,6 +952,43 @@ def test_hostile_texts_are_inert_and_visible(browser: Any, tmp_path: Path) -> No
     assert spans(tmp_path / "store", "ann") == [
         ("abc", "negative")
     ]  # places count characters of the text, not signs shown
+
+
+HIDDEN = "\ufeffNo\u200bw co\u00adop 5\u00a0% \u0645\u06cc\u200c\u062e a\u200cb \u2060x."
+HIDDEN_SHOWN = "⟨U+FEFF⟩No⟨U+200B⟩w co⟨U+00AD⟩op 5⍽% \u0645\u06cc\u200c\u062e a⟨U+200C⟩b ⟨U+2060⟩x."
+
+
+def test_characters_without_width_are_shown_and_can_be_marked(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1, rows=1)
+    cuts = [*range(len(HIDDEN)), len(HIDDEN)]  # each character is a token, joiners too
+    append(run, [record(1, 0, response=HIDDEN, offsets=list(pairwise(cuts)), **{"delta": [0.0] * len(HIDDEN)})])
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        expect(page.locator("#response")).to_have_text(HIDDEN_SHOWN)
+        for text in ("\ufeff", "x"):
+            page.locator(f"#response [data-s='{HIDDEN.index(text)}']").click()
+            page.keyboard.press("n")
+            saved(page)
+    assert [text.strip("\u2060") for text, _ in spans(tmp_path / "store", "ann")] == ["\ufeff", "x"]
+
+
+def test_the_page_shows_the_characters_that_reports_show(browser: Any, server: Served) -> None:
+    around = ("a{}b", "\u0915{}\u0937", "{}\u0645", "\U0001f469{}\U0001f4bb", "\u2764\ufe0f{}x")
+    codes = [
+        *range(0x3200),
+        *range(0xA000, 0xAC00),
+        *range(0xD800, 0xE000),
+        *range(0xF900, 0x11000),
+        *range(0xE0000, 0xE01F0),
+    ]
+    flags = ["\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f", "\U0001f3f4\U000e0067\U000e007f"]
+    texts = [*(form.format(chr(code)) for form in around for code in codes), *flags]
+    with page_of(browser, server, "signs") as page:
+        shown = page.evaluate(
+            "async texts => { const { signs, visible } = await import('/static/tokens.js');"
+            " return texts.map(JSON.parse).map(one => [visible(one), signs(one)]).map(JSON.stringify); }",
+            [json.dumps(one) for one in texts],
+        )
+    assert [json.loads(one) for one in shown] == [[visible(one), signs(one)] for one in texts]
 
 
 def test_the_exported_page_opens_from_disk(browser: Any, server: Served, tmp_path: Path) -> None:

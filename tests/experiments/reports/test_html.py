@@ -119,6 +119,14 @@ def test_the_text_of_the_page_is_the_response_each_character_once_whatever_the_r
     assert len(tokens(page)) == len(ranges)
 
 
+def test_characters_that_nobody_would_see_are_shown_and_joiners_know_their_neighbours() -> None:
+    text = "\ufeffa\u200b 5\u00a0% \u0645\u06cc\u200c\u062e a\u200cb"
+    ranges = [[n, n + 1] for n in range(len(text))]
+    page = Page("<div class='text'>" + response_html(record(text, ranges), ["delta"]) + "</div>")
+    assert page.one("div", "text").content == "⟨U+FEFF⟩a⟨U+200B⟩ 5⍽% \u0645\u06cc\u200c\u062e a⟨U+200C⟩b"
+    assert len(tokens(page)) == len(text)
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama2", "bert"])
 def test_the_tokens_of_real_tokenizers_say_the_response_exactly_once(family: str) -> None:
     tokenizer = made(family)

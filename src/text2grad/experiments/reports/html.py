@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from text2grad.experiments.reports.plots import Picture
-from text2grad.types import visible
+from text2grad.types import signs, visible
 
 Record = Mapping[str, Any]
 Groups = Sequence[tuple[str, Sequence[Record]]]
@@ -29,7 +29,7 @@ COLUMNS = {
     "kl": "KL",
     "value": "value",
     "advantage": "advantage",
-    "change": "Δ\u00a0log\u00a0p",  # page.js splits the names at ordinary spaces
+    "change": "Δ\u202flog\u202fp",  # page.js splits the names at ordinary spaces
 }
 """Numbers per token that a record may have → their names on the page."""
 
@@ -132,15 +132,15 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
     """
     text, offsets = record["response"], record.get("offsets", ())
     shades = record.get("shade", record.get("delta", [0.0] * len(offsets)))
-    html, done = [], 0
+    shown, html, done = signs(text), [], 0
     for t, (start, end) in enumerate(offsets):
-        html.append(escape(text[done:start]))
+        html.append(_escape(shown[done:start]))
         own = text[max(start, done) : end]
-        done = max(done, end)
+        html_of_own, done = _escape(shown[max(start, done) : end]), max(done, end)
         look = strength(shades[t] or 0.0) + _kind(own, shares=start < end)
         values = " ".join(_attached(record[column][t]) if column in record else "-" for column in columns)
-        html.append(f'<span class="t{look}" data-v="{escape(values)}">{escape(own)}</span>')
-    return "".join(html) + escape(text[done:])
+        html.append(f'<span class="t{look}" data-v="{escape(values)}">{html_of_own}</span>')
+    return "".join(html) + _escape(shown[done:])
 
 
 def _attached(value: float | None) -> str:
@@ -168,9 +168,13 @@ def strength(delta: float) -> str:
 def escape(text: str) -> str:
     """Return text escaped for HTML, between tags and in attributes.
 
-    Carriage returns are kept; other control characters, and marks that reverse the direction of text, are `visible`.
+    Carriage returns are kept; other control characters, and characters that nobody would see, are `visible`.
     """
     return escape_html(visible(text), quote=True).replace("\r", "&#13;")
+
+
+def _escape(shown: Sequence[str]) -> str:
+    return escape_html("".join(shown), quote=True).replace("\r", "&#13;")
 
 
 def _document(title: str, body: str) -> str:

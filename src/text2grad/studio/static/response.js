@@ -3,7 +3,7 @@
 // Places are counted in characters (code points), as Python counts them. The text is cut into segments at every place
 // where a token, a word or a mark begins or ends; a segment is one element, and its text is never markup.
 
-import { colourOf, fillTip, placeTip, strongest, visible, wide } from "./tokens.js";
+import { colourOf, fillTip, placeTip, signs, strongest, visible, wide } from "./tokens.js";
 
 export const NAMES = {
   delta: "δ", reward: "reward", kl: "KL", value: "value", advantage: "advantage", change: "Δ log p", logp: "log p",
@@ -20,7 +20,7 @@ const unitsOf = (text, kind) => {
   let at = 0;
   for (const { segment, isWordLike } of segmenter(kind).segment(text)) {
     const size = Array.from(segment).length;
-    const blank = !segment.trim();
+    const blank = !segment.replaceAll("\ufeff", "x").trim(); // a byte order mark is white space for `trim` alone
     if (!blank) ranges.push({ start: at, end: at + size, word: kind !== "word" || Boolean(isWordLike) });
     at += size;
   }
@@ -61,6 +61,7 @@ export class ResponseView {
     this.onCommand = onCommand;
     this.readOnly = readOnly;
     this.chars = Array.from(record.response);
+    this.signs = signs(record.response); // of the characters, as they are shown
     this.words = unitsOf(record.response, "word");
     this.sentences = unitsOf(record.response, "sentence");
     this.offsets = record.offsets || [];
@@ -138,7 +139,7 @@ export class ResponseView {
       const element = document.createElement("span");
       element.className = "s";
       const text = this.chars.slice(start, end).join("");
-      element.textContent = visible(text);
+      element.textContent = this.signs.slice(start, end).join("");
       element.dataset.s = String(start);
       element.dataset.e = String(end);
       if (token < this.offsets.length && this.offsets[token][0] <= start) {
@@ -219,10 +220,10 @@ export class ResponseView {
     let place = start;
     let width = 0;
     while (place < end - 1) {
-      width += visible(this.chars[place]).length;
+      width += this.signs[place].length;
       if (width > offset) break;
       if (width === offset) { // the caret stands between two characters: the point is on one of them
-        const [size, more] = [this.chars[place], this.chars[place + 1]].map(one => visible(one).length);
+        const [size, more] = [this.signs[place].length, this.signs[place + 1].length];
         const before = boxOf(element.firstChild, offset - size, offset);
         const behind = boxOf(element.firstChild, offset, offset + more); // on its left in text from right to left
         if (behind.top < before.bottom && behind.left <= x && x < behind.right) place += 1;

@@ -1,15 +1,39 @@
 // Tokens on a page: their colours, their numbers in a tip, and text that cannot act. Reports and the studio share it.
 
-const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
+const JOINING = "\\u0600-\\u109f\\u1780-\\u18aa\\u1a20-\\u1cff\\ua800-\\uabff\\ufb50-\\ufdff\\ufe70-\\ufefc\\u{10a00}-\\u{11fff}\\u{1e900}-\\u{1e95f}";
+const EMOJI = "\\u2190-\\u2bff\\ufe0f\\u{1f000}-\\u{1faff}";
+const FLAG = "\\u{1f3f4}[\\u{e0020}-\\u{e007e}]{3,6}\\u{e007f}"; // as types.py
+const INVISIBLE = new RegExp(
+  `${FLAG}|[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u00a0\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f`
+  + "\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb\\ud800-\\udfff\\u{e0000}-\\u{e007f}]"
+  + `|(?<![${JOINING}])\\u200c(?![${JOINING}])|(?<![${JOINING}${EMOJI}])\\u200d(?![${JOINING}])|(?<=[${EMOJI}])\\u200d(?![${JOINING}${EMOJI}])`,
+  "gu",
+);
 
 const sign = character => {
   const code = character.codePointAt(0);
-  if (code === 0x7f) return "␡";
+  if (code === 0x7f || code === 0xa0) return code === 0x7f ? "␡" : "⍽";
   return code < 0x20 ? String.fromCodePoint(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 };
 
+const isOne = found => found.length <= 2; // code units; a flag has more
+
 /** Text in which characters that act on a page, or that nobody would see, are visible; as `visible` in types.py. */
-export const visible = text => text.replace(INVISIBLE, sign);
+export const visible = text => text.replace(INVISIBLE, found => (isOne(found) ? sign(found) : found));
+
+/** The characters (code points) of a text as `visible` shows them, one by one. */
+export const signs = text => {
+  const found = [];
+  let done = 0;
+  for (const { 0: hidden, index } of text.matchAll(INVISIBLE)) {
+    if (!isOne(hidden)) continue;
+    for (const character of text.slice(done, index)) found.push(character);
+    found.push(sign(hidden));
+    done = index + hidden.length;
+  }
+  for (const character of text.slice(done)) found.push(character);
+  return found;
+};
 
 /** A number with three digits and a true minus sign. */
 export const shown = x => x === null || x === undefined || Number.isNaN(x) ? "–"
