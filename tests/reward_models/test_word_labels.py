@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from marked_texts import TEXTS, marked
+from text2grad.feedback import words_of
 from text2grad.reward_models.writing import (
     LABEL_FORMS,
     WITH_OUTCOME,
@@ -17,7 +18,6 @@ from text2grad.reward_models.writing import (
     critique_target,
     labels_of,
     spans_of,
-    words_of,
 )
 from text2grad.types import Critique, Example, Span
 

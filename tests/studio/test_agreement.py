@@ -44,3 +44,12 @@ def test_marks_after_the_first_end_do_not_count() -> None:
     assert list(after[ITEM].spans) == ["a"]
     assert finished([OPEN, span("a", 2, 5, "negative")]) == {}
     assert agreement({"ann": marks(), "ben": marks()})[0]["alpha"] is None
+
+
+def test_a_word_with_vowel_signs_is_one_word() -> None:
+    hindi = {
+        **OPEN,
+        "response": "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u0941\u0928\u093f\u092f\u093e",
+    }  # two words
+    given = finished([hindi, span("a", 0, 2, "negative"), DONE])[ITEM]
+    assert word_labels(given) == [2, 0]

@@ -262,9 +262,9 @@ def _model(args: argparse.Namespace) -> Any:
 def _units(args: argparse.Namespace, own: Any) -> "Units":
     """Return the unit that precision and recall count."""
     from text2grad.cli.align import load_tokenizer
-    from text2grad.experiments.critic_quality import PATTERNS, Units
+    from text2grad.experiments.critic_quality import CUTS, Units
 
-    if args.tokenizer in PATTERNS or (args.tokenizer is None and own is None):
+    if args.tokenizer in CUTS or (args.tokenizer is None and own is None):
         return Units(args.tokenizer or "words")
     if args.tokenizer is None:
         return Units(f"tokens of {args.model}", own)

@@ -59,6 +59,7 @@ from .spans import (
     critique_from_text as critique_from_text,
     inside_word as inside_word,
     locate_spans as locate_spans,
+    words_of as words_of,
 )
 from .steps import StepRule as StepRule, split_steps as split_steps
 from .user_code import described as described

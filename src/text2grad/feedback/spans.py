@@ -286,6 +286,24 @@ def inside_word(text: str, position: int) -> bool:
     return bool(_LETTER.match(text, before))
 
 
+def words_of(response: str) -> list[tuple[int, int]]:
+    """Return the character range of each word of a response.
+
+    A word is a run of letters and digits with its accents and vowel signs, or one other visible character.
+
+    Example:
+        >>> words_of("It's 5 €")
+        [(0, 2), (2, 3), (3, 4), (5, 6), (7, 8)]
+    """
+    words: list[tuple[int, int]] = []
+    for place, character in enumerate(response):
+        if inside_word(response, place):
+            words[-1] = (words[-1][0], place + 1)
+        elif not character.isspace():
+            words.append((place, place + 1))
+    return words
+
+
 def _continues(character: str) -> bool:
     """Return True for an accent, a vowel sign or a joiner, which never begin a word."""
     return character > "\u02ff" and (character in "\u200c\u200d" or unicodedata.category(character).startswith("M"))

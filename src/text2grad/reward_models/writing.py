@@ -47,12 +47,12 @@ from text2grad.feedback import (
     Annotation,
     CutObject,
     Reading,
-    inside_word,
     is_finite,
     is_json,
     printable,
     read_objects,
     split_steps,
+    words_of,
 )
 from text2grad.types import Critique, CritiqueForm, Example, Label, PromptFormat, Span
 
@@ -152,22 +152,6 @@ def _number_of(critique: Critique) -> float | None:
         return None
     rounded = round(critique.outcome, 2)
     return int(rounded) if rounded == int(rounded) else rounded
-
-
-def words_of(response: str) -> list[Range]:
-    """Return the character range of each word of a response.
-
-    Example:
-        >>> words_of("It's 5 €")
-        [(0, 2), (2, 3), (3, 4), (5, 6), (7, 8)]
-    """
-    words: list[Range] = []
-    for place, character in enumerate(response):
-        if inside_word(response, place):
-            words[-1] = (words[-1][0], place + 1)
-        elif not character.isspace():
-            words.append((place, place + 1))
-    return words
 
 
 def sentences_of(response: str) -> list[Range]:

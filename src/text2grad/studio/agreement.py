@@ -1,7 +1,7 @@
 """How far raters agree who marked the same responses blindly.
 
-The unit is a word of the response: positive, negative, both or unmarked. Only responses that both raters finished
-count, with the marks of the moment when each finished: others' marks become visible then.
+The unit is a word of the response, as `words_of` finds it: positive, negative, both or unmarked. Only responses that
+both raters finished count, with the marks of the moment when each finished: others' marks become visible then.
 
 both         responses that both raters finished
 words        words of these responses
@@ -11,15 +11,14 @@ alpha        Krippendorff's alpha for categories over the words, by the package 
 f1           of the words that either marked: 2 · marked alike / (marked by one + marked by the other); None if none is
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Any
 
 from text2grad.errors import is_installed
+from text2grad.feedback import words_of
 from text2grad.studio.marks import Marked
 
-WORD = re.compile(r"\w+|[^\w\s]")
 LABEL_OF = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
 
 
@@ -41,10 +40,8 @@ def finished(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
 def word_labels(marked: Marked) -> list[int]:
     """Return the label of each word of a response: 0 unmarked, 1 positive, 2 negative, 3 both."""
     labels = []
-    for word in WORD.finditer(marked.opened["response"]):
-        inside = [
-            one["label"] for one in marked.spans.values() if one["start"] < word.end() and word.start() < one["end"]
-        ]
+    for start, end in words_of(marked.opened["response"]):
+        inside = [one["label"] for one in marked.spans.values() if one["start"] < end and start < one["end"]]
         labels.append(LABEL_OF["positive" in inside, "negative" in inside])
     return labels
 

@@ -328,3 +328,9 @@ def test_quotes_of_types_are_found_as_sources_write_them(told: str) -> None:
     true = Critique(told, (Span(0, len(response), "negative"),))
     found = values(*[Pair("f:1", "p", response, Critique(""), true)] * 5)
     assert found["recall/negative/T"] == 0
+
+
+def test_a_word_with_vowel_signs_is_one_unit_with_the_white_space_before_it() -> None:
+    text = "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u0941\u0928\u093f\u092f\u093e \n"  # two words of six characters
+    assert Units("words").cut(text) == (text, [(0, 6), (6, 13), (13, 15)])
+    assert Units("characters").cut("e\u0301\n") == ("e\u0301\n", [(0, 1), (1, 2), (2, 3)])

@@ -34,6 +34,6 @@ from .study import (
     sheet_csv as sheet_csv,
     sheet_html as sheet_html,
 )
-from .units import PATTERNS as PATTERNS, Units as Units
+from .units import CUTS as CUTS, Units as Units
 from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables
 from .wording import check_words as check_words

@@ -1,22 +1,36 @@
 r"""A response → units, and the units that critic and annotator mark; precision and recall count units.
 
 tokens       of a tokenizer, such as the policy's, whose tokens get the rewards (table 1 of the paper)
-words        runs of letters and digits, and single punctuation marks; each with the white space before it
+words        as `feedback.words_of` finds them, each with the white space before it
 characters   every character
 
 A span marks every unit that it overlaps, as in `text2grad align`. A unit with marks of both labels counts as unmarked.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from text2grad.align import Range, encode, move_spans, span_tokens, token_offsets
 from text2grad.experiments.critic_quality.pairs import Pair
+from text2grad.feedback import words_of
 from text2grad.types import Critique, Span
 
-PATTERNS = {"words": re.compile(r"\s*(?:\w+|[^\w\s]|\Z)"), "characters": re.compile(".", re.DOTALL)}
+
+def _words(response: str) -> list[Range]:
+    """Return the words, each with the white space before it, and the white space at the end."""
+    ends = [end for _, end in words_of(response)]
+    if response[ends[-1] if ends else 0 :]:
+        ends.append(len(response))
+    return list(pairwise((0, *ends)))
+
+
+CUTS: dict[str, Callable[[str], list[Range]]] = {
+    "words": _words,
+    "characters": lambda response: list(pairwise(range(len(response) + 1))),
+}
+"""Name of a unit without a tokenizer → its ranges in a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +48,7 @@ class Units:
     def cut(self, response: str) -> tuple[str, list[Range]]:
         """Return the text of all units, and the characters of each unit in it."""
         if self.tokenizer is None:
-            matches = PATTERNS[self.name].finditer(response)
-            return response, [match.span() for match in matches if match[0]]
+            return response, CUTS[self.name](response)
         ids = encode(self.tokenizer, response)
         text = self.tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
         return text, list(token_offsets(self.tokenizer, ids))
