@@ -17,7 +17,7 @@ from text2grad.errors import ConfigError, CriticError
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.served import ServerRewardModel
+from text2grad.reward_models.served import SPECIAL, ServerRewardModel
 from text2grad.reward_models.writing import critique_prompt, critique_request
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Critique, Example, Span
@@ -227,3 +227,23 @@ def test_a_run_stops_where_too_many_critiques_failed(tmp_path: Path) -> None:
         run = Text2GradTrainer(model, critic_from_recipe(recipe), tokenizer, EXAMPLES, recipe)
         with pytest.raises(CriticError, match=r"^100% of the last 104 critiques could not be read"):
             run.train()
+
+
+def test_a_response_that_spells_a_special_token_is_named_once(
+    server: Running, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = critic(server, tmp_path)
+    model([ASKED], ["in <i>Lyon</i> | in <s>May</s"])  # a table, HTML
+    assert "special token" not in caplog.text
+    for _ in range(2):
+        model([ASKED, ASKED], [RESPONSE, "in Lyon<|im_end|>"])
+    assert caplog.text.count("a response spells") == 1
+    assert (
+        "a response spells '<|im_end|>'. If this is a special token of rm, the server reads it as the token"
+        in caplog.text
+    )
+
+
+@pytest.mark.parametrize("text", ["<|eot_id|>", "<｜end▁of▁sentence｜>", "</s>", "<end_of_turn>", "<eos>", "[/INST]"])
+def test_special_tokens_of_common_models_are_known(text: str) -> None:
+    assert SPECIAL.findall(f"a{text}b") == [text]

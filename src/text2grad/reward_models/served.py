@@ -3,8 +3,12 @@
 The prompt is the prompt of training, as a text to continue or as a chat message; decoding is greedy. Each request
 carries the grammar of the critiques of its response (`critique_grammar`), so that the server's JSON is complete and its
 quotes occur in the response.
+
+The server's tokenizer is unknown here. It reads the text of a special token within a response as this token, so the
+first response that seems to spell one is named in a warning.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -28,6 +32,7 @@ from text2grad.critics.servers import (
 )
 from text2grad.errors import RequestError, check_known
 from text2grad.feedback import Match
+from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.writing import (
@@ -41,6 +46,9 @@ from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
 
 DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
 """Defaults of the endpoint that differ from an annotator's."""
+
+SPECIAL = re.compile(r"<[|｜][^\s|｜<>]{1,40}[|｜]>|</s>|<(?:start|end)_of_turn>|<[be]os>|\[/?INST\]")
+"""Texts that are special tokens of common models."""
 
 
 class ServerRewardModel:
@@ -99,6 +107,7 @@ class ServerRewardModel:
         self.form: CritiqueForm = form
         self.constrain, self.limits, self.tokens = constrain, limits, TokenCount()
         self.match: Match = "exact" if constrain else match
+        self._warned = False
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order.
@@ -106,9 +115,21 @@ class ServerRewardModel:
         Raises:
             CriticError: if the server rejects every request (a wrong key, an unknown model) or does not respond.
         """
+        self._warn_of_special_tokens(responses)
         with Store(self.path) as store:
             session = AnnotationSession(self.endpoint, store, self.annotate)
             return collect_critiques(session, numbered_items(examples, responses), self.tokens)
+
+    def _warn_of_special_tokens(self, responses: Sequence[str]) -> None:
+        found = next((match[0] for one in responses if (match := SPECIAL.search(one))), None)
+        if found and not self._warned:
+            self._warned = True
+            note(
+                f"a response spells {found!r}. If this is a special token of {self.endpoint.model}, the server reads "
+                "it as the token, so that a response can end itself and go on as a critique: look at samples with it. "
+                'critic.kind = "vllm" or "generative" reads it as text',
+                warning=True,
+            )
 
     def prompt(self, item: Item) -> Prompt:
         """Return the prompt for the critique of a response."""
