@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tokenizer
+from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import CritiqueDecoder, saved_settings
@@ -124,6 +125,13 @@ class VLLMRewardModel(CritiqueDecoder):
         ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         super().__init__(tokenizer, len(tokenizer), ends, **settings)
         self.engine = engine
+        if self.learned == "choices":
+            note(
+                'this reward model was trained with learned = "choices": the words that its critiques repeat had the '
+                "longest tokens, and vLLM spells them in tokens of its own choice, so its labels may be less "
+                'accurate. critic.kind = "generative" decodes as in training',
+                warning=True,
+            )
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         prompts = self._prompts(examples, responses)
