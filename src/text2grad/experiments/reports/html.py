@@ -29,7 +29,7 @@ COLUMNS = {
     "kl": "KL",
     "value": "value",
     "advantage": "advantage",
-    "change": "Δ\u202flog\u202fp",  # page.js splits the names at ordinary spaces
+    "change": "Δ\u00a0log\u00a0p",  # page.js splits the names at ordinary spaces
 }
 """Numbers per token that a record may have → their names on the page."""
 

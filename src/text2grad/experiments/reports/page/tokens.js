@@ -4,7 +4,7 @@ const JOINING = "\\u0600-\\u109f\\u1780-\\u18aa\\u1a20-\\u1cff\\ua800-\\uabff\\u
 const EMOJI = "\\u2190-\\u2bff\\ufe0f\\u{1f000}-\\u{1faff}";
 const FLAG = "\\u{1f3f4}[\\u{e0020}-\\u{e007e}]{3,6}\\u{e007f}"; // as types.py
 const INVISIBLE = new RegExp(
-  `${FLAG}|[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u00a0\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f`
+  `${FLAG}|[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f`
   + "\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb\\ud800-\\udfff\\u{e0000}-\\u{e007f}]"
   + `|(?<![${JOINING}])\\u200c(?![${JOINING}])|(?<![${JOINING}${EMOJI}])\\u200d(?![${JOINING}])|(?<=[${EMOJI}])\\u200d(?![${JOINING}${EMOJI}])`,
   "gu",
@@ -12,7 +12,7 @@ const INVISIBLE = new RegExp(
 
 const sign = character => {
   const code = character.codePointAt(0);
-  if (code === 0x7f || code === 0xa0) return code === 0x7f ? "␡" : "⍽";
+  if (code === 0x7f) return "␡";
   return code < 0x20 ? String.fromCodePoint(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 };
 
