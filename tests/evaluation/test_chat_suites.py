@@ -117,6 +117,7 @@ def test_pairs_are_compared_in_both_orders(server: Running, tmp_path: Path) -> N
         ("<think>Perhaps [[5]], or [[A]]?</think>\n[[8]] [[B]]", 8.0, "second"),
         ("Say [[A]] if A is better, or [[1]].\n</think>\n\n[[8]] [[B]]", 8.0, "second"),  # the template opened it
         ("<think>Perhaps [[5]], or [[A]]", None, None),  # cut
+        ("<|channel|>analysis<|message|>[[5]] [[A]]<|end|><|channel|>final<|message|>[[8]] [[B]]", 8.0, "second"),
         ('[[8]] [[B]]: it prints "</think>".', 8.0, "second"),
     ],
 )

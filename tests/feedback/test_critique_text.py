@@ -181,6 +181,7 @@ HARMFUL = {
     "escaped line breaks": "{\\n" * (N // 3),
     "fences": "```json " * (N // 8),
     "thinking": "<think>" * (N // 7),
+    "channels": "<|channel|>analysis" + "<|channel|>final " * (N // 20),
     "digits": '{"outcome": ' + "9" * (N - 20) + "}",
     "keys of underscores": '{"' + "_ " * (N // 2 - 10) + '": 1}',
     "for the library": ("{a: [" + "(" * 20 + '"a" b" ') * (MAX_REPAIR_CHARS // 32),
@@ -227,6 +228,24 @@ DRAFT, VERDICT = 'Maybe {"good_spans": ["a"]}?', '{"good_spans": ["b"]}'
 def test_text_before_a_closing_think_tag_alone_is_a_draft(between: str) -> None:
     # Templates that put <think> into the prompt leave an answer that begins inside the reasoning.
     assert parse_critique(f"{DRAFT}</think>{between}{VERDICT}").positive == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        *((f"<{tag}>", f"</{tag}>") for tag in ("think", "thinking", "thought", "reasoning", "seed:think")),
+        ("[THINK]", "[/THINK]"),
+        ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("<|channel|>analysis<|message|>", "<|end|><|channel|>final <|constrain|>json<|message|>"),
+    ],
+)
+def test_a_draft_in_reasoning_is_no_critique_whatever_the_marks_of_the_model(begin: str, end: str) -> None:
+    assert parse_critique(f"{begin}{DRAFT}{end}{VERDICT}") == ParsedCritique("", ("b",), (), "ok")
+    assert parse_critique(f"\n{begin}\n{DRAFT}").status == "unparsable"  # cut off
+    quoted = json.dumps({"good_spans": [f"{begin}x{end}"]})
+    assert parse_critique(quoted).positive == (f"{begin}x{end}",)
+    other = parse_critique(f"It has a {begin}: {VERDICT}")  # only at the beginning it is the model's own
+    assert other.positive == ("b",)
 
 
 def test_a_draft_without_a_verdict_is_no_critique() -> None:

@@ -32,6 +32,7 @@ from typing import Any
 
 from text2grad.errors import CriticError
 from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, printable, read_objects, unescape
+from text2grad.feedback.reasoning import REASONING
 from text2grad.types import Label, Status
 
 MAX_CHARS = 100_000
@@ -123,8 +124,7 @@ def _first_reading(text: str) -> Reading | None:
 def _quoted_tag(text: str) -> int | None:
     """Return the place of the tag up to which a text without an opening tag was taken for reasoning."""
     removed = _THINKING.match(text)
-    opened = removed is None or removed[0].lstrip().startswith("<think>")
-    return None if removed is None or opened else removed.end() - len("</think>")
+    return None if removed is None or removed["opened"] is not None else removed.end() - len("</think>")
 
 
 def _escaped_twice(text: str) -> Iterator[Reading]:
@@ -312,7 +312,7 @@ _END_MARK = "\ue0ff\ue0fe"  # private-use characters, which critiques do not con
 _ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
 # Chat templates of some reasoning models put <think> into the prompt; an answer then begins inside the reasoning. An
 # answer that begins with an object is no reasoning: its quotes may hold the tag.
-_THINKING = re.compile(r"""\A(?:\s*<think>.*?(?:</think>|\Z)|\s*[^{`\s].*?</think>(?!["']))""", re.DOTALL)
+_THINKING = re.compile(rf"""\A\s*(?:(?P<opened>{REASONING})|[^{{`\s].*?</think>(?!["']))""", re.DOTALL)
 _FENCE_BEFORE = re.compile(r"```\w*+\s*+\Z")
 _KEY_WORD = re.compile(r"[^\W_]++")
 

@@ -29,7 +29,7 @@ from text2grad.evaluation.suite import (
     check_ids,
     digest_of_questions,
 )
-from text2grad.feedback import bad_record, json_object, read_entries
+from text2grad.feedback import REASONING, bad_record, json_object, read_entries
 
 WITH_REFERENCE = frozenset({"math", "reasoning", "coding"})
 TEMPERATURES = {
@@ -46,7 +46,7 @@ FILES = {
 }
 JUDGE_TOKENS = 2048
 _RATING = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
-_THOUGHT = re.compile(r"""\A(?:\s*<think>.*?(?:</think>|\Z)|.*?(?<!["'`])</think>(?!["'`]))""", re.DOTALL)
+_THOUGHT = re.compile(rf"""\A(?:\s*(?:{REASONING})|.*?(?<!["'`])</think>(?!["'`]))""", re.DOTALL)
 _VERDICT = {"[[A]]": "first", "[[B]]": "second", "[[C]]": "tie"}
 _WAY_OUT = (
     "Give --data {suite}=DIR, a directory with question.jsonl, judge_prompts.jsonl and reference_answer/gpt-4.jsonl "
