@@ -244,6 +244,15 @@ def test_wrong_options_are_refused_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_too_few_prompts_for_both_parts_are_explained_by_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "pairs.jsonl", PAIRS[:4])
+    assert main(["prepare", "ultrafeedback", source, "--out", str(tmp_path / "out"), "--prompts", "1"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "held out are left of 4 (none left out; --prompts takes 1 of them); both need at least one" in told
+
+
 @given(st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=40), st.floats(0.0, 0.9), st.integers(0, 5))
 def test_prompts_with_equal_tests_stay_on_one_side(tests: list[str], held_out: float, seed: int) -> None:
     problems = [Problem(Example(f"{n}", "a", one), ()) for n, one in enumerate(tests)]

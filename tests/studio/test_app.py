@@ -313,6 +313,7 @@ def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("ask", '{"versions": [0, null]}', "versions[1] is a whole number from 0 to 2^63 - 1, got null"),
         ("ask", '{"versions": [0, 7]}', "there is no version 7"),
         ("ask", '{"seed": [3]}', "seed is a whole number from 0 to 2^63 - 1, got [3]"),
+        ("ask", '{"prompt": "a\\ud83d"}', 'prompt has half of a surrogate pair, which is no character: "a\\ud83d"'),
         ("teach", '{"items": 1}', "items is a list of texts, or null; got 1"),
         ("teach", '{"parent": null}', "parent is a whole number from 0 to 2^63 - 1, got null"),
         ("teach", '{"parent": true}', "parent is a whole number from 0 to 2^63 - 1, got true"),

@@ -214,9 +214,10 @@ def _phases(args: argparse.Namespace) -> int:
     made = divide(problems, args.task, held_out=held_out, seed=args.seed, most=args.prompts)
     made = made._replace(held_out=kept_out) if args.held_out_split else made
     if not made.prompts or not made.held_out:
+        taken = f"; --prompts takes {args.prompts:,} of them" if args.prompts is not None else ""
         raise DataError(
             f"{args.path}: {len(made.prompts)} prompts to train on and {len(made.held_out)} held out are left of "
-            f"{len(problems)} ({_listed(left_out)}); both need at least one"
+            f"{len(problems)} ({_listed(left_out)}{taken}); both need at least one"
         )
     preferences = known_preferences(made.responses)
     if args.pairs:

@@ -33,12 +33,14 @@ def text(value: Any, name: str, default: str = "") -> str:
     """Return a text; null, or no value, is the default.
 
     Raises:
-        DataError: if the value is none.
+        DataError: if the value is none, or has half of a surrogate pair, which no tokenizer reads.
     """
     if value is None:
         return default
     if not isinstance(value, str):
         raise DataError(f"{name} is a text, got {shown(value)}")
+    if any("\ud800" <= one <= "\udfff" for one in value):
+        raise DataError(f"{name} has half of a surrogate pair, which is no character: {shown(value)}")
     return value
 
 
