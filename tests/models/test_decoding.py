@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
 from transformers.cache_utils import DynamicLayer
 
 from text2grad.models import decoding
@@ -80,6 +81,16 @@ def test_known_tokens_are_read_together_and_change_nothing(family: str, groups: 
         assert len(reads) < max(map(len, found))
     if family == "llama":  # rows with 9 and more tokens have two or three chosen ones
         assert len(reads) < 0.7 * max(map(len, found))
+
+
+def test_attention_that_counts_slots_reads_known_tokens_one_by_one() -> None:
+    config = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 64, "max_position_embeddings": 64}
+    torch.manual_seed(0)
+    model = GPTNeoForCausalLM(GPTNeoConfig(**config, attention_types=[[["global", "local"], 1]], window_size=4)).eval()
+    assert counts_slots(model)
+    limits: dict[str, Any] = {"max_new_tokens": 30, "eos_ids": (), "pad_id": 0}
+    script = Scripted()
+    assert decode(model, PROMPTS, script, **limits, ahead=script.ahead) == decode(model, PROMPTS, Scripted(), **limits)
 
 
 def test_a_row_whose_tokens_are_all_known_needs_no_model() -> None:

@@ -76,7 +76,6 @@ def decode(
         shared = prefill(model, begun, groups, pad_id) if groups else None
         ids, mask, cache = shared or (*left_padded(begun, pad_id, model.device), empty_cache(model))  # [B, S]
         if cache is None:
-            run.ahead = None
             _generate(model, ids, mask, run, max(limits), pad_id)
         else:
             run.ahead = None if counts_slots(model) else ahead

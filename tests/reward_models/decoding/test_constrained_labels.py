@@ -348,6 +348,9 @@ def test_fixed_text_is_read_at_once_and_critiques_stay_the_same(
     assert texts[0] == texts[1]
     assert used[0][1] == used[1][1]
     assert all(critique.status == "ok" for one in model.draw(examples, responses) for critique in one)
+    with monkeypatch.context() as patch:  # a model that learned whole critiques spells fixed text itself
+        patch.setattr(ConstrainedChoice, "ahead", None)
+        GenerativeRewardModel(network, tokenizer, **{**settings, "learned": "critique"}).write(examples, responses)
     assert used[1][0] < (0.4 if form == "tagged_sentences" else 0.8) * used[0][0]
 
 
@@ -378,19 +381,94 @@ def test_each_label_is_chosen_among_one_token_per_sign(form: Any, name: str) -> 
         assert critique_from_labels(critique.text, response, LABEL_FORMS[form]).status == "ok"
 
 
-def test_without_a_token_for_each_label_the_text_before_them_is_fixed() -> None:
-    tokenizer = spelled_by([*(chr(code) for code in range(32, 127)), "n =", " =", " -", "= "])  # none for " +"
-    critique = begin(tokenizer, "in", room=400, write_feedback=False, form="tagged_words")
-    data, signs = critique.skeleton.vocabulary.data, [sign.encode() for sign in LABEL_FORMS["tagged_words"].signs]
+PRINTABLE = [chr(code) for code in range(32, 127)]
+
+
+def spelled_up_to_label(tokenizer: Any, form: str) -> tuple[Any, list[bytes]]:
+    """Begin a critique of "in", and spell it up to the first label; return it with the data of the last tokens."""
+    critique, spelled = begin(tokenizer, "in", room=400, write_feedback=False, form=form), []
     while (token := critique.fixed_token()) is not None:
         assert critique.take(token)
+        spelled.append(critique.skeleton.vocabulary.data[token])
+    return critique, spelled[-2:]
+
+
+def signs_of(form: str, before: str = "") -> list[bytes]:
+    return [f"{before}{sign}".encode() for sign in LABEL_FORMS[form].signs]
+
+
+def test_without_a_token_for_each_label_the_text_before_them_is_fixed() -> None:
+    tokenizer = spelled_by([*PRINTABLE, "n =", " =", " -", "= ", "n "])  # no " +"
+    critique, last = spelled_up_to_label(tokenizer, "tagged_words")
+    assert last == [b"i", b"n "]  # "n =" goes beyond the text
     assert critique.text.endswith('"in ')
-    assert [data[one] for one in critique.label_tokens()] == signs
+    assert [critique.skeleton.vocabulary.data[one] for one in critique.label_tokens()] == signs_of("tagged_words")
+
+
+def test_a_token_of_each_label_may_hold_the_text_before_it() -> None:
+    tokenizer = spelled_by([*PRINTABLE, *(f" {sign}" for sign in "=+-")])
+    critique, last = spelled_up_to_label(tokenizer, "tagged_words")
+    assert last == [b"i", b"n"]
+    assert [critique.skeleton.vocabulary.data[one] for one in critique.label_tokens()] == signs_of("tagged_words", " ")
+
+
+def test_a_token_of_each_label_may_begin_before_the_labels() -> None:
+    tokenizer = spelled_by([*PRINTABLE, *(f'"{sign}' for sign in "0+-")])
+    critique, _ = spelled_up_to_label(tokenizer, "dense")
+    assert critique.text.endswith('"word_labels": ')
+    assert [critique.skeleton.vocabulary.data[one] for one in critique.label_tokens()] == signs_of("dense", '"')
+
+
+def test_tokens_that_go_on_behind_a_label_do_not_compete_with_it() -> None:
+    tokenizer = spelled_by([*PRINTABLE, '0"', '0"}', '+"'])
+    critique, _ = spelled_up_to_label(tokenizer, "dense")
+    data, logits = critique.skeleton.vocabulary.data, torch.zeros(1, critique.skeleton.vocabulary.size)
+    for one, text in data.items():
+        logits[0, one] = {b'0"}': 9.0, b'0"': 8.0, b"+": 7.0, b"0": 6.0}.get(text, 0.0)
+    drawn = {
+        data[int(ConstrainedChoice([one], [random.Random(n)], spell_fixed=True)(logits, torch.tensor([0]), 0))]
+        for n, one in enumerate(deepcopy(critique) for _ in range(40))
+    }
+    assert drawn == {b"+", b"0"}  # e:1 likely; "-" has 0.0007
+    assert data[int(ConstrainedChoice([critique], spell_fixed=True)(logits, torch.tensor([0]), 0))] == b"+"
+
+
+def test_a_target_is_spelled_with_the_tokens_of_labels_that_are_decoded() -> None:
+    """Its usual tokens go on behind the labels."""
+    tokenizer = made("gpt2")
+    tokenizer.add_tokens(["=.", ' ="', '+"', '="'])
+    model = GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, form="dense", learned="choices")
+    target = critique_target(Critique("", (Span(0, 2, "positive"),), None), "in", form="dense")
+    assert target.endswith('"+"}')
+    assert '+"' in tokenizer.tokenize(target)
+    ids, choices = model.spelled("in", target)
+    assert [tokenizer.decode([one]) for one, chosen in zip(ids, choices, strict=True) if chosen][-1] == "+"
+
+
+def test_no_text_is_fixed_before_a_label_where_none_is_left() -> None:
+    critique = begin(spelled_by(PRINTABLE), "in", room=400, write_feedback=False, form="tagged_words")
+    target = critique_target(Critique("", (), 12), "in", write_feedback=False, form="tagged_words")
+    left = {target[:at]: at <= target.index("=") for at in range(1, len(target))}
+    for text, before in left.items():
+        assert critique.take(critique.skeleton.vocabulary.spelled[text[-1].encode()][0])
+        assert isinstance(critique, ConstrainedLabels)
+        assert (critique._text_before_label() is not None) == before
+        assert bool(critique.label_tokens()) == (text.endswith("in "))
+
+
+def test_fixed_text_ahead_ends_with_the_critique() -> None:
+    critique, _ = spelled_up_to_label(spelled_by(PRINTABLE), "dense")
+    choose = ConstrainedChoice([critique], spell_fixed=True)
+    assert critique.take(critique.label_tokens()[0])
+    ahead = list(choose.ahead(0))
+    assert [critique.skeleton.vocabulary.data.get(one) for one in ahead] == [b'"', b"}", None]
+    assert ahead[-1] == critique.eos_ids[0]
+    assert list(choose.ahead(0)) == []
 
 
 def test_near_the_limit_a_label_takes_the_tokens_that_are_left() -> None:
     """One token for label and end where two do not fit."""
-    tokenizer = spelled_by([*(chr(code) for code in range(32, 127)), '0"}', '+"}', '-"}'])
+    tokenizer = spelled_by([*PRINTABLE, '0"}', '+"}', '-"}'])
     least = begin(tokenizer, "in", write_feedback=False, form="dense")
     assert isinstance(least, ConstrainedLabels)
     signs = [sign.encode() for sign in LABEL_FORMS["dense"].signs]
