@@ -349,7 +349,7 @@ def test_fixed_text_is_read_at_once_and_critiques_stay_the_same(
     assert used[0][1] == used[1][1]
     assert all(critique.status == "ok" for one in model.draw(examples, responses) for critique in one)
     with monkeypatch.context() as patch:  # a model that learned whole critiques spells fixed text itself
-        patch.setattr(ConstrainedChoice, "ahead", None)
+        patch.setattr(ConstrainedChoice, "ahead", lambda *_: pytest.fail("its tokens are the model's"))
         GenerativeRewardModel(network, tokenizer, **{**settings, "learned": "critique"}).write(examples, responses)
     assert used[1][0] < (0.4 if form == "tagged_sentences" else 0.8) * used[0][0]
 
