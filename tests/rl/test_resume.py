@@ -621,6 +621,7 @@ def test_random_states_of_another_number_of_processes_are_told(
     assert state.pop("random_of_others") == []
     other = {**state["random"], "python": list(random.Random(1).getstate())}
     (found / "state.json").write_text(json.dumps({**state, "random_of_others": [other, other]}))
+    caplog.clear()
     with caplog.at_level("WARNING", logger="text2grad"):
         small_run.trainer(tmp_path, resume=True, run={"steps": 2})
     assert random.getstate() == after

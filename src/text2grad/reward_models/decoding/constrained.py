@@ -265,12 +265,13 @@ class ConstrainedLabels(ConstrainedCritique):
         return [] if any(self._refused(one) for one in found) else found
 
     def fixed_token(self) -> int | None:
-        """Return the longest token of fixed text as ever; before a label without `label_tokens` none goes beyond it."""
+        """Return the longest token of fixed text; before labels up to where each of them has a token of its own."""
         found = super().fixed_token()
         if found is not None or not (before := self._text_before_label()) or self.label_tokens():
             return found
+        ends = (end for end in range(1, len(before) + 1) if self.labels.label_tokens(before[end:]))
         spelled = self.skeleton.vocabulary.spelled
-        parts = (spelled.get(before[:length], ()) for length in range(len(before), 0, -1))
+        parts = (spelled.get(before[:length], ()) for length in range(next(ends, 0), 0, -1))
         return next((one for ids in parts for one in ids if not self._refused(one)), None)
 
     def _text_before_label(self) -> bytes | None:
