@@ -418,6 +418,21 @@ def test_what_a_closed_page_could_not_save_is_saved_by_the_next(browser: Any, se
     assert spans(server.store, "closed") == [("sat", "negative")]
 
 
+def test_marks_of_a_page_that_is_still_being_left_are_shown_when_it_is_gone(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "leaving") as page:
+        for request in ("marks", "tab"):
+            page.route(f"**/api/{request}", lambda route: route.abort("connectionreset"))
+        mark(page, "sat", "n")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        other = page.context.new_page()
+        other.goto(page.url)
+        expect(other.locator("#detail")).to_contain_text("None yet.")
+        page.close()  # now its lock is free
+        expect(other.locator("#detail")).not_to_contain_text("None yet.")
+        saved(other)
+    assert spans(server.store, "leaving") == [("sat", "negative")]
+
+
 @contextmanager
 def held(page: Any, pattern: str, method: str = "GET") -> Iterator[list[Any]]:
     """Keep matching requests of a page from the server; `release(one)` sends one, the end of the block the rest."""

@@ -4,6 +4,7 @@ import { post } from "./api.js";
 
 const PENDING = "text2grad-pending-";
 const RETRY_MS = 2000;
+const LEAVING_MS = [100, 300, 900, 2700, 8100]; // a page that is being left, as by a reload, lives on for a moment
 const MALFORMED = 400; // the status of an operation that would be refused for ever
 
 /** A name for a span that no other tab can choose. */
@@ -13,11 +14,13 @@ export const newId = () => crypto.randomUUID().replaceAll("-", "").slice(0, 16);
  * Operations on their way to the server; they wait in the browser's storage until they are saved.
  *
  * `onState({ waiting, problem, refused, kept })` hears how many batches wait, why they could not be sent yet, why the
- * server refused a batch for ever, and whether the browser's storage has all that waits.
+ * server refused a batch for ever, and whether the browser's storage has all that waits. `onAdopted(items)` hears of
+ * which responses there were marks that another page had left behind, when the server has them.
  */
 export class Outbox {
-  constructor(onState) {
+  constructor(onState, onAdopted) {
     this.onState = onState;
+    this.onAdopted = onAdopted;
     this.tab = null;
     this.opened = new Set();
     this.queue = [];
@@ -37,19 +40,26 @@ export class Outbox {
   }
 
   /** Take over what pages left behind that were closed, or crashed, before the server had it. */
-  async adopt() {
+  async adopt(waits = LEAVING_MS) {
     const ofStore = `${PENDING}${this.store}-`;
+    const items = new Set();
+    let living = false;
     for (const key of Object.keys(localStorage).filter(one => one.startsWith(ofStore) && one !== this.key)) {
-      await navigator.locks.request(key, { ifAvailable: true }, lock => {
-        if (!lock) return; // its page lives
-        this.queue.unshift(...JSON.parse(localStorage.getItem(key) || "[]"));
+      await navigator.locks.request(key, { ifAvailable: true }, async lock => {
+        living ||= !lock; // its page lives
+        if (!lock) return;
+        while (this.flushing) await this.flushing; // which sends the first batch, and then takes it away
+        const left = JSON.parse(localStorage.getItem(key) || "[]");
+        this.queue.unshift(...left);
         localStorage.removeItem(key);
+        for (const { item } of left.flatMap(one => one.events)) items.add(item);
       });
     }
-    if (this.queue.length) {
+    if (items.size) {
       this.keep();
-      this.flush();
+      this.flush().then(() => this.onAdopted(items));
     }
+    if (living && waits.length) setTimeout(() => this.adopt(waits.slice(1)), waits[0]);
   }
 
   add(rater, events) {

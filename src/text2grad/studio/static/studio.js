@@ -34,6 +34,10 @@ const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
     : "but too much for this browser to keep: leave the page open"}.`
     : refused ? `Refused, and not saved: ${refused}. Reload the page to see the saved marks.`
       : waiting ? "Saving…" : "All marks saved";
+}, items => { // the response was perhaps opened before
+  if (!detail.record || !items.has(detail.record.item)) return;
+  keepTyped();
+  detail.open(detail.record);
 });
 
 /** The number of the run that a response comes from; −1 if it is none of the session's. */
@@ -496,10 +500,13 @@ $("summary-open").addEventListener("click", async () => {
   document.body.classList.add("shows-detail");
 });
 addEventListener("hashchange", followAddress);
-document.addEventListener("visibilitychange", () => { // the page may be on its way out: words that are being typed are marks, too
+/** Words that are being typed are marks, too. */
+const keepTyped = () => {
   const field = document.activeElement;
-  if (document.hidden && field && field.dataset.field) field.dispatchEvent(new Event("change"));
-});
+  if (field && field.dataset.field) field.dispatchEvent(new Event("change"));
+};
+
+document.addEventListener("visibilitychange", () => { if (document.hidden) keepTyped(); }); // perhaps on its way out
 
 takeOverview(await get("studio"));
 orderOf(state.runs[state.run]);
