@@ -332,6 +332,13 @@ def test_a_body_with_a_wrong_field_is_told_which(tmp_path: Path, path: str, body
     assert client.get("/api/studio").json()["teaching"]["work"] == {"state": "idle"}
 
 
+def test_a_response_with_half_of_a_surrogate_pair_can_be_opened_and_marked(tmp_path: Path) -> None:
+    """Models of bytes write them; only what a tokenizer reads has none."""
+    body = '{"prompt": "p", "response": "a\\ud83d b"}'
+    answer = client_of(tmp_path).post("/api/own", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["response"]) == (200, json.loads(body)["response"])
+
+
 def test_a_wrong_operation_on_marks_is_told_by_its_field_and_value(tmp_path: Path) -> None:
     client = client_of(tmp_path)
     item, tab = marked(client), client.post("/api/tab", json={}).json()["tab"]

@@ -78,7 +78,8 @@ def decode(
         if cache is None:
             _generate(model, ids, mask, run, max(limits), pad_id)
         else:
-            run.ahead = None if counts_slots(model) else ahead
+            if counts_slots(model):
+                run.ahead = None
             _decode(model, ids, mask, run, cache, pad_id)
     finally:
         model.train(was_training)

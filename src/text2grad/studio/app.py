@@ -26,7 +26,7 @@ from starlette.routing import Route
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.files import json_lines, to_json
 from text2grad.studio.exports import page_of_marks, page_of_response, preferred_name
-from text2grad.studio.fields import MOST, choice, integer, integers, numbers, shown, text, texts
+from text2grad.studio.fields import MOST, choice, integer, integers, numbers, shown, text, texts, to_encode
 from text2grad.studio.marks import StoreError
 from text2grad.studio.session import Session, filter_from
 
@@ -198,7 +198,7 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         return session.versions.begin("retrain", {**request, "retraining": retraining})
 
     def ask(given: Any) -> Any:
-        prompt, seed = text(given.get("prompt"), "prompt"), integer(given.get("seed", 0), "seed")
+        prompt, seed = to_encode(given.get("prompt"), "prompt"), integer(given.get("seed", 0), "seed")
         asked = [
             _version(session, one, "a number of versions") for one in integers(given.get("versions", [0]), "versions")
         ]

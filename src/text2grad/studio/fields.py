@@ -33,15 +33,25 @@ def text(value: Any, name: str, default: str = "") -> str:
     """Return a text; null, or no value, is the default.
 
     Raises:
-        DataError: if the value is none, or has half of a surrogate pair, which no tokenizer reads.
+        DataError: if the value is none.
     """
     if value is None:
         return default
     if not isinstance(value, str):
         raise DataError(f"{name} is a text, got {shown(value)}")
-    if any("\ud800" <= one <= "\udfff" for one in value):
-        raise DataError(f"{name} has half of a surrogate pair, which is no character: {shown(value)}")
     return value
+
+
+def to_encode(value: Any, name: str) -> str:
+    """Return a text for a tokenizer; null, or no value, is "".
+
+    Raises:
+        DataError: if the value is none, or has half of a surrogate pair, which no tokenizer reads.
+    """
+    found = text(value, name)
+    if any("\ud800" <= one <= "\udfff" for one in found):
+        raise DataError(f"{name} has half of a surrogate pair, which is no character: {shown(found)}")
+    return found
 
 
 def choice(value: str, name: str, known: Collection[str]) -> str:

@@ -170,7 +170,7 @@ def escape(text: str) -> str:
 
     Carriage returns are kept; other control characters, and characters that nobody would see, are `visible`.
     """
-    return escape_html(visible(text), quote=True).replace("\r", "&#13;")
+    return _escape(visible(text))
 
 
 def _escape(shown: Sequence[str]) -> str:

@@ -64,13 +64,10 @@ class WordLabels(Automaton):
 
     def text_before_label(self, state: int) -> bytes | None:
         """Return the text that must follow before the next choice; None if that choice is not a label."""
-        before = b""
-        while len(self._rows[state]) == 1:
-            [(byte, state)] = self._rows[state].items()
-            before += bytes([byte])
-        return (
-            before if [self.advance(state, sign) for sign in self._signs].count(self._next_label(state)) > 1 else None
-        )
+        before = self.forced(state)
+        at = self.advance(state, before)
+        labelled = [at is not None and self.advance(at, sign) == self._next_label(at) for sign in self._signs]
+        return before if sum(labelled) > 1 else None
 
     def _next_label(self, state: int) -> int:
         """Return the state after the next label; that after the critique if none is left."""
