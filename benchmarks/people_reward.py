@@ -2,6 +2,7 @@
 
     python benchmarks/people_reward.py faithbench --data ../shared/data/faithbench/samples.jsonl
     python benchmarks/people_reward.py qa_feedback --data ../shared/data/qa_feedback/feedback.json --no-words
+    python benchmarks/people_reward.py qa_feedback --data ../shared/data/qa_feedback/feedback.json --probe sentences
 
 The texts are dealt into folds; the reward model of `recipes/reward-people.toml` learns from the other folds and is
 measured on this one. What several people marked in one response is joined. A unit is a word; its score is the share of
@@ -9,6 +10,7 @@ measured on this one. What several people marked in one response is joined. A un
 marked with other types alone. Compared:
 
     model         constrained decoding, votes with the saved threshold
+    probe         with --probe in place of the model: `reward-baseline probe` on the same base; probabilities as scores
     model, free   the likeliest critique without constraint; not with reward_model.learned = "choices"
     prior         share of marked training words at this place of a response of this length
     look-up       share of marked occurrences of this word in the training responses
@@ -24,6 +26,7 @@ import json
 import re
 import subprocess
 import sys
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,12 +38,15 @@ from text2grad.critics import CachedDraws
 from text2grad.evaluation.intervals import Area, Ratio, Statistic, differences, estimate
 from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.files import to_json, write_atomically
+from text2grad.models import load_tokenizer
+from text2grad.reward_models import train_probe
 from text2grad.reward_models.generative import saved_settings
 from text2grad.types import Critique, Example, Span
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "people_reward.json"
 PLACES, LENGTHS = 10, (10, 20, 40, 80, 160)  # bins of the prior
+PROBE_SCORES = "scores.json"
 SMOOTHING = 2.0  # occurrences at the mean share that each word of the look-up starts with
 SCORES = 33  # steps of a score in the area under the ROC curve
 F1 = Ratio(("both", "both"), ("marked", "true"))
@@ -217,6 +223,35 @@ def fold_of_model(
             text2grad(*measure, *how, "--out", directory / name)
 
 
+def fold_of_probe(
+    options: argparse.Namespace, directory: Path, train: list[Annotation], test: list[Annotation]
+) -> None:
+    """Train the probe of a fold, and keep its scores of the responses; states are read once for all folds."""
+    path = directory / PROBE_SCORES
+    if path.exists():
+        return
+    states = directory.parent / "states"
+    states.mkdir(parents=True, exist_ok=True)
+    tokenizer = load_tokenizer(options.model)
+    probe, report = train_probe(
+        options.model, tokenizer, train, unit=options.probe, max_tokens=options.max_tokens, store=states
+    )
+    print(report._asdict(), flush=True)
+    scores = probe.scores([Example(one.prompt) for one in test], [one.response for one in test])
+    if failed := next((one.feedback for one in scores if isinstance(one, Critique)), ""):
+        sys.exit(f"a response cannot be read: {failed}")
+    probe.save(directory / "probe")
+    record = {"threshold": probe.vote_threshold, "report": report._asdict(), "scores": scores}
+    write_atomically(path, to_json(record))
+
+
+def of_words(response: str, scores: Sequence[Sequence[Any]]) -> list[tuple[float, float]]:
+    """Return for each word the probabilities of negative and of positive, those of the unit in which it begins."""
+    starts = [score[0] for score in scores]
+    places = [max(0, bisect_right(starts, one.start()) - 1) for one in re.finditer(r"\w+", response)]
+    return [(scores[place][2], scores[place][3]) for place in places]
+
+
 def rows_of_fold(
     directory: Path, train: list[Annotation], test: list[Annotation], marked: Mapping[str, list[Mark]]
 ) -> dict[str, dict[str, Counter[str]]]:
@@ -229,13 +264,19 @@ def rows_of_fold(
         for name in ("votes", "free")
         if (path := directory / name / "predictions.jsonl").exists()
     }
-    shares = votes_of(directory / "votes" / "samples.jsonl", test)
-    for one, share in zip(test, shares, strict=True):
+    probed = json.loads(path.read_bytes()) if (path := directory / PROBE_SCORES).exists() else None
+    shares = [[]] * len(test) if probed else votes_of(directory / "votes" / "samples.jsonl", test)
+    for row, (one, share) in enumerate(zip(test, shares, strict=True)):
         words = words_of(one.response, one.critique, marked[one.response])
         key = (one.prompt, one.response)
         for name, (score, threshold) in compared.items():
             values = [score(word) for word in words]
             found[name][one.prompt] += counts(words, values, [value >= threshold for value in values], kinds)
+        if probed:
+            pairs = of_words(one.response, probed["scores"][row])
+            marked_so = [negative >= max(positive, probed["threshold"]) for negative, positive in pairs]
+            found["probe"][one.prompt] += counts(words, [pair[0] for pair in pairs], marked_so, kinds)
+            continue
         marks = {name: [word.true for word in words_of(one.response, of[key])] for name, of in written.items()}
         found["model"][one.prompt] += counts(words, share, marks["votes"], kinds)
         if "free" in marks:
@@ -263,8 +304,8 @@ def votes_of(path: Path, test: Sequence[Annotation]) -> list[list[float]]:
     return found
 
 
-def main() -> None:
-    """Measure every fold that is missing, and write the results of all."""
+def options_of() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("format", choices=("faithbench", "qa_feedback"))
@@ -275,29 +316,38 @@ def main() -> None:
     add("--folds", type=int, default=5)
     add("--only", type=int, action="append", help="a fold to run, from 0; may be repeated (default: all)")
     add("--votes", type=int, default=16)
+    add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
+    add("--max-tokens", type=int, default=4096, help="longest prompt with response of a probe")
     add("--limit", type=int, help="only the first N texts")
     add("--seed", type=int, default=0, help="deals the texts into folds")
     add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="a further setting of the recipe")
     add("--work", type=Path, default=Path("runs/people"), help="directory of models and critiques")
     add("--json", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure every fold that is missing, and write the results of all."""
+    options = options_of()
     source = read_source(options.data, format=options.format)
     read = joined(one for one in source if isinstance(one, Annotation))
     marked = marks_of(options.data, options.format)
     texts = sorted({one.prompt for one in read})
     Random(options.seed).shuffle(texts)
     fold_of = {text: number % options.folds for number, text in enumerate(texts[: options.limit])}
-    parts = ["with words" if options.words else "without words", *options.called]
+    method = "probe" if options.probe else "model"
+    how = f"probe of {options.probe}" if options.probe else "with words" if options.words else "without words"
+    parts = [how, *options.called]
     base = options.work / options.format / re.sub(r"\W+", "-", " ".join(parts))
     rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
     done = options.only or list(range(options.folds))
     for fold in done:
         train = [one for one in read if fold_of.get(one.prompt, fold) != fold]
         test = [one for one in read if fold_of.get(one.prompt) == fold]
-        fold_of_model(options, base / f"fold-{fold}", train, test)
+        (fold_of_probe if options.probe else fold_of_model)(options, base / f"fold-{fold}", train, test)
         for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test, marked).items():
             rows[name] |= of_texts
-    order = sorted(rows["model"])
+    order = sorted(rows[method])
     figures: dict[str, Statistic] = {"f1": F1, "auroc": AUROC}
     of_kinds: dict[str, Statistic] = {
         kind: Ratio((f"{kind}/both",) * 2, (f"{kind}/marked", f"{kind}/true")) for kind in kinds_of(marked)
@@ -305,14 +355,14 @@ def main() -> None:
     tables = {name: [dict(of_texts[text]) for text in order] for name, of_texts in rows.items()}
     result = {
         "texts": len(order),
-        "responses": sum(one.prompt in rows["model"] for one in read),
+        "responses": sum(one.prompt in rows[method] for one in read),
         "folds": done,
         "settings": options.set,
         "words": {kind: sum(one.get(f"{kind}/true", 0) for one in tables["everything"]) for kind in of_kinds},
         "figures": {name: plain(estimate(one, figures)) for name, one in tables.items()},
         "f1 by type": {name: plain(estimate(one, of_kinds)) for name, one in tables.items()},
-        "model ahead of": {
-            name: plain(differences(tables["model"], one, figures)) for name, one in tables.items() if name != "model"
+        f"{method} ahead of": {
+            name: plain(differences(tables[method], one, figures)) for name, one in tables.items() if name != method
         },
     }
     print(json.dumps(result, indent=1))

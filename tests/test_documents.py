@@ -101,7 +101,7 @@ shorter() {
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;
-    reward-baseline) echo --steps 2 --batch-size 4 ;;
+    reward-baseline) [ "$2" = probe ] || echo --steps 2 --batch-size 4 ;;
   esac
 }
 studio() {  # a server: stopped as by Ctrl-C

@@ -144,8 +144,8 @@ def checkpoint_cost(directory: Path) -> Cost | None:
 
 
 def keep_checkpoint_cost(training: Path, directory: Path) -> None:
-    """Write the costs of a finished supervised training to costs.json of a directory: checkpoints may be removed."""
-    cost = checkpoint_cost(training)
+    """Write the costs of a finished training to costs.json of a directory: its checkpoints may be removed."""
+    cost = checkpoint_cost(training) or read_cost(training)
     if cost is not None:
         write_atomically(directory / COSTS_FILE, to_json(asdict(cost)) + b"\n")
 

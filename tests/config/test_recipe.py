@@ -87,7 +87,7 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("run", "seed", 2**32, "Input should be less than 4294967296"),
         ("run", "out", 5, "Input should be a valid string"),
         ("critic", "max_failure_rate", 1.01, "Input should be less than or equal to 1"),
-        ("critic", "kind", "number", "Input should be 'generative', 'vllm', 'server', 'scalar' or 'process'"),
+        ("critic", "kind", "number", "Input should be 'generative', 'vllm', 'server', 'scalar', 'process' or 'probe'"),
         ("sft", "steps", 0, "Input should be greater than or equal to 1"),
         ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
         ("reward_model", "write_feedback", "yes", "Input should be a valid boolean"),

@@ -3,12 +3,15 @@
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from places import ROOT
 from text2grad.evaluation.intervals import estimate
 from text2grad.feedback import Annotation, write_annotations
+from text2grad.reward_models.probe import UnitScore
+from text2grad.reward_models.probe_training import ProbeReport
 from text2grad.types import Critique, Span
 
 
@@ -127,3 +130,48 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
     assert found["figures"]["model"]["auroc"]["value"] == 1.0
     assert found["f1 by type"]["model"]["Irrelevant"]["value"] == pytest.approx(2 / 3)  # 2 · 4 / (8 + 4)
     assert found["f1 by type"]["look-up"]["Irrelevant"]["value"] == 1.0
+
+
+def test_the_probe_of_every_fold_is_measured_in_place_of_a_model(bench, tmp_path, monkeypatch) -> None:
+    """Four questions in two folds; people marked "in", the probe sees it at odds of 0.8 and 0.3 for the other word."""
+    error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
+    feedback = {"errors": [error], "missing-info": []}
+    records = [
+        {"question": question, "prediction 1": "in Lyon", "passages": [], "feedback": feedback} for question in "abcd"
+    ]
+    (tmp_path / "qa.json").write_text(json.dumps(records))
+    stores: list[Path] = []
+
+    class Probe:
+        vote_threshold = 0.5
+
+        def scores(self, examples, responses):
+            return [[UnitScore(0, 2, 0.8, 0.1), UnitScore(3, 7, 0.3, 0.6)] for _ in responses]
+
+        def save(self, directory) -> None:
+            directory.mkdir(parents=True)
+
+    def train_probe(base, tokenizer, annotations, *, unit, max_tokens, store):
+        assert (base, unit, len(annotations)) == ("models/smollm2", "words", 2)
+        stores.append(store)
+        return Probe(), ProbeReport(2, {}, 0, 0, 9, 1, 1.0, 0.5, 0.6, 0.7, {}, {})
+
+    monkeypatch.setattr(bench, "load_tokenizer", lambda path: None)
+    monkeypatch.setattr(bench, "train_probe", train_probe)
+    out = tmp_path / "found.json"
+    asked = ["qa_feedback", "--data", str(tmp_path / "qa.json"), "--folds", "2", "--probe", "words"]
+    monkeypatch.setattr(sys, "argv", ["people_reward.py", *asked, "--json", str(out), "--work", str(tmp_path / "work")])
+    bench.main()
+    bench.main()  # nothing is trained again
+    assert len(stores) == 2
+    assert len(set(stores)) == 1
+    [(name, found)] = json.loads(out.read_bytes()).items()
+    assert name == "qa_feedback, probe of words"
+    assert found["figures"]["probe"]["auroc"]["value"] == 1.0
+    assert found["figures"]["probe"]["f1"]["value"] == 1.0
+    assert found["probe ahead of"]["everything"]["auroc"]["value"] == 0.5
+
+
+def test_words_have_the_probabilities_of_the_unit_in_which_they_begin(bench) -> None:
+    scores = [[0, 10, 0.9, 0.05], [11, 20, 0.2, 0.1]]
+    assert bench.of_words("It rained. Not here, no.", scores) == [(0.9, 0.05)] * 2 + [(0.2, 0.1)] * 3

@@ -26,6 +26,8 @@ from text2grad.progress import Progress
 if TYPE_CHECKING:
     from text2grad.experiments.critic_quality import Evaluation, Measures, Pair, Units
 
+PROBE = "probe.json"
+"""Its settings, in the directory of a probe."""
 FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.png", "evaluation.html")
 
 DESCRIPTION = """\
@@ -64,7 +66,9 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth; or a recipe, FILE.toml")
     who = parser.add_mutually_exclusive_group()
-    who.add_argument("--model", metavar="PATH", help="directory of a generative reward model, or of any language model")
+    who.add_argument(
+        "--model", metavar="PATH", help="directory of a generative reward model, a probe, or any language model"
+    )
     who.add_argument("--critic", metavar="MODULE:NAME", help="a critic in Python")
     who.add_argument(
         "--predictions", metavar="FILE", type=Path, help="JSONL of critiques of the same responses, instead of a critic"
@@ -203,10 +207,13 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
         units = _units(args, None)
         check_identity(args.out, {"predictions": str(args.predictions)})
         return pairs, units, args.predictions.name, None
-    critic: Any = _model(args) if args.model is not None else load_critic(args.critic)
+    probed = args.model is not None and (Path(args.model) / PROBE).exists()
+    critic: Any = _probe(args) if probed else _model(args) if args.model is not None else load_critic(args.critic)
     units = _units(args, critic.tokenizer if args.model is not None else None)
     identity = {"model": args.model, "critic": args.critic, "match": args.match}
-    if args.model is not None:
+    if probed:
+        identity |= {"vote threshold": critic.vote_threshold, "files": fingerprint(Path(args.model))}
+    elif args.model is not None:
         identity |= {
             **{name: getattr(critic, name) for name in ("constrain", "max_new_tokens", "votes")},
             "agreement": critic.vote_threshold,  # its name in version 0.1, whose directories are still read
@@ -216,7 +223,7 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
         identity["limits"] = limits or None  # None: also absent, as in directories of version 0.1
         identity["decoded match"] = None if critic.match == "exact" else critic.match
     check_identity(args.out, identity)
-    constrained = None if args.model is None else critic.constrain
+    constrained = None if probed or args.model is None else critic.constrain
     return _judged(args, critic, truth), units, args.model or args.critic, constrained
 
 
@@ -224,7 +231,7 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
     """Run the critic; a model with votes keeps all its sampled critiques."""
     from text2grad.experiments.critic_quality import paired, paired_votes, predictions, sampled_predictions
 
-    votes = args.model is not None and critic.votes > 1
+    votes = args.model is not None and getattr(critic, "votes", 1) > 1
     answers: Iterator[Any] = (
         sampled_predictions(critic, truth, args.out, batch_size=args.batch_size)
         if votes
@@ -239,6 +246,22 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
             meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
             counted = now
     return paired_votes(truth, found, threshold=critic.vote_threshold) if votes else paired(truth, found)
+
+
+def _probe(args: argparse.Namespace) -> Any:
+    """Return the probe of a directory.
+
+    Raises:
+        ConfigError: if options of decoding are given, which a probe does not do.
+    """
+    from text2grad.reward_models import ProbeRewardModel
+
+    if args.no_constrain or args.max_new_tokens or args.votes:
+        raise ConfigError(
+            f"{args.model} holds a probe, which decodes nothing: leave out --no-constrain, --max-new-tokens and --votes"
+        )
+    threshold = {} if args.vote_threshold is None else {"vote_threshold": args.vote_threshold}
+    return ProbeRewardModel.load(args.model, **threshold)
 
 
 def _model(args: argparse.Namespace) -> Any:
@@ -302,7 +325,9 @@ def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> N
         named = ", ".join(found.left_out[:NAMED]) + (", …" if len(found.left_out) > NAMED else "")
         line = f"\nleft out, since their tokens decode to another text: {len(found.left_out):,} ({named})"
         console.print(plain(line, style="yellow"), soft_wrap=True)
-    train = ("text2grad", "train", "RECIPE.toml", "--set", f"critic.model={args.model}") if args.model else ()
+    probed = args.model and (Path(args.model) / PROBE).exists()
+    kind = ("--set", "critic.kind=probe") if probed else ()
+    train = ("text2grad", "train", "RECIPE.toml", "--set", f"critic.model={args.model}", *kind) if args.model else ()
     use = ("text2grad", "train", "RECIPE.toml", "--critic", args.critic) if args.critic else ()
     note = "" if train or use else f"open {args.out}/evaluation.html in a browser"
     print_end(console, f"{args.out}/{', '.join(FILES)}", then=train or use, note=note)

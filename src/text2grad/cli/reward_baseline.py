@@ -1,59 +1,69 @@
-"""`text2grad reward-baseline`: train a scalar reward model on preferences, or a process reward model on annotations."""
+"""`text2grad reward-baseline`: train a scalar reward model, a process reward model or a probe."""
 
 import argparse
 import hashlib
 import math
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, at_least, finite, print_lines
-from text2grad.costs import keep_checkpoint_cost
+from text2grad.costs import keep_checkpoint_cost, metered
 from text2grad.errors import ConfigError, DataError, ModelError
 
 DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
 """Options that decide the weights; a resumed training must have the same."""
 
+NOT_OF_A_PROBE = {"steps": 1_000, "lr": 1e-5, "save_every": 100, "spans_are_steps": False}
+"""Options without effect on a probe, with their defaults."""
+
 DESCRIPTION = """\
-Train a reward model without critiques, as a baseline or as a critic.
+Train a reward model that writes no critiques, as a baseline or as a critic.
 
   scalar    one number per response, trained on preferences: {"prompt", "chosen", "rejected"} on each line. Measured:
             the share of held-out pairs whose chosen response gets the higher number.
   process   a label per step of a response (positive, negative or neutral), trained on annotations from
             `text2grad import` or `text2grad annotate`. Measured: the share of held-out steps with the right label.
+  probe     the same labels for words, sentences or lines, read from the hidden states of the language model, which is
+            not trained: for few annotations (docs/reward_models.md). It trains in one pass; it has no steps, no
+            learning rate.
 
 Whole prompts are held out. Responses that are too long are left out and counted, never cut. Until it is finished, the
-training keeps its checkpoints in DIR.training, from which --resume continues."""
+training keeps its checkpoints (a probe: the states) in DIR.training, from which --resume continues."""
 
 EPILOG = """\
 examples:
   text2grad reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar
   text2grad reward-baseline process annotations.jsonl --model models/policy --out runs/process --rule sentences
+  text2grad reward-baseline probe annotations.jsonl --model models/policy --out runs/probe --rule words
   text2grad reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar --resume    # after a kill
   text2grad train my.toml --set critic.model=runs/scalar --set critic.kind=scalar
 
-written to --out: a Hugging Face directory with report.json (counts and held-out measurements)"""
+written to --out: a Hugging Face directory, or of a probe probe.json and probe.safetensors, which need the directory of
+--model; beside them report.json (counts and held-out measurements)"""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    about = "train a scalar or a process reward model"
+    about = "train a scalar or a process reward model, or a probe"
     add = add_command(commands, "reward-baseline", run, about, DESCRIPTION, EPILOG).add_argument
-    add("kind", choices=("scalar", "process"), help="the kind of reward model")
-    add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations (process)")
+    add("kind", choices=("scalar", "process", "probe"), help="the kind of reward model")
+    add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations")
     add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
     add("--steps", type=int, default=1_000, help="optimizer steps (default: %(default)s)")
-    add("--batch-size", type=int, default=32, help="pairs or responses per step (default: %(default)s)")
+    add("--batch-size", type=int, help="pairs or responses per step, or read at once (default: 32, of a probe 8)")
     add("--lr", type=finite(), default=1e-5, help="peak learning rate (default: %(default)s)")
     add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
     add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=at_least(0), default=0)
     add("--save-every", type=at_least(1), default=100, metavar="N", help="steps between checkpoints (default: 100)")
     add("--resume", action="store_true", help="continue an interrupted training from its last checkpoint")
-    add("--rule", choices=("lines", "sentences"), default="lines", help="unit of a step (default: %(default)s)")
-    add("--spans-are-steps", action="store_true", help="train on the annotated spans as the steps")
+    unit = "unit of a step, or of a probe (default: lines, of a probe sentences)"
+    add("--rule", choices=("lines", "sentences", "words"), help=unit)
+    add("--spans-are-steps", action="store_true", help="process: train on the annotated spans as the steps")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the file or the model cannot be used; nothing is written then.
     """
+    args.batch_size = args.batch_size if args.batch_size is not None else 8 if args.kind == "probe" else 32
+    args.rule = args.rule or ("sentences" if args.kind == "probe" else "lines")
     _check(args)
 
     from text2grad.files import lock_directory, published, to_json, write_atomically
@@ -71,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     settings = FineTuning(
         steps=args.steps, batch_size=args.batch_size, learning_rate=args.lr, max_tokens=args.max_tokens, seed=args.seed
     )
+    begun = time.monotonic()
     data = _read(args)
     args.directory = args.out.with_name(f"{args.out.name}.training")
     lock_directory(args.directory)
@@ -88,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
         on_measured=_note,
     )
     try:
-        model, report, lines = (_scalar if args.kind == "scalar" else _process)(args, settings, evaluation, *data)
+        train = {"scalar": _scalar, "process": _process, "probe": _probe}[args.kind]
+        model, report, lines = train(args, settings, evaluation, *data)
     except (DataError, ModelError):
         if last_saved(args.directory) is None:  # there is nothing to continue
             shutil.rmtree(args.directory)
@@ -102,8 +116,8 @@ def run(args: argparse.Namespace) -> int:
     print_lines(
         [
             *lines,
-            ("steps", f"{args.steps:,}"),
-            ("time", duration(saved.seconds if saved else 0.0)),
+            *([("steps", f"{args.steps:,}")] if args.kind != "probe" else []),
+            ("time", duration(saved.seconds if saved else time.monotonic() - begun)),
             ("reward model", str(args.out)),
             (
                 "next",
@@ -120,6 +134,12 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name.replace("-", "_"))
         if not 0 < value < math.inf:
             raise ConfigError(f"--{name} must be above 0, got {value}")
+    idle = NOT_OF_A_PROBE if args.kind == "probe" else {"rule": "lines"} if args.kind == "scalar" else {}
+    for name, default in idle.items():
+        if getattr(args, name) != default:
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect on a {args.kind}; leave it out")
+    if args.kind == "process" and args.rule == "words":
+        raise ConfigError("--rule words is for a probe; a process reward model labels lines or sentences")
     if not 0 <= args.held_out < 1:
         raise ConfigError(f"--held-out must be at least 0 and below 1, got {args.held_out}")
     if args.out.exists():
@@ -193,6 +213,43 @@ def _process(
     lines += [
         (f"  {label}", f"{report.right[label]:,} of {count:,} predicted") for label, count in report.held_out.items()
     ]
+    return model, report, lines
+
+
+def _probe(
+    args: argparse.Namespace, settings: Any, evaluation: Any, train: list[Any], held_out: list[Any]
+) -> tuple[Any, Any, list[tuple[str, str]]]:
+    from text2grad.models import load_tokenizer
+    from text2grad.reward_models import train_probe
+
+    with metered(args.directory, "reward-baseline") as meter:
+        model, report = train_probe(
+            args.model,
+            load_tokenizer(args.model),
+            train,
+            unit=args.rule,
+            max_tokens=args.max_tokens,
+            rows_at_once=args.batch_size,
+            seed=args.seed,
+            held_out=held_out,
+            store=args.directory,
+        )
+        meter.add(report.tokens, 0)
+    units = ", ".join(f"{count:,} {label}" for label, count in report.units.items())
+    left_out = f"{report.too_long:,} left out as too long, {report.without_units:,} without {args.rule}"
+    shares = f"{report.loss_of_shares:.3f} by the shares of the labels alone"
+    lines = [
+        ("trained on", f"{report.learned_from:,} responses with {args.rule} {units}; {left_out}"),
+        ("reads", f"layer {report.layer}, chosen with the penalty {report.penalty:g} by cross-validation"),
+        ("loss", f"{report.loss:.3f} nats per word in cross-validation, {shares}"),
+        ("threshold", f"{report.vote_threshold:g}, the best F1 in cross-validation"),
+        *(
+            (f"held-out {label}", f"{report.right.get(label, 0):,} of {count:,} {args.rule} predicted")
+            for label, count in report.held_out.items()
+        ),
+    ]
+    if report.loss >= report.loss_of_shares:
+        lines.append(("note", "it has learned nothing beyond the shares of the labels; more annotations may help"))
     return model, report, lines
 
 

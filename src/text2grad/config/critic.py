@@ -15,8 +15,8 @@ class CriticConfig(Section):
     """ "module:name" of a Python critic; empty takes `model`, or else the critic of the built-in task."""
     model: str = ""
     """Directory of a reward model; for kind = "server" the model's name on the server."""
-    kind: Literal["generative", "vllm", "server", "scalar", "process"] = "generative"
-    """Kind of `model`: writes critiques (here, in [vllm], on [server]), scores responses, or labels steps."""
+    kind: Literal["generative", "vllm", "server", "scalar", "process", "probe"] = "generative"
+    """Kind of `model`: writes critiques (here, in [vllm], on [server]), scores responses, or labels their parts."""
     match: Literal["exact", "normalized"] = "exact"
     """How a quote in a critique's text is found in the response."""
     constrain: bool | None = None
@@ -36,7 +36,7 @@ class CriticConfig(Section):
     votes: Count | None = None
     """Critiques sampled per response, which vote on each character; leave out for the saved setting (1)."""
     vote_threshold: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Share of votes that marks a character; leave out for the best on the held-out annotations, else 0.5."""
+    """Share of votes that marks a character, or probability for a probe; leave out for the saved one, else 0.5."""
     overlap: Annotated[int, Field(ge=0)] | None = None
     """Parts of a step judged at a time while others are sampled; leave out for the critic's own number (0: after)."""
     max_failure_rate: Fraction = 0.25
@@ -66,6 +66,8 @@ class CriticConfig(Section):
             raise ValueError(
                 f"votes and vote_threshold have no effect with kind = {self.kind!r}: it writes no critique"
             )
+        if self.learned and self.votes is not None and self.kind == "probe":
+            raise ValueError('votes has no effect with kind = "probe", which has probabilities; leave it out')
         if self.learned and self.kind == "server" and self.vote_threshold is not None:
             raise ValueError('vote_threshold has no effect with kind = "server", which writes one critique')
         limits = ("whole_words", "max_quote_words", "max_quotes", "one_list", "quoted_in_feedback", "verbatim")

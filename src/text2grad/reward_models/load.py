@@ -1,8 +1,8 @@
 """From settings to critic: the one place that decides who judges the responses of a run.
 
 critic.use        a critic in Python, "module:name"
-critic.model      a reward model, by critic.kind: generative, scalar or process in this process; generative within
-vLLM ([vllm]) or on a server ([server])
+critic.model      a reward model, by critic.kind: generative, scalar, process or probe in this process; generative
+within vLLM ([vllm]) or on a server ([server])
 neither           the critic of the built-in task
 """
 
@@ -16,13 +16,14 @@ from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel, saved_settings
+from text2grad.reward_models.probe import ProbeRewardModel
 from text2grad.reward_models.process import ProcessRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.reward_models.shared_base import add_role
 from text2grad.reward_models.vllm import VLLMRewardModel
 
-LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel)
+LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel, ProbeRewardModel)
 """Reward models with a `model` in this process, which has to be on the policy's device."""
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", "vote_threshold", *_LIMITS)
@@ -57,6 +58,8 @@ def critic_from_recipe(
         return ScalarRewardModel.load(path, trust_remote_code=code)
     if settings.kind == "process":
         return ProcessRewardModel.load(path, trust_remote_code=code)
+    if settings.kind == "probe":
+        return ProbeRewardModel.load(path, trust_remote_code=code, **settings.changed(("vote_threshold",)))
     decoding = {**decoding_of(recipe, path), **overrides}
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)

@@ -107,3 +107,18 @@ def test_a_reward_model_beside_its_baselines(tmp_path: Path) -> None:
     assert "| F1 by type of error | marked words | model | prior |" in text
     assert "| Irrelevant | 12 | 0.400 | 0.500 |" in text
     assert "| Redundant | 0 |  |  |" in text
+
+
+def test_a_probe_beside_its_baselines(tmp_path: Path) -> None:
+    found = {"f1": figure(0.4, 0.3, 0.5), "auroc": figure(0.7, 0.6, 0.8)}
+    result = {
+        "texts": 5,
+        "responses": 9,
+        "folds": [0],
+        "figures": {"prior": found, "probe": found},
+        "probe ahead of": {"prior": {"f1": figure(0.1, 0.05, 0.15), "auroc": figure(0.2, 0.1, 0.3)}},
+    }
+    (tmp_path / "people_reward.json").write_text(json.dumps({"qa_feedback, probe of sentences": result}))
+    text = block("people-reward", tmp_path)
+    assert "|  | F1 of marked words | AUROC | probe ahead by, F1 | probe ahead by, AUROC |" in text
+    assert "0.100 (0.050 to 0.150) | 0.200 (0.100 to 0.300) |" in text

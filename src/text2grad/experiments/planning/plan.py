@@ -26,7 +26,7 @@ from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
 from text2grad.experiments.run_examples import run_examples
 from text2grad.models import base_named_by, context_of, encode_prompts, load_tokenizer
 from text2grad.progress import note
-from text2grad.reward_models import saved_settings, shares_base
+from text2grad.reward_models import saved_probe, saved_settings, shares_base
 from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
@@ -310,7 +310,7 @@ class Planner:
         files = list(Path(critic.model).glob("*.safetensors"))
         if not files:
             raise ModelError(f"critic.model = {critic.model!r} holds no *.safetensors, whose size a plan needs")
-        base = base_named_by(critic.model)
+        base = saved_probe(critic.model)["base"] if critic.kind == "probe" else base_named_by(critic.model)
         if base is not None and not shares_base(recipe):
             files += Path(base).glob("*.safetensors")
         return {"reward model": sum(file.stat().st_size for file in files)}

@@ -203,11 +203,12 @@ def _people_reward(files: Files) -> str:
     parts = []
     for name, result in found.items():
         rows = []
+        ours = "probe" if "probe" in result["figures"] else "model"
         for method, figures in result["figures"].items():
-            ahead = result["model ahead of"].get(method)
+            ahead = result[f"{ours} ahead of"].get(method)
             cells = [_with_interval(Estimate(**ahead[figure])) if ahead else "" for figure in ("f1", "auroc")]
             rows.append([method, *(_with_interval(Estimate(**figures[figure])) for figure in ("f1", "auroc")), *cells])
-        columns = ["", "F1 of marked words", "AUROC", "model ahead by, F1", "model ahead by, AUROC"]
+        columns = ["", "F1 of marked words", "AUROC", f"{ours} ahead by, F1", f"{ours} ahead by, AUROC"]
         told = f"{name}: {result['responses']} responses to {result['texts']} texts, folds {len(result['folds'])}"
         parts.append(f"{told}\n\n{table(columns, rows)}")
         if "f1 by type" in result:

@@ -1,0 +1,259 @@
+"""The probe: a reward model that a few hundred annotations can train, a linear reading of a frozen language model.
+
+    annotations → hidden states of a frozen base → logistic regression → critiques with a span per run of equal labels
+
+Where annotations are few, the base knows more about a response than training brings it to write
+(docs/reward_models.md). The base reads the prompt of a generative reward model, which holds task prompt and response,
+and behind it the response again, so that each word is read after the whole response. The state of a unit (a word, a
+sentence or a line) is the mean over its tokens at one layer; a softmax over a linear function of it gives the shares of
+the unit's words that are negative, neutral and positive (`probe_training`). Nothing of the base is trained.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from text2grad.align import AlignSettings, Range, encode, label_tokens
+from text2grad.errors import ConfigError, ModelError, check_known
+from text2grad.feedback import split_steps, words_of
+from text2grad.files import to_json, write_atomically
+from text2grad.models import context_of, load_policy, load_tokenizer
+from text2grad.reward_models.prompts import critique_prompts
+from text2grad.reward_models.scalar import too_long
+from text2grad.types import Critique, Example, PromptFormat, Span
+
+Unit = Literal["words", "sentences", "lines"]
+SETTINGS_FILE, WEIGHTS_FILE = "probe.json", "probe.safetensors"
+LABELS: Mapping[int, str] = {-1: "negative", 0: "neutral", 1: "positive"}
+SPLITS: Mapping[Unit, Callable[[str], list[Range]]] = {
+    "words": words_of,
+    "sentences": lambda response: split_steps(response, "sentences"),
+    "lines": lambda response: split_steps(response, "lines"),
+}
+
+
+class UnitScore(NamedTuple):
+    """A word, a sentence or a line with the probabilities of its labels; the rest is that of "neutral"."""
+
+    start: int
+    end: int
+    negative: float
+    positive: float
+
+
+class Linear(NamedTuple):
+    """A softmax over a linear function of standardized states."""
+
+    weight: Any  # [labels, H]
+    bias: Any  # [labels]
+    mean: Any  # [H]
+    deviation: Any  # [H]
+
+    def __call__(self, states: Any) -> Any:
+        """Return the probabilities [units, labels] of states [units, H]."""
+        return (((states - self.mean) / self.deviation) @ self.weight.T + self.bias).softmax(-1)
+
+
+class ProbeRewardModel:
+    """A critic that labels words, sentences or lines: `model(examples, responses)` returns critiques with spans."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        linear: Linear,
+        *,
+        base: str,
+        layer: int,
+        labels: Sequence[int],
+        unit: Unit = "sentences",
+        prompt_format: PromptFormat = "plain",
+        vote_threshold: float = 0.5,
+        rows_at_once: int = 8,
+    ) -> None:
+        """Take a frozen language model and what was learned on its states.
+
+        Args:
+            model: the base, a causal language model.
+            tokenizer: its tokenizer.
+            linear: the trained reading, with a row for each label.
+            base: directory or name of the base, which is loaded with a saved probe.
+            layer: the layer whose states are read, from 1.
+            labels: −1, 0 or 1 for each row.
+            unit: what is labelled.
+            prompt_format: "chat" reads the prompt with the tokenizer's chat template, "plain" without.
+            vote_threshold: a unit is marked if its probability of positive, or of negative, is at least this high.
+            rows_at_once: responses per forward pass; changes memory, not results.
+
+        Raises:
+            ConfigError: if there is no such unit, or the threshold is not in (0, 1].
+            ModelError: if the base has not this layer, or states of another width.
+        """
+        check_known("unit", unit, get_args(Unit))
+        if not 0 < vote_threshold <= 1:
+            raise ConfigError(f"vote_threshold must be above 0 and at most 1, got {vote_threshold}")
+        config = model.config.get_text_config()
+        if not 1 <= layer <= config.num_hidden_layers or linear.weight.shape[1] != config.hidden_size:
+            raise ModelError(
+                f"the probe reads layer {layer} with {linear.weight.shape[1]} dimensions, and {base} has "
+                f"{config.num_hidden_layers} layers with {config.hidden_size}; name the base that it was trained on"
+            )
+        self.model, self.tokenizer, self.linear = model.eval().requires_grad_(False), tokenizer, linear
+        self.base, self.layer, self.labels = base, layer, tuple(labels)
+        self.unit: Unit = unit
+        self.prompt_format: PromptFormat = prompt_format
+        self.vote_threshold, self.rows_at_once = vote_threshold, rows_at_once
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response: a span for each run of equally marked units, named in the feedback.
+
+        A response that does not fit into the base's context with its prompt gets a failed critique.
+        """
+        scores = self.scores(examples, responses)
+        return [
+            one if isinstance(one, Critique) else self._critique(response, one)
+            for one, response in zip(scores, responses, strict=True)
+        ]
+
+    def scores(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[UnitScore] | Critique]:
+        """Return the probabilities for each unit of each response, or the failed critique of the response."""
+        rows = rows_of(self.tokenizer, examples, responses, self.unit, self.prompt_format)
+        fits, failed = fitting(rows, context_of(self.model))
+        found: dict[int, list[UnitScore] | Critique] = dict(failed)
+        for row, states in states_of(self.model, rows, fits, [self.layer], self.rows_at_once):
+            probabilities = dict(zip(self.labels, self.linear(states[:, 0]).T.tolist(), strict=True))
+            none = [0.0] * len(states)
+            pairs = zip(probabilities.get(-1, none), probabilities.get(1, none), strict=True)
+            found[row] = [
+                UnitScore(*place, *pair) for place, pair in zip(SPLITS[self.unit](responses[row]), pairs, strict=True)
+            ]
+        return [found[row] for row in range(len(rows))]
+
+    def _critique(self, response: str, scores: Sequence[UnitScore]) -> Critique:
+        marked = groupby(scores, key=lambda one: mark_of(one.negative, one.positive, self.vote_threshold))
+        spans, lines = [], []
+        for label, run in ((label, list(run)) for label, run in marked):
+            if label:
+                name: Literal["negative", "positive"] = "negative" if label < 0 else "positive"
+                share = sum(getattr(one, name) for one in run) / len(run)
+                spans.append(Span(run[0].start, run[-1].end, name))
+                lines.append(f'"{response[run[0].start : run[-1].end]}": {name} ({share:.2f})')
+        return Critique("\n".join(lines), tuple(spans))
+
+    def save(self, directory: Path) -> None:
+        """Write probe.safetensors and probe.json, which names the base; the base itself is not copied."""
+        from safetensors.torch import save_file
+
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.contiguous() for name, tensor in self.linear._asdict().items()}
+        save_file(tensors, directory / WEIGHTS_FILE)
+        names = ("base", "layer", "labels", "unit", "prompt_format", "vote_threshold", "rows_at_once")
+        write_atomically(directory / SETTINGS_FILE, to_json({name: getattr(self, name) for name in names}))
+
+    @classmethod
+    def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any) -> "ProbeRewardModel":
+        """Load a saved probe and its base; `settings` replace saved ones.
+
+        Raises:
+            ModelError: if there is no probe, or its base cannot be loaded.
+        """
+        from safetensors.torch import load_file
+
+        saved = saved_probe(directory)
+        try:
+            linear = Linear(**load_file(Path(directory) / WEIGHTS_FILE))
+        except Exception as error:  # safetensors has its own for a damaged file
+            raise ModelError(f"cannot load the probe of {str(directory)!r}: {error}") from error
+        model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(saved["base"], trust_remote_code=trust_remote_code)
+        return cls(model, tokenizer, linear, **{**saved, **settings})
+
+
+def saved_probe(directory: str | Path) -> dict[str, Any]:
+    """Return the settings of a saved probe.
+
+    Raises:
+        ModelError: if there are none, or they cannot be read.
+    """
+    path = Path(directory) / SETTINGS_FILE
+    if not path.exists():
+        raise ModelError(
+            f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with `text2grad reward-baseline probe`"
+        )
+    try:
+        saved = json.loads(path.read_bytes())
+        return {**saved, "base": str(saved["base"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"cannot read {path}: {error}; train the probe again") from error
+
+
+class Row(NamedTuple):
+    """What the base reads for a response.
+
+    Attributes:
+        ids: the prompt and the response behind it.
+        units: the positions in `ids` of the tokens of each unit; None if the tokens decode to another text.
+    """
+
+    ids: Sequence[int]
+    units: list[list[int]] | None
+
+
+def rows_of(
+    tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], unit: Unit, prompt_format: PromptFormat
+) -> list[Row]:
+    """Return what the base reads for each response."""
+    prompts = critique_prompts(tokenizer, examples, responses, prompt_format)
+    return [_row(tokenizer, ids, response, unit) for ids, response in zip(prompts, responses, strict=True)]
+
+
+def _row(tokenizer: Any, prompt: Sequence[int], response: str, unit: Unit) -> Row:
+    units = Critique("", tuple(Span(*place, "negative") for place in SPLITS[unit](response)))
+    tokens = label_tokens(tokenizer, response, units, AlignSettings())
+    if tokens is None:
+        return Row([*prompt, *encode(tokenizer, response)], None)
+    everything = range(len(tokens.ids))  # for a unit without a token of its own
+    places = [[len(prompt) + token for token in own or everything] for own in tokens.tokens]
+    return Row([*prompt, *tokens.ids], places)
+
+
+def fitting(rows: Sequence[Row], limit: float) -> tuple[list[int], dict[int, Critique]]:
+    """Return the rows that can be read, the shortest first (for little padding), and failed critiques of the others."""
+    failed = {}
+    for number, row in enumerate(rows):
+        if len(row.ids) > limit:
+            failed[number] = too_long(row.ids, limit)
+        elif row.units is None:
+            reason = "the tokens of the response decode to another text in the probe's tokenizer"
+            failed[number] = Critique(reason, status="unparsable")
+    fits = [number for number in range(len(rows)) if number not in failed]
+    return sorted(fits, key=lambda number: len(rows[number].ids)), failed
+
+
+def states_of(
+    model: Any, rows: Sequence[Row], chosen: Sequence[int], layers: Sequence[int], rows_at_once: int
+) -> Iterator[tuple[int, Any]]:
+    """Yield for each chosen row the mean states of its units at some layers, [units, layers, H], on the CPU."""
+    import torch
+
+    for start in range(0, len(chosen), rows_at_once):
+        batch = [rows[number] for number in chosen[start : start + rows_at_once]]
+        width = max(len(row.ids) for row in batch)
+        ids = torch.tensor([[*row.ids, *[0] * (width - len(row.ids))] for row in batch], device=model.device)
+        mask = torch.tensor([[1] * len(row.ids) + [0] * (width - len(row.ids)) for row in batch], device=model.device)
+        with torch.no_grad():
+            read = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=True)
+        for place, row in enumerate(batch):
+            at_layers = torch.stack([read.hidden_states[layer][place] for layer in layers], 1).float()  # [S, layers, H]
+            means = [at_layers[unit].mean(0) for unit in row.units or ()]
+            empty = at_layers.new_zeros((0, *at_layers.shape[1:]))
+            yield chosen[start + place], (torch.stack(means) if means else empty).cpu()
+
+
+def mark_of(negative: float, positive: float, threshold: float) -> int:
+    """Return the label of a unit: 1, −1, or 0 if both probabilities are below the threshold."""
+    if max(negative, positive) < threshold:
+        return 0
+    return -1 if negative >= positive else 1

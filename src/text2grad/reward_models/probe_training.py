@@ -1,0 +1,318 @@
+"""The training of a probe: softmax regression on hidden states of a frozen base.
+
+Layer and penalty have the smallest cross-validated loss over prompts, and the threshold the best F1 of the same
+predictions, so that no annotation need be kept apart for them.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, get_args
+
+from text2grad.errors import DataError, check_known
+from text2grad.feedback import Annotation, words_of
+from text2grad.files import write_atomically
+from text2grad.models import context_of, load_policy
+from text2grad.progress import Progress
+from text2grad.reward_models.probe import (
+    LABELS,
+    SPLITS,
+    Linear,
+    ProbeRewardModel,
+    Row,
+    Unit,
+    fitting,
+    mark_of,
+    rows_of,
+    states_of,
+)
+from text2grad.reward_models.scalar import format_of
+from text2grad.reward_models.writing import inputs_of, labels_of
+from text2grad.types import Critique
+
+DEPTHS = (3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
+"""Layers that are tried, as shares of the base's."""
+PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0)
+"""Penalties that are tried, per dimension: p gives the logits of a standardized state a prior deviation of 1 / √p."""
+FOLDS = 4
+ITERATIONS = 100  # of L-BFGS
+
+
+class ProbeReport(NamedTuple):
+    """What a probe was trained on, what was chosen, and the cross-validated loss of that choice."""
+
+    learned_from: int  # training annotations
+    units: dict[str, int]  # training units, by their most frequent label
+    without_units: int  # annotations without a unit, with a failed critique, or whose tokens decode to another text
+    too_long: int  # annotations left out: longer than the limit or than the context
+    tokens: int  # read by the base
+    layer: int  # of the base, from 1
+    penalty: float  # per dimension
+    vote_threshold: float  # of the best F1 of marked words in cross-validation
+    loss: float  # cross-validated cross-entropy in nats per word
+    loss_of_shares: float  # the same for the shares of the labels alone
+    held_out: dict[str, int]  # held-out units, by label
+    right: dict[str, int]  # held-out units whose likeliest label is right, by label
+
+
+class _Data(NamedTuple):
+    """Units of annotations, one beside the other.
+
+    Attributes:
+        states: [units, layers, H].
+        shares: the share of each label among the words of a unit, [units, 3].
+        words: the number of words of a unit, [units].
+        groups: the number of the fold of each unit, [units].
+    """
+
+    states: Any
+    shares: Any
+    words: Any
+    groups: Any
+
+
+def train_probe(
+    base: str | Path,
+    tokenizer: Any,
+    annotations: Sequence[Annotation],
+    *,
+    unit: Unit = "sentences",
+    max_tokens: int = 1_024,
+    rows_at_once: int = 8,
+    seed: int = 0,
+    held_out: Sequence[Annotation] = (),
+    store: Path | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[ProbeRewardModel, ProbeReport]:
+    """Train a probe on annotations.
+
+    The prompt has the tokenizer's chat template if it has one. The loss is the cross-entropy to the shares of the
+    labels among a unit's words, weighted by these words, with a quadratic penalty on the weights.
+
+    Args:
+        base: directory or hub name of a causal language model, which stays as it is.
+        tokenizer: its tokenizer.
+        annotations: training annotations.
+        unit: what is labelled.
+        max_tokens: longest prompt with the response behind it; longer annotations are left out.
+        rows_at_once: responses per forward pass.
+        seed: deals the prompts into folds.
+        held_out: annotations to measure on.
+        store: directory that keeps the states as they are computed; a training after a kill reads them from there.
+        trust_remote_code: of the base.
+
+    Raises:
+        ConfigError: if there is no such unit.
+        DataError: if fewer than two annotations are left, or all units have the same label.
+        ModelError: if there is no model.
+    """
+    import torch
+
+    check_known("unit", unit, get_args(Unit))
+    model = load_policy(str(base), trust_remote_code=trust_remote_code).eval().requires_grad_(False)
+    count = model.config.get_text_config().num_hidden_layers
+    layers = sorted({max(1, round(count * depth)) for depth in DEPTHS})
+    usable = [one for one in annotations if not one.critique.failed and SPLITS[unit](one.response)]
+    prompt_format = format_of(tokenizer)
+    rows = rows_of(tokenizer, *inputs_of(usable), unit, prompt_format)
+    limit = min(max_tokens, context_of(model))
+    kept, _ = fitting(rows, limit)
+    longer = sum(len(row.ids) > limit for row in rows)
+    if len(kept) < 2:
+        raise DataError(
+            f"{len(kept)} of {len(annotations)} annotations can be learned ({longer} are longer than {limit} tokens); "
+            "a probe needs at least two"
+        )
+    states = _stored(model, rows, kept, layers, rows_at_once, store)
+    data = _data(states, [usable[row] for row in kept], unit, seed)
+    counts = [int(count) for count in torch.bincount(data.shares.argmax(1), minlength=3)]
+    labels = [label for label, total in zip(LABELS, data.shares.sum(0).tolist(), strict=True) if total]
+    if len(labels) < 2:
+        raise DataError(f"all {len(data.words)} {unit} are {LABELS[labels[0]]}; at least two labels are needed")
+    columns = [list(LABELS).index(label) for label in labels]
+    data = data._replace(shares=data.shares[:, columns])
+    place, penalty, loss, predicted = _choose(data)
+    threshold = _best_threshold(predicted, data, labels)
+    probe = ProbeRewardModel(
+        model,
+        tokenizer,
+        fit(data.states[:, place], data.shares, data.words, penalty),
+        base=str(base),
+        layer=layers[place],
+        labels=labels,
+        unit=unit,
+        prompt_format=prompt_format,
+        vote_threshold=threshold,
+        rows_at_once=rows_at_once,
+    )
+    right, total = _measure(probe, held_out)
+    report = ProbeReport(
+        learned_from=len(kept),
+        units={name: count for name, count in zip(LABELS.values(), counts, strict=True) if count},
+        without_units=len(annotations) - len(kept) - longer,
+        too_long=longer,
+        tokens=sum(len(rows[row].ids) for row in kept),
+        layer=layers[place],
+        penalty=penalty,
+        vote_threshold=threshold,
+        loss=loss,
+        loss_of_shares=_loss_of_shares(data),
+        held_out=total,
+        right=right,
+    )
+    return probe, report
+
+
+def _stored(
+    model: Any, rows: Sequence[Row], kept: Sequence[int], layers: Sequence[int], rows_at_once: int, store: Path | None
+) -> list[Any]:
+    """Return the states of the kept rows; those in the store are read, new ones are written batch by batch."""
+    from safetensors.torch import load_file, save
+
+    keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
+    found: dict[str, Any] = {}
+    for path in store.glob("states-*.safetensors") if store else ():
+        found |= load_file(path)
+    missing = [row for row in kept if keys[row] not in found]
+    with Progress("read the annotations", len(kept), unit="response", done=len(kept) - len(missing)) as bar:
+        for start in range(0, len(missing), rows_at_once):
+            read = states_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
+            new = {keys[row]: states.contiguous() for row, states in read}
+            if store:
+                write_atomically(store / f"states-{next(iter(new))}.safetensors", save(new))
+            found |= new
+            bar.advance(len(new))
+    return [found[keys[row]] for row in kept]
+
+
+def _data(states: Sequence[Any], annotations: Sequence[Annotation], unit: Unit, seed: int) -> _Data:
+    """Return the units of the annotations with the shares of their labels, and the folds of their prompts.
+
+    With fewer prompts than folds, annotations are dealt into folds in place of prompts.
+    """
+    import torch
+
+    inside = [own for one in annotations for own in _labels(one, unit)]
+    shares = [[own.count(label) / max(len(own), 1) for label in LABELS] for own in inside]
+    prompts = sorted({one.prompt for one in annotations})
+    Random(seed).shuffle(prompts)
+    fold = {prompt: number % FOLDS for number, prompt in enumerate(prompts)}
+    folds = [fold[one.prompt] if len(prompts) >= FOLDS else row % FOLDS for row, one in enumerate(annotations)]
+    groups = [number for number, own in zip(folds, states, strict=True) for _ in own]
+    return _Data(
+        torch.cat(list(states)),
+        torch.tensor(shares),
+        torch.tensor([float(len(own)) for own in inside]),
+        torch.tensor(groups),
+    )
+
+
+def _labels(annotation: Annotation, unit: Unit) -> list[list[int]]:
+    """Return the labels of the words of each unit: 1, −1 or 0."""
+    response = annotation.response
+    starts = [start for start, _ in SPLITS[unit](response)]
+    inside: list[list[int]] = [[] for _ in starts]
+    for (at, _), label in zip(words_of(response), labels_of(response, annotation.critique.spans), strict=True):
+        inside[max(0, bisect_right(starts, at) - 1)].append(label)
+    return inside
+
+
+def fit(states: Any, shares: Any, words: Any, penalty: float) -> Linear:
+    """Return the softmax regression with the smallest penalized loss, by L-BFGS from zero.
+
+    Args:
+        states: [units, H].
+        shares: the targets, whose rows sum to 1, [units, labels].
+        words: the weights of the units, [units]; they are divided by their mean.
+        penalty: p of the term H · p / 2 · Σ w², over the weights of standardized states.
+    """
+    import torch
+
+    mean, deviation = states.mean(0), states.std(0, correction=0).clamp_min(1e-6)
+    inputs, weights = (states - mean) / deviation, words / words.mean()
+    weight = torch.zeros(shares.shape[1], states.shape[1], requires_grad=True)
+    bias = torch.zeros(shares.shape[1], requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        losses = torch.nn.functional.cross_entropy(inputs @ weight.T + bias, shares, reduction="none")
+        loss = (weights * losses).sum() + penalty * states.shape[1] / 2 * weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return Linear(weight.detach(), bias.detach(), mean, deviation)
+
+
+def _choose(data: _Data) -> tuple[int, float, float, Any]:
+    """Return place of the layer, penalty, loss and predictions of the best cross-validation: first the layer."""
+    middle = PENALTIES[len(PENALTIES) // 2 - 1]
+    of_layers = {place: _validated(data, place, middle) for place in range(data.states.shape[1])}
+    place = min(of_layers, key=lambda one: of_layers[one][0])
+    of_penalties = {
+        penalty: of_layers[place] if penalty == middle else _validated(data, place, penalty) for penalty in PENALTIES
+    }
+    penalty = min(of_penalties, key=lambda one: of_penalties[one][0])
+    return (place, penalty, *of_penalties[penalty])
+
+
+def _validated(data: _Data, place: int, penalty: float) -> tuple[float, Any]:
+    """Return the loss in nats per word of units whose fold was not trained on, and their probabilities."""
+    predicted = data.shares.new_zeros(data.shares.shape)
+    for fold in data.groups.unique().tolist():
+        others = data.groups != fold
+        trained = fit(data.states[others, place], data.shares[others], data.words[others], penalty)
+        predicted[~others] = trained(data.states[~others, place])
+    return _loss(predicted, data), predicted
+
+
+def _loss(predicted: Any, data: _Data) -> float:
+    losses = -(data.shares * predicted.clamp_min(1e-9).log()).sum(1)
+    return float((data.words * losses).sum() / data.words.sum())
+
+
+def _loss_of_shares(data: _Data) -> float:
+    """Return the loss of predicting the shares of the labels among all words."""
+    shares = (data.words[:, None] * data.shares).sum(0) / data.words.sum()
+    return _loss(shares.expand_as(data.shares), data)
+
+
+def _best_threshold(predicted: Any, data: _Data, labels: Sequence[int]) -> float:
+    """Return the threshold, in hundredths, with the best F1 of positive and negative words in cross-validation."""
+    of_labels = dict(zip(labels, range(len(labels)), strict=True))
+
+    def column(values: Any, label: int) -> list[float]:
+        return values[:, of_labels[label]].tolist() if label in of_labels else [0.0] * len(values)
+
+    negative, positive = column(predicted, -1), column(predicted, 1)
+    truth = {-1: column(data.shares, -1), 1: column(data.shares, 1)}
+    words = data.words.tolist()
+    in_all = sum(count * (low + high) for count, low, high in zip(words, truth[-1], truth[1], strict=True))
+
+    def f1(threshold: float) -> float:
+        marks = [mark_of(*pair, threshold) for pair in zip(negative, positive, strict=True)]
+        marked = sum(count for count, mark in zip(words, marks, strict=True) if mark)
+        both = sum(words[row] * truth[mark][row] for row, mark in enumerate(marks) if mark)
+        return float(2 * both / (marked + in_all))
+
+    return max((step / 100 for step in range(5, 96)), key=lambda one: (f1(one), -abs(one - 0.5)))
+
+
+def _measure(probe: ProbeRewardModel, annotations: Sequence[Annotation]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many units have their most frequent label as the likeliest one, and all units, by label."""
+    given = [one for one in annotations if not one.critique.failed]
+    right: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for one, scores in zip(given, probe.scores(*inputs_of(given)), strict=True):
+        if isinstance(scores, Critique):
+            continue
+        for inside, score in zip(_labels(one, probe.unit), scores, strict=True):
+            truth = max(LABELS, key=inside.count)
+            shares = {-1: score.negative, 0: 1 - score.negative - score.positive, 1: score.positive}
+            total[LABELS[truth]] += 1
+            right[LABELS[truth]] += max(shares, key=lambda label: shares[label]) == truth
+    return {name: right[name] for name in total}, dict(total)

@@ -1,0 +1,401 @@
+"""The probe: which states it reads, that its regression is the right one, and that it learns to mark."""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import small_run
+from text2grad.cli.__main__ import main
+from text2grad.config.recipe import make_recipe
+from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.reward_models import probe, probe_training
+from text2grad.reward_models.load import LOCAL, critic_from_recipe
+from text2grad.reward_models.probe import Linear, ProbeRewardModel, UnitScore, mark_of, rows_of, states_of
+from text2grad.reward_models.probe_training import ProbeReport, fit, train_probe
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Critique, Example, Span
+
+CRITIC = small_run.ColourCritic()
+
+
+def annotations(number: int, seed: int, words: tuple[str, ...] = tuple(small_run.WORDS)) -> list[Annotation]:
+    """Responses of six words, judged by the critic of the small run."""
+    rng = Random(seed)
+    responses = [" ".join(rng.choices(words, k=6)) for _ in range(number)]
+    return [Annotation(f"cat {row % 20}", one, CRITIC.judge(one)) for row, one in enumerate(responses)]
+
+
+def tokenizer_and_model() -> tuple[Any, Any]:
+    """Those of the small run, which also know sentences and lines."""
+    words = small_run.WORDS
+    tokenizer = word_tokenizer(
+        [" ".join(words), " " + " ".join(reversed(words)), "".join(f"{one}.\n" for one in words)]
+    )
+    return tokenizer, tiny_llama(tokenizer, seed=1, width=32, context=64)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return tokenizer_and_model()[0]
+
+
+@pytest.fixture(scope="module")
+def start(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("start")
+    tokenizer_and_model()[1].save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def taught(tokenizer: Any, start: Path) -> tuple[ProbeRewardModel, ProbeReport]:
+    return train_probe(start, tokenizer, annotations(80, 0), unit="words", held_out=annotations(20, 1))
+
+
+# What the base reads.
+
+
+def test_the_response_stands_behind_the_prompt_of_a_reward_model(tokenizer: Any) -> None:
+    row = rows_of(tokenizer, [Example("cat")], ["red one. dog"], "words", "plain")[0]
+    again = tokenizer("red one. dog", add_special_tokens=False)["input_ids"]
+    assert list(row.ids) == [*tokenizer("catred one. dog\n")["input_ids"], *again]
+    first = len(row.ids) - len(again)
+    words = ["red", "one", ".", "dog"]
+    assert row.units is not None
+    assert len(row.units) == len(words)
+    for word, tokens in zip(words, row.units, strict=True):
+        assert word in tokenizer.decode([row.ids[token] for token in tokens])
+        assert min(tokens) >= first
+
+
+def test_states_are_means_over_the_tokens_of_a_unit_at_the_layer(tokenizer: Any, start: Path) -> None:
+    model = tokenizer_and_model()[1].eval()
+    asked = [Example("cat"), Example("one two three")]
+    rows = rows_of(tokenizer, asked, ["red blue", "red. one two three cat dog."], "sentences", "plain")
+    assert [len(row.units or ()) for row in rows] == [1, 2]
+    assert len(rows[0].ids) < len(rows[1].ids)  # the first row is padded
+    found = dict(states_of(model, rows, [0, 1], [1, 2], 2))
+    for number, row in enumerate(rows):
+        read = model(input_ids=torch.tensor([row.ids]), output_hidden_states=True).hidden_states
+        for unit, tokens in enumerate(row.units or ()):
+            for place, layer in enumerate((1, 2)):
+                by_hand = sum(read[layer][0, token] for token in tokens) / len(tokens)
+                torch.testing.assert_close(found[number][unit, place], by_hand, atol=1e-5, rtol=1e-4)
+
+
+def test_a_response_that_cannot_be_read_gets_a_failed_critique(taught: tuple[ProbeRewardModel, ProbeReport]) -> None:
+    long, unknown, empty, good = taught[0]([Example("cat")] * 4, [" ".join(["red"] * 80), "red bicycle", "", "red one"])
+    assert long.status == unknown.status == "unparsable"
+    assert "more than the reward model's context of 64" in long.feedback
+    assert unknown.feedback == "the tokens of the response decode to another text in the probe's tokenizer"
+    assert empty == Critique("")
+    assert good.spans == (Span(0, 3, "positive"), Span(4, 7, "negative"))
+
+
+# The regression.
+
+
+@pytest.mark.parametrize("penalty", [0.01, 1.0])
+def test_the_gradient_of_the_penalized_loss_is_zero(penalty: float) -> None:
+    """L = Σ w/w̄ · CE(softmax(zW' + b), s) + H · p/2 · Σ W²: dL/dW = Σ w/w̄ · (softmax − s) z' + H · p · W."""
+    rng = np.random.default_rng(0)
+    states, words = rng.normal(3.0, 2.0, (60, 5)), rng.integers(1, 9, 60).astype(float)
+    shares = rng.dirichlet([1.0, 1.0, 1.0], 60)
+    found = fit(*(torch.tensor(one, dtype=torch.float32) for one in (states, shares, words)), penalty)
+    z = (states - states.mean(0)) / states.std(0)
+    logits = z @ found.weight.numpy().T + found.bias.numpy()
+    predicted = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    error = (predicted - shares) * (words / words.mean())[:, None]
+    assert np.abs(error.T @ z + 5 * penalty * found.weight.numpy()).max() < 0.02
+    assert np.abs(error.sum(0)).max() < 0.02  # the bias has no penalty
+    np.testing.assert_allclose(found(torch.tensor(states, dtype=torch.float32)).numpy(), predicted, atol=1e-5)
+
+
+def test_a_higher_penalty_gives_smaller_weights() -> None:
+    states = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    shares = torch.stack([(states[:, 0] > 0).float(), (states[:, 0] <= 0).float()], 1)
+    sizes = [float(fit(states, shares, torch.ones(40), penalty).weight.norm()) for penalty in (0.01, 1.0, 100.0)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_nothing_is_predicted_by_a_probe_that_saw_it() -> None:
+    """States that tell the number of their unit alone: one that saw a unit knows its label, others do not."""
+    units = torch.eye(24)[:, None]
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(12, 1)
+    groups = torch.arange(24) // 6
+    data = probe_training._Data(units, labels, torch.ones(24), groups)
+    loss, predicted = probe_training._validated(data, 0, 0.001)
+    assert float((predicted - 0.5).abs().max()) < 0.2
+    assert loss == pytest.approx(float(-(labels * predicted.log()).sum() / 24), rel=1e-4)
+    seen = fit(units[:, 0], labels, torch.ones(24), 0.001)(units[:, 0])
+    assert float((seen * labels).sum(1).min()) > 0.9
+
+
+def test_the_layer_and_the_penalty_with_the_smallest_loss_are_chosen() -> None:
+    """The second layer tells the label, the others are noise."""
+    made = torch.Generator().manual_seed(0)
+    labels = torch.arange(80) % 2
+    states = torch.randn(80, 3, 6, generator=made)
+    states[:, 1, 2] += 4.0 * labels
+    shares = torch.nn.functional.one_hot(labels, 2).float()
+    data = probe_training._Data(states, shares, torch.ones(80), torch.arange(80) // 20)
+    place, penalty, loss, predicted = probe_training._choose(data)
+    losses = {one: probe_training._validated(data, 1, one)[0] for one in probe_training.PENALTIES}
+    assert place == 1
+    assert losses[penalty] == min(losses.values()) == loss
+    assert float(((predicted[:, 1] > 0.5) == (labels == 1)).float().mean()) > 0.9
+
+
+def test_the_shares_alone_have_the_entropy_of_the_shares_as_loss() -> None:
+    """3 of 4 words negative: −(3/4 · ln 3/4 + 1/4 · ln 1/4) = 0.5623; the second unit has three words."""
+    data = probe_training._Data(
+        torch.zeros(2, 1, 1), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1.0, 3.0]), torch.arange(2)
+    )
+    assert probe_training._loss_of_shares(data) == pytest.approx(0.5623, abs=1e-4)
+
+
+def test_the_threshold_has_the_best_f1_of_marked_words() -> None:
+    """Marked from 0.3 on: 5 + 1 words, of which 5 are right, of 5: 2 · 5 / (6 + 5). From 0.7 on: 5 of 5."""
+    predicted = torch.tensor([[0.7, 0.3], [0.3, 0.7], [0.1, 0.9]])
+    shares = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    data = probe_training._Data(torch.zeros(3, 1, 1), shares, torch.tensor([5.0, 1.0, 9.0]), torch.arange(3))
+    assert probe_training._best_threshold(predicted, data, [-1, 0]) == 0.5  # of 0.31 to 0.70 the nearest to 0.5
+    missed = torch.tensor([[0.2, 0.8], [0.05, 0.95], [0.05, 0.95]])
+    assert probe_training._best_threshold(missed, data, [-1, 0]) == 0.2
+    swapped = probe_training._best_threshold(predicted.flip(1), data._replace(shares=shares.flip(1)), [0, 1])
+    assert swapped == 0.5
+
+
+@pytest.mark.parametrize(
+    ("negative", "positive", "label"), [(0.5, 0.2, -1), (0.2, 0.5, 1), (0.49, 0.49, 0), (0.6, 0.6, -1), (0.1, 0.2, 0)]
+)
+def test_the_likelier_label_marks_from_the_threshold_on(negative: float, positive: float, label: int) -> None:
+    assert mark_of(negative, positive, 0.5) == label
+
+
+# Learning.
+
+
+def test_it_learns_to_mark_as_the_critic_does(taught: tuple[ProbeRewardModel, ProbeReport]) -> None:
+    model, report = taught
+    assert report.learned_from == 80
+    assert report.loss < 0.5 * report.loss_of_shares
+    assert sum(report.right.values()) > 0.95 * sum(report.held_out.values()) == 0.95 * 120
+    assert set(report.units) == {"negative", "neutral", "positive"}
+    one = model([Example("cat 3")], ["red cat two dog"])[0]
+    assert one.spans == (Span(0, 3, "positive"), Span(8, 11, "negative"))
+    first, second = one.feedback.splitlines()
+    assert first.startswith('"red": positive (0.')
+    assert second.startswith('"two": negative (0.')
+
+
+def test_units_next_to_each_other_with_one_label_are_one_span(taught: tuple[ProbeRewardModel, ProbeReport]) -> None:
+    scores = [UnitScore(0, 3, 0.1, 0.8), UnitScore(4, 8, 0.2, 0.6), UnitScore(9, 12, 0.9, 0.05)]
+    found = taught[0]._critique("red blue one", scores)
+    assert found.spans == (Span(0, 8, "positive"), Span(9, 12, "negative"))
+    assert found.feedback == '"red blue": positive (0.70)\n"one": negative (0.90)'
+
+
+def test_scores_are_probabilities_of_each_word(taught: tuple[ProbeRewardModel, ProbeReport]) -> None:
+    scores = taught[0].scores([Example("cat")], ["red one dog"])[0]
+    assert not isinstance(scores, Critique)
+    assert [(one.start, one.end) for one in scores] == [(0, 3), (4, 7), (8, 11)]
+    assert scores[0].positive > 0.5 > scores[0].negative
+    assert scores[1].negative > 0.5 > scores[1].positive
+    assert scores[2].negative + scores[2].positive < 0.5
+
+
+def test_a_label_that_nobody_gave_has_no_probability(tokenizer: Any, start: Path) -> None:
+    given = annotations(30, 2, ("red", "cat", "dog"))
+    model, report = train_probe(start, tokenizer, given, unit="words")
+    assert model.labels == (0, 1)
+    assert set(report.units) == {"neutral", "positive"}
+    assert all(one.negative == 0 for one in model.scores([Example("cat")], ["red one"])[0])  # type: ignore[union-attr]
+
+
+def test_annotations_without_a_use_are_counted(tokenizer: Any, start: Path) -> None:
+    given = [
+        *annotations(20, 0),
+        Annotation("cat", " ".join(["red"] * 40), Critique("")),  # longer than the context with its prompt
+        Annotation("cat", "", Critique("")),
+        Annotation("cat", "red", Critique("no answer", status="timed_out")),
+    ]
+    _, report = train_probe(start, tokenizer, given, unit="words")
+    assert (report.learned_from, report.too_long, report.without_units) == (20, 1, 2)
+
+
+def test_a_sentence_weighs_as_its_words_and_has_their_shares(tokenizer: Any) -> None:
+    """ "red one." has a positive, a negative and a neutral word (the point); "cat" is neutral."""
+    one = Annotation("a", "red one. cat", Critique("", (Span(0, 3, "positive"), Span(4, 7, "negative"))))
+    data = probe_training._data([torch.zeros(2, 1, 3)], [one], "sentences", 0)
+    assert data.words.tolist() == [3.0, 1.0]
+    torch.testing.assert_close(data.shares, torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0.0, 1.0, 0.0]]))
+
+
+def test_responses_to_one_prompt_are_in_one_fold() -> None:
+    given = annotations(60, 0)
+    data = probe_training._data([torch.zeros(6, 1, 2)] * 60, given, "words", 0)
+    folds: dict[str, set[int]] = {}
+    for row, one in enumerate(given):
+        folds.setdefault(one.prompt, set()).update(data.groups[6 * row : 6 * row + 6].tolist())
+    assert all(len(found) == 1 for found in folds.values())
+    assert data.groups.unique().tolist() == [0, 1, 2, 3]
+    of_one_prompt = [one._replace(prompt="cat") for one in given[:8]]
+    assert probe_training._data([torch.zeros(6, 1, 2)] * 8, of_one_prompt, "words", 0).groups.unique().numel() == 4
+
+
+def test_too_few_annotations_and_one_label_alone_are_refused(tokenizer: Any, start: Path) -> None:
+    with pytest.raises(DataError, match=r"^1 of 1 annotations can be learned .* a probe needs at least two$"):
+        train_probe(start, tokenizer, annotations(1, 0))
+    with pytest.raises(DataError, match=r"^all 60 words are neutral; at least two labels are needed$"):
+        train_probe(start, tokenizer, annotations(10, 0, ("cat", "dog")), unit="words")
+    with pytest.raises(ConfigError, match="unit"):
+        train_probe(start, tokenizer, annotations(10, 0), unit="pages")  # type: ignore[arg-type]
+
+
+# On disk, and in a run.
+
+
+def test_it_comes_back_as_it_was_and_by_a_recipe(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:
+    taught[0].save(tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["probe.json", "probe.safetensors"]
+    asked, texts = [Example("cat")] * 2, ["red one", "cat two"]
+    recipe = small_run.recipe(tmp_path, critic={"model": str(tmp_path / "model"), "kind": "probe"})
+    loaded = critic_from_recipe(recipe)
+    assert isinstance(loaded, ProbeRewardModel)
+    assert isinstance(loaded, LOCAL)
+    assert loaded(asked, texts) == taught[0](asked, texts)
+    assert loaded.vote_threshold == taught[0].vote_threshold
+    critic = {"model": str(tmp_path / "model"), "kind": "probe", "vote_threshold": 0.99999}
+    strict = critic_from_recipe(small_run.recipe(tmp_path, critic=critic))
+    assert strict(asked, texts) == [Critique(""), Critique("")]
+
+
+def test_other_bases_and_damaged_files_are_refused(
+    taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"holds no probe \(probe.json\); train one with"):
+        ProbeRewardModel.load(tmp_path)
+    taught[0].save(tmp_path)
+    saved = json.loads((tmp_path / "probe.json").read_bytes())
+    (tmp_path / "probe.json").write_text(json.dumps({**saved, "layer": 9}))
+    with pytest.raises(ModelError, match=r"reads layer 9 with 32 dimensions, and .* has 2 layers with 32"):
+        ProbeRewardModel.load(tmp_path)
+    (tmp_path / "probe.json").write_text("[")
+    with pytest.raises(ModelError, match="train the probe again"):
+        ProbeRewardModel.load(tmp_path)
+    (tmp_path / "probe.json").write_text(json.dumps(saved))
+    (tmp_path / "probe.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ModelError, match="cannot load the probe of"):
+        ProbeRewardModel.load(tmp_path)
+
+
+def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='votes has no effect with kind = "probe"'):
+        small_run.recipe(tmp_path, critic={"model": "m", "kind": "probe", "votes": 4})
+    with pytest.raises(ConfigError, match=r"\[refresh\] trains the critic again"):
+        make_recipe({"critic": {"model": "m", "kind": "probe"}, "refresh": {"steps": [1]}})
+    with pytest.raises(ConfigError, match="vote_threshold must be above 0"):
+        ProbeRewardModel(None, None, Linear(0, 0, 0, 0), base="", layer=1, labels=(0, 1), vote_threshold=0.0)
+
+
+def test_a_policy_learns_from_it(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:
+    """Its words are those of the critic that it learned from: colours become more, numbers fewer."""
+    small_run.trainer(tmp_path, taught[0], run={"steps": 12, "out": str(tmp_path)}).train()
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rewards = [row["reward/per_response"] for row in rows]
+    assert sum(rewards[-3:]) > sum(rewards[:3]) + 3
+
+
+# The command.
+
+
+def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_annotations(tmp_path / "annotations.jsonl", annotations(60, 0))
+    write_annotations(tmp_path / "test.jsonl", annotations(10, 5))
+    out = tmp_path / "probe"
+    command = ["reward-baseline", "probe", str(tmp_path / "annotations.jsonl"), "--model", str(start)]
+    assert main([*command, "--rule", "words", "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "responses with words " in said
+    assert "nats per word in cross-validation" in said
+    assert f"--set critic.model={out} --set critic.kind=probe" in said
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("costs.json", "probe.json", "probe.safetensors", "report.json")
+    ]
+    assert not (tmp_path / "probe.training").exists()
+    cost = json.loads((out / "costs.json").read_bytes())
+    assert cost["phase"] == "reward-baseline"
+    assert cost["prompt_tokens"] == json.loads((out / "report.json").read_bytes())["tokens"] > 0
+    measure = ["evaluate-reward", str(tmp_path / "test.jsonl"), "--model", str(out), "--no-words"]
+    assert main([*measure, "--votes", "4", "--out", str(tmp_path / "e")]) == 2
+    assert "holds a probe, which decodes nothing" in " ".join(capsys.readouterr().err.split())
+    assert main([*measure, "--out", str(tmp_path / "e")]) == 0
+    found = json.loads((tmp_path / "e" / "evaluation.json").read_bytes())
+    assert found["metrics"]["f1/negative"]["value"] > 0.9
+    assert "--set critic.kind=probe" in capsys.readouterr().out
+    assert main([*measure, "--vote-threshold", "0.9999", "--out", str(tmp_path / "strict")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        ("probe", ["--lr", "0.1"], "--lr has no effect on a probe"),
+        ("probe", ["--steps", "5"], "--steps has no effect on a probe"),
+        ("probe", ["--spans-are-steps"], "--spans-are-steps has no effect on a probe"),
+        ("scalar", ["--rule", "words"], "--rule has no effect on a scalar"),
+        ("process", ["--rule", "words"], "--rule words is for a probe"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    kind: str, more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reward-baseline", kind, str(tmp_path / "x.jsonl"), "--model", "m", "--out", str(tmp_path / "o")]
+    assert main([*command, *more]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_after_a_kill_the_states_are_not_computed_again(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_annotations(tmp_path / "annotations.jsonl", annotations(40, 0))
+    command = ["reward-baseline", "probe", str(tmp_path / "annotations.jsonl"), "--model", str(start)]
+    command += ["--rule", "words", "--held-out", "0", "--batch-size", "8"]
+    assert main([*command, "--out", str(tmp_path / "calm")]) == 0
+    read: list[int] = []
+
+    def counted(model: Any, rows: Any, chosen: Any, *more: Any) -> Any:
+        if len(read) == 24:
+            raise KeyboardInterrupt
+        read.extend(chosen)
+        return states_of(model, rows, chosen, *more)
+
+    stopped = [*command, "--out", str(tmp_path / "stopped")]
+    with monkeypatch.context() as patched:
+        patched.setattr(probe_training, "states_of", counted)
+        assert main(stopped) == 130
+        assert main(stopped) == 2
+        assert "holds an interrupted training" in " ".join(capsys.readouterr().err.split())
+        read[:] = []
+        assert main([*stopped, "--resume"]) == 0
+    assert len(read) == 16
+    for name in ("probe.safetensors", "report.json"):
+        assert (tmp_path / "calm" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
+
+
+def test_the_states_of_another_layer_are_computed_again(tokenizer: Any, start: Path, tmp_path: Path) -> None:
+    rows = rows_of(tokenizer, [Example("cat")], ["red one"], "words", "plain")
+    model = tokenizer_and_model()[1].eval()
+    first = probe_training._stored(model, rows, [0], [1], 8, tmp_path)[0]
+    second = probe_training._stored(model, rows, [0], [2], 8, tmp_path)[0]
+    assert not torch.equal(first, second)
+    assert torch.equal(first, probe_training._stored(None, rows, [0], [1], 8, tmp_path)[0])
+    assert probe.WEIGHTS_FILE not in {path.name for path in tmp_path.iterdir()}
