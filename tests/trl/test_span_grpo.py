@@ -146,6 +146,30 @@ def test_it_learns_the_words_that_the_critic_praises(trainer: Callable[..., Span
     assert last["critic/positive_spans"] == pytest.approx(last["rewards/spans/mean"], abs=1e-6)
 
 
+@pytest.mark.parametrize("checkpoint", [2, 4, 6])
+def test_a_resumed_training_ends_with_the_same_weights(
+    trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path, checkpoint: int
+) -> None:
+    # epochs of 4 steps with the prompts in another order each; TRL begins with the first epoch's order
+    rows = [{"prompt": " ".join(["yes"] * length)} for length in range(1, 9)]
+    seen: list[str] = []
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        seen.extend(str(one.prompt) for one in examples)
+        return small_trl.yes_is_good(examples, responses)
+
+    whole = trainer(critic, rows=rows, max_steps=9, save_strategy="steps", save_steps=checkpoint)
+    whole.train()
+    expected = seen.copy()
+    assert expected[:32] != expected[32:64]
+    seen.clear()
+    resumed = trainer(critic, rows=rows, max_steps=9)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / f"checkpoint-{checkpoint}"))
+    assert seen == expected[8 * checkpoint :]
+    for name, value in resumed.model.state_dict().items():
+        assert torch.equal(value, whole.model.state_dict()[name]), name
+
+
 def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
     trainer: Callable[..., SpanGRPOTrainer],
 ) -> None:

@@ -6,12 +6,13 @@ the loss (k3), not in the reward. docs/trl.md tells when to choose which trainer
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import trl
 from torch import Tensor
+from torch.utils.data import Sampler
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -94,6 +95,10 @@ class SpanGRPOTrainer(GRPOTrainer):
 
         super().__init__(model, [spans, *reward_funcs], args, train_dataset, **more)
 
+    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+        """Return TRL's sampler, which begins with the order of the state's epoch."""
+        return _OrderOfEpoch(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+
     def _calculate_rewards(
         self, inputs: list[dict[str, Any]], prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
@@ -155,6 +160,24 @@ class SpanGRPOTrainer(GRPOTrainer):
             found = whiten(found, mask, over, center=False)
         advantages: Tensor = found * learned
         return advantages
+
+
+class _OrderOfEpoch(Sampler[int]):
+    """TRL's sampler, also in a training that is resumed: TRL begins again with the order of the first epoch."""
+
+    def __init__(self, sampler: Any, epoch: Callable[[], int]) -> None:
+        """Take TRL's `RepeatSampler` and the number of finished epochs."""
+        self.sampler, self.epoch = sampler, epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self.sampler.shuffle:
+            self.sampler.generator.manual_seed(self.sampler.seed)
+            for _ in range(self.epoch()):
+                torch.randperm(self.sampler.num_samples, generator=self.sampler.generator)
+        yield from self.sampler
+
+    def __len__(self) -> int:
+        return len(self.sampler)
 
 
 def _without_tools(
