@@ -182,17 +182,18 @@ def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
     def length(completion_ids: list[list[int]], **_: Any) -> list[float]:
         return [float(len(ids)) for ids in completion_ids]
 
-    row = {"prompt": [{"role": "user", "content": "yes"}], "reference": "no", "tests": "t", "difficulty": 3}
+    # a column "meta" is the object of text2grad's own files
+    row = {"prompt": "yes or no .", "reference": "no", "tests": "t", "difficulty": 3, "meta": {"passage": "p"}}
     one = trainer(
         critic,
-        rows=[{**row, "prompt": "yes or no ."}] * 8,
+        rows=[row] * 8,
         reward_funcs=[length],
         reward_weights=[1.0, 2.0],
         max_steps=1,
     )
     one.train()
     assert (seen[0].prompt, seen[0].reference, seen[0].tests) == ("yes or no .", "no", "t")
-    assert seen[0].meta["difficulty"] == 3
+    assert seen[0].meta == {"difficulty": 3, "passage": "p"}
     lengths = one.response_mask.sum(dim=1)
     expected = torch.zeros_like(one.token_rewards)
     expected[torch.arange(len(lengths)), lengths - 1] = 0.25 + 2.0 * lengths

@@ -54,7 +54,7 @@ class SpanGRPOTrainer(GRPOTrainer):
         Args:
             model: as `GRPOTrainer` takes it.
             critic: any text2grad critic. Its examples have the dataset's columns: `prompt`, `reference`, `tests`, and
-                all others as `meta`.
+                all others as `meta`; a column "meta" is `meta` itself, as in text2grad's files.
             args: TRL's settings; `reward_weights` begin with the critic's, which only weighs its number in the log.
             train_dataset: rows with "prompt".
             reward: the section [reward] of a recipe: `{"positive": 0.3, "span_mass": "span"}`. None is the paper's δ.
@@ -206,8 +206,10 @@ def _without_tools(
 
 
 def _example(row: Mapping[str, Any]) -> Example:
-    """Return a row of the dataset as an example; other columns than the example's own are its `meta`."""
+    """Return a row of the dataset as an example; `meta` has the other columns and, as in files, those of "meta"."""
     meta = {name: value for name, value in row.items() if name not in ("prompt", "reference", "tests")}
+    if isinstance(meta.get("meta", 0), Mapping | None):
+        meta |= meta.pop("meta") or {}
     return Example(row.get("prompt", ""), row.get("reference"), row.get("tests"), meta)
 
 
