@@ -254,6 +254,7 @@ def test_an_example_without_tests_cannot_be_judged(critic: UnitTestCritic) -> No
     [
         (None, 'there is no "tests"'),
         ("", 'there is no "tests"'),
+        (["assert f(1)"], '"tests" is a list, and must be one text: its lines, or cases as JSON'),
         ("assert f(", "tests.py cannot be run: SyntaxError: '(' was never closed (<unknown>, line 1)"),
         (
             "x = 1",
@@ -273,9 +274,7 @@ def test_an_example_without_tests_cannot_be_judged(critic: UnitTestCritic) -> No
         ),
     ],
 )
-def test_tests_that_cannot_be_run_are_refused_before_any_work(
-    critic: UnitTestCritic, tests: str | None, reason: str
-) -> None:
+def test_tests_that_cannot_be_run_are_refused_before_any_work(critic: UnitTestCritic, tests: Any, reason: str) -> None:
     good = Example("a", tests="assert f(1)")
     with pytest.raises(DataError) as caught:
         critic.check_examples([good, Example("b" * 99, tests=tests), Example("c", tests=tests)])

@@ -116,10 +116,12 @@ class UnitTestCritic(Closing):
                 f"be run. The first, {prompt[:60]!r}: {reason}. Mend the tests, or remove the prompts"
             )
 
-    def _unusable(self, tests: str | None) -> str:
+    def _unusable(self, tests: Any) -> str:
         """Return why tests cannot be run; empty if they can."""
         if not tests:
             return 'there is no "tests"'
+        if not isinstance(tests, str):
+            return f'"tests" is a {type(tests).__name__}, and must be one text: its lines, or cases as JSON'
         if tests not in self._reasons:
             lacking = (self._lacks(name) for name in sorted(imported(tests)))
             self._reasons[tests] = reason_not_to_run(tests) or next(filter(None, lacking), "")
