@@ -77,6 +77,12 @@ def test_token_importance_pays_nouns_and_verbs_in_full() -> None:
     assert weigh(["(", "dogs", ")", " "]) == [0.2, 1.0, 0.2, 0.2]
 
 
+def test_token_importance_gives_the_tagger_words_with_their_signs_and_apostrophes() -> None:
+    seen: list[str] = []
+    token_importance(lambda found: seen.extend(found) or ["X"] * len(found))(["दिल्ली में", " don't 'a’b’c'' d', 東京'x।"])
+    assert seen == ["दिल्ली", "में", "don't", "'", "a’b’c", "'", "'", "d", "'", ",", "東京'x", "।"]
+
+
 def test_token_importance_weighs_tokens_that_share_a_character_alike() -> None:
     tokenizer, ids = of_tokens("byte_level", ["a", " caf", {"bytes": "c3"}, {"bytes": "a9"}, " 😀"])
     weigh = token_importance(tag_by_list)

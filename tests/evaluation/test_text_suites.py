@@ -18,7 +18,7 @@ from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answer, Answered, Scores, SuiteOptions
 from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
-from text2grad.evaluation.words import load_reader, text_nats
+from text2grad.evaluation.words import load_reader, text_nats, words_of
 
 POSTS = SHARED / "data/slf5k_slice/posts_ideal.jsonl"
 
@@ -75,6 +75,12 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert found["distinct_1"] == 2 / 6
     assert found["distinct_2"] == 2 / 4  # a b, a b, b a, a b
     assert list(suite.measures)[:5] == ["rouge1", "rouge2", "rougeL", "bleu", "chrf"]
+
+
+def test_a_word_with_vowel_signs_counts_once() -> None:
+    assert words_of("मेला दिल्ली में है। cafe\u0301 コーヒー ok_1") == [
+        *("मेला", "दिल्ली", "में", "है", "cafe\u0301", "コ", "ー", "ヒ", "ー", "ok_1"),
+    ]
 
 
 def test_distinct_n_grams_have_no_interval_and_no_paired_draws(tmp_path: Path) -> None:

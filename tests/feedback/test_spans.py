@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from places import DATA, SHARED
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.normalize import normalize
-from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_spans
+from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_spans, whole_words, words_of
 from text2grad.types import Critique, Span
 
 CASES = json.loads((DATA / "quotes.json").read_text("utf-8"))
@@ -337,3 +337,12 @@ def test_lines_of_real_programs_are_found():
             assert {program[span.start : span.end].strip() for span in located.spans} >= {
                 row.strip() for row in rows if match == "exact"
             }
+
+
+@given(st.text("ab_5é\u0301 .'\n😀\ufe0f\u0926\u093f\u094d\u200d\u200c", max_size=12))
+def test_whole_words_are_the_words_of_a_script_with_spaces(text: str) -> None:
+    assert whole_words(text) == words_of(text)
+
+
+def test_letters_of_a_script_without_spaces_are_one_whole_word() -> None:
+    assert whole_words("東京、 ที่นี่ x") == [(0, 2), (2, 3), (4, 10), (11, 12)]

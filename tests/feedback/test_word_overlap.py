@@ -21,6 +21,9 @@ from text2grad.types import Critique, Span
         ("cat", "concatenate it", True),  # quoted, as far as characters go
         ("a\ncat", "a  cats' home", True),  # quoted, as white space goes; "cat" is no word of it
         ("STRASSE", "Die Straße", True),  # one word, as case goes
+        ("दिल्ली शहर", "दल्लू शहर", False),  # words with vowel signs, not their letters
+        ("दिल्ली में", "शहर दिल्ली है", True),
+        ("서울에서 열렸다", "서울에서 열린 것이 아니다", True),
     ],
 )
 def test_support_by_hand(span: str, feedback: str, supported: bool) -> None:

@@ -9,20 +9,19 @@ In: the texts of the n tokens of one span, in order. Out: their n weights in [0,
 The paper found the last two worse than uniform; they exist to repeat this measurement.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 from text2grad.errors import ConfigError, check_known
+from text2grad.feedback import is_letter, whole_words
 
 WeightingName = Literal["uniform", "linear_decay", "token_importance"]
 Weigh = Callable[[list[str]], Sequence[float]]
 Weighting = WeightingName | Weigh
 Tagger = Callable[[list[str]], Sequence[str]]
 
-_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 _CONTENT = ("NN", "VB", "NOUN", "PROPN", "VERB")  # prefixes of tags of Penn Treebank and Universal Dependencies
 _REST = 0.2
 
@@ -87,16 +86,34 @@ def token_importance(tagger: Tagger | None = None) -> Weigh:
     tag = tagger or _nltk_tagger()
 
     def weigh(texts: list[str]) -> list[float]:
-        words = list(_WORD.finditer("".join(texts)))
-        tags = tag([word[0] for word in words])
+        text = "".join(texts)
+        words = _words(text)
+        tags = tag([text[start:end] for start, end in words])
         if len(tags) != len(words):
             raise ConfigError(f"the tagger gave {len(tags)} tags for {len(words)} words; give one tag per word")
-        content = [word.span() for word, name in zip(words, tags, strict=True) if name.startswith(_CONTENT)]
+        content = [word for word, name in zip(words, tags, strict=True) if name.startswith(_CONTENT)]
         edges = pairwise(accumulate(map(len, texts), initial=0))
         # A token without text shares the character before it.
         return [1.0 if _meets(min(start, end - 1), end, content) else _REST for start, end in edges]
 
     return weigh
+
+
+def _words(text: str) -> list[tuple[int, int]]:
+    """Return the ranges of words, with apostrophes between their letters ("don't"), and of punctuation marks."""
+    words: list[tuple[int, int]] = []
+    for start, end in whole_words(text):
+        if (
+            len(words) > 1
+            and words[-2][1] == words[-1][0] == start - 1
+            and text[start - 1] in "'’"
+            and is_letter(text[words[-2][0]])
+            and is_letter(text[start])
+        ):
+            words[-2:] = [(words[-2][0], end)]
+        else:
+            words.append((start, end))
+    return words
 
 
 def _meets(start: int, end: int, ranges: list[tuple[int, int]]) -> bool:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import ModelError, require
+from text2grad.feedback import whole_words
 from text2grad.models import best_device, context_of
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 MOST_TOKENS = 2048  # scored together: the logits of more would not fit beside a large model
 _ONE_WORD = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # kana and Chinese characters: no spaces between words
-_WORD = re.compile(rf"[{_ONE_WORD}]|[^\W{_ONE_WORD}]+")
+_WORD = re.compile(rf"[{_ONE_WORD}]|[^\W{_ONE_WORD}][^{_ONE_WORD}]*")  # in a run of letters
 
 
 def rouge_scorer() -> Any:
@@ -36,7 +37,7 @@ def rouge_scorer() -> Any:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text as spelled, without punctuation; a kana or Chinese character is a word."""
-    return _WORD.findall(text)
+    return [word for start, end in whole_words(text) for word in _WORD.findall(text, start, end)]
 
 
 def n_grams(text: str, n: int) -> Iterator[tuple[str, ...]]:

@@ -271,6 +271,7 @@ _SPACELESS = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese; Korean, whose pa
 )
 _LETTER = re.compile(rf"[^\W{_SPACELESS}]")
 _WORD = re.compile(rf"[^\W{_SPACELESS}]++")
+_RUN = re.compile(r"\w++|[^\w\s]")
 
 
 _MOST_MARKS = 64  # of one letter: bounds the search for the letter before a run of marks
@@ -302,6 +303,29 @@ def words_of(response: str) -> list[tuple[int, int]]:
         elif not character.isspace():
             words.append((place, place + 1))
     return words
+
+
+def whole_words(text: str) -> list[tuple[int, int]]:
+    """Return the character range of each word of a text; unlike `words_of`, also in scripts without spaces.
+
+    Example:
+        >>> whole_words("日本 5 €")
+        [(0, 2), (3, 4), (5, 6)]
+    """
+    words: list[tuple[int, int]] = []
+    for found in _RUN.finditer(text):
+        start, end = found.span()
+        after = bool(words) and words[-1][1] == start and is_letter(text[words[-1][0]])
+        if after and (is_letter(text[start]) or _continues(text[start])):
+            words[-1] = (words[-1][0], end)
+        else:
+            words.append((start, end))
+    return words
+
+
+def is_letter(character: str) -> bool:
+    """Return True for a letter, a digit or "_"."""
+    return character.isalnum() or character == "_"
 
 
 def _continues(character: str) -> bool:

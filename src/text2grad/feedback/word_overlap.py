@@ -5,11 +5,9 @@ letters (all of its words, if it has no such word). A span without overlap is on
 about "in Lyon" without a common word.
 """
 
-import re
-
+from text2grad.feedback.spans import is_letter, whole_words
 from text2grad.types import Critique
 
-_WORD = re.compile(r"\w+")
 _LONG = 4
 
 
@@ -38,8 +36,12 @@ def has_word_overlap(quote: str, feedback: str) -> bool:
     quote, feedback = quote.casefold(), feedback.casefold()
     if " ".join(quote.split()) in " ".join(feedback.split()):
         return True
-    words = _WORD.findall(quote)
+    words = _words(quote)
     long = [word for word in words if len(word) >= _LONG]
-    known = set(_WORD.findall(feedback))
+    known = set(_words(feedback))
     needed = len(long) / 2 if long else len(words)
     return bool(words) and sum(word in known for word in long or words) >= needed
+
+
+def _words(text: str) -> list[str]:
+    return [text[start:end] for start, end in whole_words(text) if is_letter(text[start])]

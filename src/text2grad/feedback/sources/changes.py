@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+from text2grad.feedback.spans import words_of
 from text2grad.types import Span
 
-_PIECE = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)|\w+|[^\w\s]")
+_BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
 
 
 class Changes(NamedTuple):
@@ -57,13 +58,10 @@ def changed_spans(response: str, better: str) -> Changes:
 
 def _pieces(text: str) -> list[_Piece]:
     """Split a text into words, signs, and line breaks with the indentation after them."""
-    found = _PIECE.finditer("\n" + text)  # so that the first line has an indentation too
-    return [
-        _Piece(
-            match[0] if match["indent"] is None else "\n" + match["indent"], max(match.start() - 1, 0), match.end() - 1
-        )
-        for match in found
-    ]
+    breaks = _BREAK.finditer("\n" + text)  # so that the first line has an indentation too
+    pieces = [_Piece("\n" + match["indent"], max(match.start() - 1, 0), match.end() - 1) for match in breaks]
+    pieces += [_Piece(text[start:end], start, end) for start, end in words_of(text)]
+    return sorted(pieces, key=lambda piece: (piece.start, piece.end))
 
 
 def _span(response: str, pieces: Sequence[_Piece], begin: int, end: int) -> Span:
