@@ -55,6 +55,17 @@ def test_avoided_phrases_are_whole_words_in_any_case_and_spacing() -> None:
 
 
 @needs_proselint
+def test_avoided_phrases_are_found_in_any_script_and_behind_words() -> None:
+    def found(response: str, *phrases: str) -> list[str]:
+        return [text for text, _ in judged(response, rules=["archaism"], avoid=dict.fromkeys(phrases, "No."))[1]]
+
+    assert found("वह दीपिका की बात है", "का", "की") == ["की"]  # not in a word behind a vowel sign
+    assert found("它非常好", "非常") == ["非常"]  # no spaces between words
+    assert found("So nice!! It—he", "!!", "—", "it") == ["!!", "It", "—"]
+    assert found("bar ba ba", "ba ba") == ["ba ba"]
+
+
+@needs_proselint
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.text(st.sampled_from("very unique. \n\"'…ab?!the"), max_size=60))
 def test_spans_lie_in_any_response(response: str) -> None:

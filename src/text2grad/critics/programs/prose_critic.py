@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from text2grad.errors import ConfigError, require
+from text2grad.feedback import inside_word
 from text2grad.types import Critique, Example, Span
 
 NOT_STYLE = ("annotations", "restricted", "typography")
@@ -36,7 +37,7 @@ class ProseCritic:
         rules: names of rules or of their families, such as "cliches" or "weasel_words.very"; None for all that
             proselint switches on, without `NOT_STYLE`.
         ignore: names of rules or families to leave out.
-        avoid: phrases → messages; whole words, in small or capital letters.
+        avoid: phrases → messages; whole words, in small or capital letters. Scripts without spaces have no such words.
         praise: mark finished sentences without a message as positive.
 
     Raises:
@@ -108,9 +109,13 @@ class ProseCritic:
 
     def _avoided(self, response: str) -> Iterator[_Mark]:
         for phrase, message in self.avoid.items():
-            words = r"\s+".join(map(re.escape, phrase.split()))
-            for found in re.finditer(rf"(?<!\w){words}(?!\w)", response, re.IGNORECASE):
-                yield _Mark(found.start(), found.end(), "avoid", message)
+            words, place = re.compile(r"\s+".join(map(re.escape, phrase.split())), re.IGNORECASE), 0
+            while found := words.search(response, place):
+                start, end = found.span()
+                whole = not (inside_word(response, start) or inside_word(response, end))
+                if whole:
+                    yield _Mark(start, end, "avoid", message)
+                place = end if whole else start + 1
 
 
 def _matches(check: Any, names: Sequence[str]) -> bool:
