@@ -232,7 +232,7 @@ def test_a_second_studio_on_the_same_store_is_refused(tmp_path: Path) -> None:
     assert found.returncode == 1
 
 
-@pytest.mark.parametrize("rater", ["../x", "", "-ann", "a" * 41])
+@pytest.mark.parametrize("rater", ["../x", "", "-ann", "a" * 41, "\u0301ann"])
 def test_a_rater_without_a_usable_name_is_refused_at_the_start(tmp_path: Path, rater: str) -> None:
     with pytest.raises(ConfigError, match="--rater"):
         serve([], tmp_path / "store", rater=rater, on_ready=print)

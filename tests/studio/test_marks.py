@@ -125,6 +125,12 @@ def test_what_is_no_operation_is_refused_and_nothing_is_saved(
     assert store.marked("ann") == {}
 
 
+@pytest.mark.parametrize("rater", ["ann", "Ann B.", "प्रिया", "Jose\u0301"])
+def test_names_of_raters_are_of_any_script(tmp_path: Path, rater: str) -> None:
+    MarkStore(tmp_path).append(rater, "0" * 12, [OPEN, span("a", 2, 5)])
+    assert MarkStore(tmp_path).raters() == [rater]
+
+
 @pytest.mark.parametrize(("rater", "tab"), [("../ann", "0" * 12), ("", "0" * 12), ("ann", "../x"), ("ann", "0" * 13)])
 def test_names_lead_to_no_other_place(tmp_path: Path, rater: str, tab: str) -> None:
     with pytest.raises(DataError, match="is no name"):

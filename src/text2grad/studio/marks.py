@@ -24,6 +24,7 @@ import os
 import re
 import threading
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,13 +38,19 @@ from text2grad.studio.fields import shown
 from text2grad.studio.index import item_of
 from text2grad.types import LABELS, Critique, Span
 
-RATER = re.compile(r"[\w][\w .@-]{0,39}")
+_RATER = re.compile(r"\w[\w .@-]{0,39}")
 TAB = re.compile(r"[0-9a-f]{12}")
 MOST_CHARS = 1_000_000  # of a response or a critique
 STATES = ("", "done", "skipped")
 VERDICTS = ("", "accepted", "rejected")
 SPAN = ("id", "start", "end", "label", "note", "from")
 OPERATIONS = ("open", "span", "unspan", "critique", "state", "suggestion")
+
+
+def is_rater(name: str) -> bool:
+    """Return True for a possible name of a rater; accents and vowel signs count as letters, but begin no name."""
+    letters = "".join("a" if unicodedata.category(one).startswith("M") else one for one in name[1:])
+    return _RATER.fullmatch(name[:1] + letters) is not None
 
 
 class StoreError(Text2GradError):
@@ -179,7 +186,7 @@ class MarkStore:
     def raters(self) -> list[str]:
         """Return the raters with marks; a folder with another name, such as a copy that a person made, is none."""
         folders = self.directory.iterdir() if self.directory.is_dir() else ()
-        return sorted(path.name for path in folders if path.is_dir() and RATER.fullmatch(path.name))
+        return sorted(path.name for path in folders if path.is_dir() and is_rater(path.name))
 
     def events(self, rater: str, item: str | None = None) -> list[dict[str, Any]]:
         """Return a rater's operations in the order in which they were saved, of one response or of all."""
@@ -202,7 +209,7 @@ class MarkStore:
         return _folded(self.events(rater)[:operations])
 
     def _folder(self, rater: str) -> Path:
-        if not RATER.fullmatch(rater):
+        if not is_rater(rater):
             raise DataError(f"{rater!r} is no name of a rater: letters, digits, spaces and .@_-, at most 40")
         return self.directory / rater
 

@@ -12,7 +12,7 @@ from text2grad.config import latest_checkpoint, recipe_of_run
 from text2grad.errors import ConfigError, DataError, Text2GradError, require
 from text2grad.files import lock_directory
 from text2grad.progress import note
-from text2grad.studio.marks import RATER
+from text2grad.studio.marks import is_rater
 from text2grad.studio.session import Session
 from text2grad.studio.sources import Source, open_sources
 from text2grad.studio.suggestions import Suggestions
@@ -56,7 +56,7 @@ def serve(
 
     from text2grad.studio.app import make_app
 
-    if not RATER.fullmatch(rater):
+    if not is_rater(rater):
         raise ConfigError(f"--rater {rater!r}: a name has letters, digits, spaces and .@_-, at most 40 characters")
     sources = open_sources(paths, store, tokenizer=tokenizer or "")
     lock_directory(store)  # two servers would index the same bytes twice

@@ -19,7 +19,7 @@ const KEYS = [
   ["o", "the same prompt over the steps and in other runs"], ["t", "teach"], ["Escape", "drop the selection"],
 ];
 
-const RATER = /^[\p{L}\p{N}_][\p{L}\p{N}_ .@-]{0,39}$/u; // as RATER in marks.py
+const RATER = /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}_ .@-]{0,39}$/u; // as is_rater in marks.py
 
 const $ = id => document.getElementById(id);
 const state = {
