@@ -73,6 +73,20 @@ HUMANEVAL = {
 }
 
 
+def test_drafts_in_the_reasoning_are_no_programs(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, HUMANEVAL)
+    draft, right = (f"```python\ndef area(r):\n    return {value}\n```" for value in ("3", "math.pi * r * r"))
+    replies = [
+        f"[THINK]{draft}[/THINK]\nUse helper(x).",
+        f"<|channel|>analysis<|message|>{draft}<|end|><|start|>assistant<|channel|>final<|message|>{right}",
+        f"<think>{right}",  # cut
+        f"So:\n{draft}\n</think>\n{right}",  # the template opened it
+        right.replace("return", "ends = '</think>'\n    return"),
+    ]
+    assert program_of_chat(replies[0], function="area") == "\nUse helper(x)."
+    assert passed(suite, *replies) == [False, True, False, True, True]
+
+
 def test_a_base_model_continues_and_a_chat_model_replies(tmp_path: Path) -> None:
     suite = suite_of(tmp_path, HUMANEVAL)
     [question] = suite.questions

@@ -32,7 +32,7 @@ from .preferences import (
     read_preferences as read_preferences,
     split_by_prompt as split_by_prompt,
 )
-from .reasoning import REASONING as REASONING
+from .reasoning import without_reasoning as without_reasoning
 from .record_files import (
     WAY_OUT as WAY_OUT,
     Entry as Entry,

@@ -3,6 +3,8 @@
 A draft in the reasoning must not be read as the answer: a critique, a judge's verdict, a program.
 """
 
+import re
+
 REASONING = (
     r"<(?P<tag>think|thinking|thoughts?|reasoning|seed:think)>.*?(?:</(?P=tag)>|\Z)"
     r"|\[THINK\].*?(?:\[/THINK\]|\Z)"
@@ -12,3 +14,18 @@ REASONING = (
 
 The tags of most models, those of Mistral, and the channels of harmony up to the final one.
 """
+
+_THOUGHT = re.compile(rf"""\A(?:\s*(?:{REASONING})|.*?(?<!["'`])</think>(?!["'`]))""", re.DOTALL)
+
+
+def without_reasoning(text: str) -> str:
+    """Return the answer of a model without the reasoning before it; "" if the reasoning was cut off.
+
+    Some chat templates put <think> into the prompt; then the text begins inside the reasoning. A closing tag in
+    quotation marks is text.
+
+    Example:
+        >>> without_reasoning("<think>5?</think> 8"), without_reasoning("5?</think> 8"), without_reasoning("<think>5?")
+        (' 8', ' 8', '')
+    """
+    return _THOUGHT.sub("", text)

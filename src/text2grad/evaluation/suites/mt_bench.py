@@ -29,7 +29,7 @@ from text2grad.evaluation.suite import (
     check_ids,
     digest_of_questions,
 )
-from text2grad.feedback import REASONING, bad_record, json_object, read_entries
+from text2grad.feedback import bad_record, json_object, read_entries, without_reasoning
 
 WITH_REFERENCE = frozenset({"math", "reasoning", "coding"})
 TEMPERATURES = {
@@ -46,7 +46,6 @@ FILES = {
 }
 JUDGE_TOKENS = 2048
 _RATING = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
-_THOUGHT = re.compile(rf"""\A(?:\s*(?:{REASONING})|.*?(?<!["'`])</think>(?!["'`]))""", re.DOTALL)
 _VERDICT = {"[[A]]": "first", "[[B]]": "second", "[[C]]": "tie"}
 _WAY_OUT = (
     "Give --data {suite}=DIR, a directory with question.jsonl, judge_prompts.jsonl and reference_answer/gpt-4.jsonl "
@@ -292,7 +291,7 @@ def text_of(reply: Any) -> str:
     """Return the text of a reply without its reasoning, which holds drafts of a verdict; "" for a refusal."""
     if reply.answer is None or reply.answer.finish in ("refused", "too_long"):
         return ""
-    return _THOUGHT.sub("", reply.answer.text)
+    return without_reasoning(reply.answer.text)
 
 
 def read_model_answers(path: Path) -> dict[str, list[str]]:

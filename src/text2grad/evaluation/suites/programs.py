@@ -2,7 +2,7 @@
 
 An answer that continues its prompt is the prompt and the answer, cut at the first text that begins something else.
 
-An answer of a chat model may hold text around its program. Reasoning in <think> tags is removed. The program is the
+An answer of a chat model may hold text around its program. Reasoning before it is removed. The program is the
 last fenced block that defines the function in question, else the last block: models correct themselves downwards.
 Without a fence it is the part of the answer from its first line of code that Python can parse. The beginning of the
 prompt, its imports and helpers, stands before the program: answers often leave it out, and a definition of their own
@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 
 from text2grad.critics import fenced_blocks
+from text2grad.feedback import without_reasoning
 
-_THOUGHT = re.compile(r"<think>.*?</think>|^.*?</think>", re.DOTALL)
 _CODE = re.compile(
     r"^(?:from|import|def|class|async|@|if|for|while|with|try|[A-Za-z_][\w.\[\]]* *(?:=|\())", re.MULTILINE
 )
@@ -40,7 +40,7 @@ def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: 
         >>> program_of_chat("Sure:\n```python\ndef f(x):\n    return x\n```\nUse it:\n```\nf(1)\n```", function="f")
         'def f(x):\n    return x\n'
     """
-    answer = _THOUGHT.sub("", answer)
+    answer = without_reasoning(answer)
     blocks = [block.text for _, block in fenced_blocks(answer)] or [without_prose(answer)]
     defining = [text for text in blocks if function and function in _defined(text)]
     program = (defining or blocks)[-1]
