@@ -111,6 +111,31 @@ def test_the_interval_over_seeds_is_students(values: list[float]) -> None:
     assert mean_interval(values) == pytest.approx((fmean(values), low, high), rel=1e-6)
 
 
+def test_runs_of_different_tasks_are_said_to_be_so_before_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        run_in(tmp_path / "a", [0.1] * 4),
+        run_in(tmp_path / "b", [0.2] * 4, data={"task": "summarization"}),
+        run_in(tmp_path / "c", [0.3] * 4, data={"task": "qa", "length": 16}),
+        run_in(tmp_path / "d", [0.4] * 4, ppo={"gamma": 0.5}),
+    ]
+    assert main(["compare", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
+    told = (
+        "The tasks differ, so the numbers are not comparable across them (a: qa; b: summarization; c: qa of length 16; "
+        "d: qa)."
+    )
+    said = capsys.readouterr().out
+    assert said.startswith(told)
+    assert "No paired comparison of b: its task is summarization, and that of a is qa." in said
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert page.index(told) < page.index("<table")
+    results = json.loads((tmp_path / "out" / "compare.json").read_bytes())
+    assert list(results["paired"]) == ["d"]  # although all prompts are the same
+    assert [one["metrics"]["f1"]["mean"] for one in results["methods"].values()] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert "The tasks differ" not in str(tables(results)) + str(notes(results))
+
+
 def test_prompts_pair_by_their_text_whatever_their_order(tmp_path: Path) -> None:
     first, second = (
         run_in(tmp_path / "a", [0.1, 0.2, 0.3, 0.4]),

@@ -1,12 +1,13 @@
 """Runs → one table, one picture, one page: curves, paired differences, settings that differ, samples side by side.
 
 Runs whose settings differ in `run.seed` and `run.out` only are one method; paths beside the run count as equal, so that
-the seeds of a quickstart are one method. The first method is the baseline of the differences.
+the seeds of a quickstart are one method. The first method is the baseline of the differences, within its task.
 
 compare.json    {"step": step of the comparison, or null for the last evaluation of each run,
                  "methods": {NAME: {"runs": [{"path", "seed", "steps", "planned_steps", "tokens", "seconds",
                                               "evaluated_at"}],
                                     "metrics": {METRIC: {"mean", "low", "high", "values": [of each run]}}}},
+                 "tasks": {NAME: task},
                  "settings": {"section.key": {NAME: value}},
                  "paired": {NAME: {"prompts": number, "metrics": {METRIC: {"value", "low", "high"}}}},
                  "not_paired": {NAME: reason}}
@@ -214,8 +215,11 @@ def paired(methods: Sequence[Method]) -> tuple[dict[str, Any], dict[str, str]]:
     """
     found: dict[str, Any] = {}
     reasons: dict[str, str] = {}
-    first = _responses(methods[0])
+    first, task = _responses(methods[0]), _task(methods[0])
     for method in methods[1:]:
+        if _task(method) != task:
+            reasons[method.name] = f"its task is {_task(method)}, and that of {methods[0].name} is {task}"
+            continue
         own = _responses(method)
         missing = next((one for one in (first, own) if isinstance(one, str)), None)
         if missing is not None:
@@ -234,6 +238,12 @@ def paired(methods: Sequence[Method]) -> tuple[dict[str, Any], dict[str, str]]:
         metrics = estimate(rows, {name: Ratio((name,), (PROMPT,)) for name in names})
         found[method.name] = {"prompts": len(prompts), "metrics": {k: v._asdict() for k, v in metrics.items()}}
     return found, reasons
+
+
+def _task(method: Method) -> str:
+    """Return the name of a method's task, with the length of its answers if that is set."""
+    data = method.recipe.data
+    return (data.task or "own data") + (f" of length {data.length}" if data.length else "")
 
 
 def _responses(method: Method) -> dict[tuple[str, int], dict[str, float]] | str:
@@ -272,6 +282,7 @@ def as_json(methods: Sequence[Method], step: int | None) -> dict[str, Any]:
     return {
         "step": step,
         "methods": {method.name: _method_json(method, names) for method in methods},
+        "tasks": {method.name: _task(method) for method in methods},
         "settings": settings_that_differ(methods),
         "paired": differences,
         "not_paired": reasons,
@@ -443,6 +454,15 @@ def tables(results: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[s
     return made
 
 
+def warnings(results: Mapping[str, Any]) -> list[str]:
+    """Return what a reader must know before the tables: the tasks differ."""
+    tasks: Mapping[str, str] = results["tasks"]
+    if len(set(tasks.values())) < 2:
+        return []
+    listed = "; ".join(f"{name}: {task}" for name, task in tasks.items())
+    return [f"The tasks differ, so the numbers are not comparable across them ({listed})."]
+
+
 def notes(results: Mapping[str, Any]) -> list[str]:
     """Return what the tables cannot say: missing pairs, unfinished runs, evaluations at different steps."""
     said = [f"No paired comparison of {name}: {reason}." for name, reason in results["not_paired"].items()]
@@ -496,7 +516,7 @@ def write_compared(methods: Sequence[Method], out: Path, *, step: int | None = N
     shown = samples(methods)
     page = rollouts_page(
         "Runs compared",
-        intro="\n\n".join([f"{' · '.join(results['methods'])}.", *notes(results)]),
+        intro="\n\n".join([f"{' · '.join(results['methods'])}.", *warnings(results), *notes(results)]),
         groups=[("The same held-out prompts", shown)] if shown else [],
         images=[("Thin lines: single seeds, or values before smoothing.", pictures(drawn))],
         tables=tables(results),
@@ -514,7 +534,9 @@ def _is_ours(path: Path) -> bool:
 
 
 def print_compared(console: Console, results: Mapping[str, Any]) -> None:
-    """Print the tables and the notes."""
+    """Print the warnings, the tables and the notes."""
+    for warning in warnings(results):
+        console.print(warning, markup=False, highlight=False, soft_wrap=True)
     for caption, columns, rows in tables(results):
         print_table(console, caption, columns, rows)
     for note in notes(results):
