@@ -63,6 +63,16 @@ def test_pages_of_a_whole_study() -> None:
     assert stated == {2 * (len(VALUES) - 1) + 2}  # per length a lead over each other method, and a ratio
 
 
+def test_methods_that_end_equal_are_level() -> None:
+    ours = study({"text2grad": 0.93}, lengths=(1, 8))
+    pages = result_pages([*ours, *(replace(one, method="grpo") for one in ours)], draw=False)
+    comparison, length = text_of(pages, "comparison.md"), text_of(pages, "length.md")
+    assert "Text2Grad ends level with one number (GRPO), the strongest rival (" in comparison
+    assert "), in fact F1 (bootstrap 0.000 to 0.000, Student 0.000 to 0.000, one of " in comparison
+    assert "by 0.0" not in comparison
+    assert "The lead is the same at length 1 and 8 (no interval" in length
+
+
 def test_the_tuning_of_methods_that_are_not_compared_is_left_out() -> None:
     """Trials of another study may have another metric and length, and further seeds."""
     tuning = trials("text2grad", [0.8, 0.9]) + trials("grpo", [0.7, 0.8])

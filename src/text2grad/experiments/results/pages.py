@@ -213,9 +213,10 @@ _DIRECTIONS = {1: ("below", "above"), -1: ("behind", "ahead of")}
 
 def _in_words(page: _Page, group: Group, rival: str, told: str) -> str:
     ahead = lead(group, group.ours, rival)
-    direction = _DIRECTIONS[group.sign][ahead.value > 0]
+    direction, by = _DIRECTIONS[group.sign][ahead.value > 0], number(abs(ahead.value))
+    place = f"{direction} {told}, by {by}" if float(by) else f"level with {told}, in"
     text = [
-        f"{label(group.ours)} ends {direction} {told}, by {number(abs(ahead.value))} {words(group.metric)} (bootstrap "
+        f"{label(group.ours)} ends {place} {words(group.metric)} (bootstrap "
         f"{between(ahead.low, ahead.high)}, Student {student_text(ahead)}, one of {COMPARISONS} comparisons): "
         f"{verdict(ahead)}."
     ]
@@ -557,9 +558,9 @@ def _trend(series: Sequence[Group], leads: Sequence[Interval], digits: int) -> s
     short, long = series[0].condition.length, series[-1].condition.length
     text = [f"At length {short}: {verdict(leads[0])}. At length {long}: {verdict(leads[-1])}."]
     change = leads[-1].value - leads[0].value
-    way = "grows" if change > 0 else "falls"
-    grown = f"{number(abs(change), digits)} from length {short} to {long}"
-    text.append(f"The lead {way} by {grown} (no interval: other items and seeds).")
+    way, by = "grows" if change > 0 else "falls", number(abs(change), digits)
+    grown = f"{way} by {by} from length {short} to" if float(by) else f"is the same at length {short} and"
+    text.append(f"The lead {grown} {long} (no interval: other items and seeds).")
     lowest = widest(leads[0])[0]
     if lowest <= -0.02:
         text.append(f"At length {short} the lower bound is {number(lowest, digits)}, below −0.02.")
