@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_CUDA: Any = torch.cuda  # partly without types
+
 
 def batch_indices(examples: int, batch_size: int, *, step: int, seed: int) -> list[int]:
     """Return the indices of a step's examples: each epoch is a permutation that depends on seed and epoch alone.
@@ -48,10 +50,13 @@ def sample_inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of the random generators a user's critic may draw from, as JSON data."""
+    """Return the states of the random generators a user's critic may draw from, as JSON data.
+
+    Those of GPUs are included if this process uses CUDA.
+    """
     version, internal, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
-    return {
+    states = {
         "python": [version, list(internal), gauss],
         "numpy": {
             "key": numpy_state["state"]["key"].tolist(),
@@ -61,10 +66,13 @@ def random_states() -> dict[str, Any]:
         },
         "torch": torch.get_rng_state().tolist(),
     }
+    if _CUDA.is_initialized():
+        states["cuda"] = [state.tolist() for state in _CUDA.get_rng_state_all()]
+    return states
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Restore the states that `random_states` returned."""
+    """Restore the states that `random_states` returned; those of GPUs that this machine does not have are left out."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     saved = states["numpy"]
@@ -72,6 +80,9 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
         ("MT19937", np.array(saved["key"], dtype=np.uint32), saved["pos"], saved["has_gauss"], saved["gauss"])
     )
     torch.set_rng_state(torch.tensor(states["torch"], dtype=torch.uint8))
+    if "cuda" in states:  # not without a GPU, and not in older checkpoints
+        for device, state in enumerate(states["cuda"][: _CUDA.device_count()]):
+            _CUDA.set_rng_state(torch.tensor(state, dtype=torch.uint8), device)
 
 
 @contextmanager
@@ -79,12 +90,14 @@ def draws_apart(seed: int) -> Iterator[None]:
     """Let the generators that a user's critic may draw from begin with a seed, and go on afterwards as before.
 
     Args:
-        seed: of Python's, NumPy's and torch's generators on the CPU.
+        seed: of Python's, NumPy's and torch's generators.
     """
     before = random_states()
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
+    if _CUDA.is_initialized():
+        _CUDA.manual_seed_all(seed)
     try:
         yield
     finally:
