@@ -25,6 +25,8 @@ _INVISIBLE = re.compile(  # tokens.js has the same
     f"(?<![{_JOINING}])\u200c(?![{_JOINING}])|"
     f"(?<![{_JOINING}{_EMOJI}])\u200d(?![{_JOINING}])|(?<=[{_EMOJI}])\u200d(?![{_JOINING}{_EMOJI}])"
 )
+HALF_PAIR = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair: JSON can escape it, but UTF-8 cannot encode it, and no tokenizer can read it."""
 LABELS: tuple[Label, ...] = get_args(Label)
 FAILED_STATUSES: frozenset[Status] = frozenset({"unparsable", "timed_out"})
 

@@ -8,7 +8,6 @@ other character (one unknown to the tokenizer, or changed by its normalizer), th
 response gets no rewards.
 """
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +17,7 @@ from text2grad.align.delta import AlignSettings, pseudo_rewards, span_tokens
 from text2grad.align.offsets import Range, token_offsets
 from text2grad.errors import AlignmentError
 from text2grad.feedback import Annotation, CritiqueRecord, critique_to_json
-from text2grad.types import Critique, Span
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
+from text2grad.types import HALF_PAIR, Critique, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def label_tokens(
         ConfigError: if a setting has an unknown value.
     """
     if ids is None:
-        if half := _SURROGATE.search(response):
+        if half := HALF_PAIR.search(response):
             raise AlignmentError(
                 f"the response holds {half[0]!r} at character {half.start()}, half of a surrogate pair, which no "
                 "tokenizer can encode"

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from text2grad.types import HALF_PAIR
+
 MAX_DEPTH = 16
 """Maximum nesting of brackets: no critique needs more, and the parser stays below Python's recursion limit."""
 
@@ -79,7 +81,6 @@ _ESCAPE = re.compile(
     r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))", re.DOTALL
 )
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "\"'\\/`"}
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*+")
 _SCALAR = re.compile(r"[-+.\w]++")
 _CONSTANTS = dict.fromkeys(("null", "none", "undefined", "nan", "...")) | {"true": True, "false": False}
@@ -272,6 +273,6 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def printable(text: str) -> str:
     """Join surrogate pairs and replace lone surrogates, which UTF-8 files cannot hold, by U+FFFD."""
-    if not _SURROGATE.search(text):
+    if not HALF_PAIR.search(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

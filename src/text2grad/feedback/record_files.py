@@ -25,13 +25,13 @@ from typing import IO, Any, NamedTuple
 
 from text2grad.errors import DataError, require
 from text2grad.files import refuse_utf16
+from text2grad.types import HALF_PAIR
 
 Object = dict[str, Any]
 
 WAY_OUT = "Mend or remove the record"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -142,7 +142,7 @@ def refuse_half_pairs(where: str, **texts: str) -> None:
         DataError: if one does.
     """
     for key, text in texts.items():
-        if half := _SURROGATE.search(text):
+        if half := HALF_PAIR.search(text):
             raise bad_record(where, f'"{key}" holds {half[0]!r}, half of a surrogate pair, which nothing can encode')
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from text2grad.errors import DataError
+from text2grad.types import HALF_PAIR
 
 MOST = 2**63 - 1  # of a whole number, in SQLite and in seeds
 SHOWN_CHARS = 80  # of a wrong value, in messages
@@ -49,7 +50,7 @@ def to_encode(value: Any, name: str) -> str:
         DataError: if the value is none, or has half of a surrogate pair, which no tokenizer reads.
     """
     found = text(value, name)
-    if any("\ud800" <= one <= "\udfff" for one in found):
+    if HALF_PAIR.search(found):
         raise DataError(f"{name} has half of a surrogate pair, which is no character: {shown(found)}")
     return found
 
