@@ -32,10 +32,15 @@ def yes_is_good(examples: Sequence[Example], responses: Sequence[str]) -> list[C
 
 
 def make_trainer(
-    out: Path, critic: Any = yes_is_good, *, rows: list[dict[str, Any]] | None = None, **settings: Any
+    out: Path,
+    critic: Any = yes_is_good,
+    *,
+    rows: list[dict[str, Any]] | None = None,
+    tokenizer: Any = None,
+    **settings: Any,
 ) -> SpanGRPOTrainer:
     """Return a trainer; settings are those of TRL and of `SpanGRPOTrainer`."""
-    tokenizer = word_tokenizer(["please say yes or no . maybe later"])
+    tokenizer = tokenizer or word_tokenizer(["please say yes or no . maybe later"])
     own = {name: settings.pop(name) for name in OWN if name in settings}
     values = {
         "output_dir": str(out),

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,52 @@ def test_completions_that_trl_logs_are_read_and_followed(tmp_path: Path) -> None
     record = index.record(rows[0]["id"])
     assert (record["prompt"], record["rewards"]) == ("Hello?", {"polite": 1.0, "short": 0.5})
     assert index.state()["rollouts"] == 4
+
+
+def test_critiques_in_tables_of_trl_are_shown(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "out" / "completions").mkdir(parents=True)
+    span = {"start": 8, "end": 11, "label": "negative"}
+    rest = {"spans": [span], "outcome": 0.5, "status": "repaired", "unmatched": ["Maybe"]}
+    columns = {
+        "step": [1] * 5,
+        "prompt": ["Hello?"] * 5,
+        # of the first, TRL's table has no reasoning
+        "completion": [[{"role": "assistant", "content": text}] for text in ("No.", "Hm... . No.", "A.", "B.", "C.")],
+        "spans": [1.0] * 5,
+        "critique": ["Too short.", "Too long.", "As before.", None, "Another's."],
+        "critique_spans": [
+            *(json.dumps(rest | {"response": "Hm.... .No."}), json.dumps(rest)),
+            *(None, None, "no JSON"),
+        ],
+        "advantage": [0.5] * 5,
+    }
+    file = tmp_path / "out" / "completions" / "completions_00001.parquet"
+    pq.write_table(pa.table(columns), file)
+    index = index_of(tmp_path, tmp_path / "out")
+    records = [index.record(number) for number in index.find(Filter(order="oldest")).page()]
+    assert [one["response"] for one in records] == ["Hm.... .No.", "Hm... . No.", "A.", "B.", "C."]
+    assert records[0]["critique"] == {"feedback": "Too short.", **rest}
+    assert records[2]["critique"] == {"feedback": "As before.", "spans": [], "status": ""}
+    assert "critique" not in records[3]
+    assert records[4]["critique"]["feedback"] == "Another's."
+    rows = index.rows(index.find(Filter(order="oldest")).page())
+    assert [(one["negative"], one["unmatched"], one["status"]) for one in rows] == [
+        *[(1, 1, "repaired")] * 2,
+        *[(0, 0, "")] * 3,
+    ]
+    assert index.state()["statuses"] == ["repaired"]
+    assert len(index.find(Filter(text="before")).ids) == 1
+
+    # a table of an older version has feedback alone, and its store has files without critiques
+    pq.write_table(pa.table(columns).drop_columns(["critique_spans"]), file)
+    before = tmp_path / "another" / "converted" / sha256(str(tmp_path / "out").encode()).hexdigest()[:12]
+    before.mkdir(parents=True)
+    (before / "completions_00001.jsonl").write_text('{"prompt": "Hello?", "completion": "No."}\n')
+    [older] = open_sources([tmp_path / "out"], tmp_path / "another")
+    older.convert()
+    lines = [json.loads(line) for line in older.files()[0].read_text().splitlines()]
+    assert [one.get("critique", {}).get("feedback") for one in lines] == columns["critique"]
 
 
 def test_what_holds_no_rollouts_is_refused(tmp_path: Path) -> None:

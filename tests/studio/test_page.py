@@ -104,6 +104,38 @@ def test_tokens_without_text_of_their_own_show_their_numbers(browser: Any, tmp_p
         assert chosen(page) == "cat"
 
 
+def test_the_critiques_of_trls_trainer_colour_the_words_that_they_mark(browser: Any, tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    response = " 😀<think>A fair?</think>\n\n The fair is on Friday."
+    marked = [("Friday", "negative"), ("fair is", "positive"), ("is", "negative")]
+    spans = [
+        {"start": response.index(words), "end": response.index(words) + len(words), "label": label}
+        for words, label in marked
+    ]
+    rest = {"spans": spans, "outcome": None, "status": "ok", "unmatched": ["on Monday"], "response": response}
+    columns = {
+        "step": [5],
+        "prompt": [[{"role": "user", "content": "When?"}]],
+        "completion": [[{"role": "assistant", "content": "The fair is on Friday."}]],
+        "spans": [-1.0],
+        "critique": ["The day is wrong."],
+        "critique_spans": [json.dumps(rest)],
+        "advantage": [0.5],
+    }
+    (tmp_path / "run" / "completions").mkdir(parents=True)
+    pq.write_table(pa.table(columns), tmp_path / "run" / "completions" / "completions_00005.parquet")
+    with served(tmp_path / "store", tmp_path / "run") as server, page_of(browser, server, "ann") as page:
+        assert page.locator("#response").text_content() == response
+        expect(page.locator("blockquote")).to_have_text("The day is wrong.")
+        expect(page.locator(".missing li")).to_have_text("on Monday")
+        assert page.locator(".suggestions q").all_text_contents() == [words for words, _ in marked]
+        assert "".join(page.locator("#response .n4").all_text_contents()) == "Friday"
+        assert "".join(page.locator("#response .p4").all_text_contents()) == "fair "  # "is" has both labels
+        page.keyboard.press("x")
+        expect(page.locator("#response .n4")).to_have_count(0)
+        saved(page)
+
+
 def test_a_run_is_followed_and_the_open_response_stays_chosen(browser: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=2)
     with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:

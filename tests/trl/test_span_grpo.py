@@ -1,5 +1,6 @@
 """TRL's GRPOTrainer with token rewards: advantages by hand, the loss beside our own, learning, refusals."""
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,6 +19,10 @@ from text2grad.errors import ConfigError, CriticError
 from text2grad.models import collate
 from text2grad.rl.advantages import group_advantages
 from text2grad.rl.ppo import TokenMean, policy_loss
+from text2grad.studio.columns import Filter
+from text2grad.studio.index import RunIndex
+from text2grad.studio.sources import open_sources
+from text2grad.tasks.tiny import word_tokenizer
 from text2grad.trl import SpanGRPOTrainer
 from text2grad.trl.span_grpo import TESTED
 from text2grad.types import Critique, Example, Rollout
@@ -232,6 +238,52 @@ def test_a_critic_that_cannot_be_read_stops_the_training(trainer: Callable[..., 
     one = trainer(lambda examples, responses: ["no critique at all {"] * len(responses), max_steps=3)
     with pytest.raises(CriticError, match="100% of the last 8 critiques could not be read"):
         one.train()
+
+
+@pytest.mark.parametrize("form", ["plain", "chat", "parsed"])
+def test_the_studio_shows_the_critiques_of_logged_completions(
+    trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path, form: str
+) -> None:
+    text = "please say yes or no ."
+    tokenizer = word_tokenizer([text, "maybe later"])
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    if form == "parsed":  # TRL takes white space and reasoning out of the completion, and leaves special tokens in it
+        fields = {
+            "reasoning_content": {"open": " say", "close_pattern": " or", "content": "text"},
+            "content": {"close_pattern": "</s>", "content": "text"},
+        }
+        tokenizer.response_template = {"start_anchor": text, "fields": fields, "defaults": {"role": "assistant"}}
+    seen: list[str] = []
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        seen.extend(responses)
+        found = small_trl.yes_is_good(examples, responses)
+        return [Critique(f"Of {one!r}.", two.spans) for one, two in zip(responses, found, strict=True)]
+
+    prompt = text if form == "plain" else [{"role": "user", "content": text}]
+    settings = {"max_steps": 2, "log_completions": True, "num_completions_to_print": 0}
+    trainer(critic, rows=[{"prompt": prompt}] * 8, tokenizer=tokenizer, **settings).train()
+
+    [first, _] = sorted((tmp_path / "out" / "completions").glob("*.parquet"))
+    table = pq.read_table(first).to_pylist()
+    assert [row["critique"] for row in table] == [f"Of {one!r}." for one in seen[:8]]
+    for row, response in zip(table, seen, strict=False):
+        found = row["completion"] if isinstance(row["completion"], str) else row["completion"][0]["content"]
+        assert json.loads(row["critique_spans"]).get("response", found) == response
+    assert any('"response"' in row["critique_spans"] for row in table) == (form == "parsed")
+
+    index = RunIndex(open_sources([tmp_path / "out"], tmp_path / "store")[0], tmp_path / "index.sqlite")
+    assert index.update()
+    records = [index.record(number) for number in index.find(Filter(order="oldest")).page()]
+    assert [record["response"] for record in records] == seen
+    marked = set()
+    for record in records:
+        assert (record["prompt"], record["critique"]["status"]) == (text, "ok")
+        assert record["critique"]["feedback"] == f"Of {record['response']!r}."
+        for span in record["critique"]["spans"]:
+            marked.add((record["response"][span["start"] : span["end"]], span["label"]))
+    assert {("yes", "positive"), ("maybe", "negative")} <= marked
+    assert marked <= {("yes", "positive"), ("no", "positive"), ("maybe", "negative"), ("later", "negative")}
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,14 @@ class JudgedIds(NamedTuple):
     """Critiques of B responses and the rewards of their ids.
 
     Attributes:
+        responses: the texts that the critic read; spans count their characters.
         critiques: one per response.
         rewards: of each id, [B, T].
         response_mask: True on ids, bool [B, T].
         whole: the part of the last id's reward that judges the response as a whole, [B].
     """
 
+    responses: list[str]
     critiques: list[Critique]
     rewards: Tensor
     response_mask: Tensor
@@ -110,4 +112,4 @@ class OutsideJudge:
             nothing: list[list[float]] = [[] for _ in ids]
             cut = found.batch.truncated
             whole = reward_tensor(nothing, critiques, mask, cut, outcome=reward.outcome, truncation=reward.truncated)
-        return JudgedIds(critiques, found.rewards, mask, whole.sum(dim=1))
+        return JudgedIds(texts, critiques, found.rewards, mask, whole.sum(dim=1))

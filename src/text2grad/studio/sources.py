@@ -7,6 +7,7 @@ and "response" (or "completion", as TRL names it). An output directory of TRL's 
 directory when they are first seen.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -87,7 +88,8 @@ def open_sources(paths: Sequence[Path], store: Path, *, tokenizer: str = "") -> 
         while any(one.name == name for one in found):
             number += 1
             name = f"{stem} ({number})"
-        converted = store / "converted" / sha256(f"{whole}{used}".encode()).hexdigest()[:12]
+        form = "critiques" if kind == "trl" else used  # files that an older version made have none
+        converted = store / "converted" / sha256(f"{whole}{form}".encode()).hexdigest()[:12]
         found.append(Source(name, whole, kind, converted, used))
     return found
 
@@ -174,8 +176,27 @@ def _to_jsonl(path: Path, directory: Path) -> None:
     for row in rows:
         rewards = {name: row.pop(name) for name in list(row) if _is_reward(name, row[name])}
         record = {name: row[name] for name in ("step", "prompt", "completion", "advantage") if name in row}
+        record |= _critique(row)
         records.append({**record, "reward": sum(rewards.values()), "rewards": rewards} if rewards else record)
     write_files(directory, {target.name: json_lines(records)})
+
+
+def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without one.
+
+    `SpanGRPOTrainer` logs feedback as "critique" and the rest as JSON in "critique_spans". Tables of older versions
+    lack the latter: spans and status are unknown.
+    """
+    if not isinstance(row.get("critique"), str):
+        return {}
+    try:
+        rest = json.loads(row["critique_spans"])
+    except (KeyError, TypeError, ValueError):  # no column, no value, or another program's
+        rest = None
+    if not isinstance(rest, dict):
+        rest = {"spans": [], "status": ""}
+    whole = {"completion": rest.pop("response")} if "response" in rest else {}
+    return {"critique": {"feedback": row["critique"], **rest}, **whole}
 
 
 def _is_reward(name: str, value: Any) -> bool:

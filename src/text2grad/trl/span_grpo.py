@@ -5,6 +5,7 @@ paper's PPO: the baseline is the mean of a prompt's group of responses, not a va
 the loss (k3), not in the reward. docs/trl.md tells when to choose which trainer.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from text2grad.errors import ConfigError
-from text2grad.feedback import Critic, Match
+from text2grad.feedback import Critic, Match, critique_to_json
 from text2grad.models import stop_ids
 from text2grad.rl import JudgedIds, Moments, OutsideJudge, group_advantages, moments, whiten
 from text2grad.types import Critique, Example
@@ -77,12 +78,13 @@ class SpanGRPOTrainer(GRPOTrainer):
             max_failure_rate=max_failure_rate,
             way_out="go on from the last checkpoint with trainer.train(resume_from_checkpoint=True)",
         )
+        self.responses: list[str] = []
         self.critiques: list[Critique] = []
         self.token_rewards = torch.zeros(0, 0)  # of this process's newest responses, [B, T]
         self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
         self.whole_rewards = torch.zeros(0)  # the part of the last token's reward that judges the response, [B]
 
-        def spans(log_extra: Any, log_metric: Any, **_: Any) -> list[float | None]:
+        def spans(completions: Any, log_extra: Any, log_metric: Any, **_: Any) -> list[float | None]:
             """Return the sum of each response's token rewards, for the log alone."""
             for label in ("positive", "negative"):
                 count = sum(span.label == label for one in self.critiques for span in one.spans)
@@ -90,6 +92,7 @@ class SpanGRPOTrainer(GRPOTrainer):
             log_metric("critic/failure_rate", self.judge.failures.rate)
             log_metric("critic/rewarded_tokens", float((self.token_rewards != 0).sum() / len(self.token_rewards)))
             log_extra("critique", [one.feedback for one in self.critiques])
+            log_extra("critique_spans", list(map(_beside_feedback, self.critiques, self.responses, completions)))
             found: list[float | None] = self.token_rewards.sum(dim=1).tolist()
             return found
 
@@ -125,7 +128,7 @@ class SpanGRPOTrainer(GRPOTrainer):
             [own[-1] not in ends for own in ids],
             device=self.accelerator.device,
         )
-        self.critiques = found.critiques
+        self.responses, self.critiques = found.responses, found.critiques
         return found
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -203,6 +206,22 @@ def _without_tools(
     moved = rewards.clone()
     moved[rows, last_own[rows]] += whole[rows]
     return moved, kept
+
+
+def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
+    """Return a critique without its feedback as JSON, for TRL's table of completions; the studio reads it.
+
+    Spans count characters of the response that the critic read. "response" has it where the table's text is another:
+    TRL splits a chat model's completion into messages, and takes reasoning and white space out of them.
+
+    Example:
+        >>> _beside_feedback(Critique("So."), "Yes.", [{"role": "assistant", "content": "Yes."}])
+        '{"spans": [], "outcome": null, "status": "ok", "unmatched": []}'
+    """
+    text = completion[0].get("content") if isinstance(completion, list) and len(completion) == 1 else completion
+    found = critique_to_json(critique)
+    del found["feedback"]
+    return json.dumps(found if text == response else {**found, "response": response})
 
 
 def _example(row: Mapping[str, Any]) -> Example:

@@ -373,7 +373,7 @@ def _critique(record: Record) -> str:
     critique = record.get("critique")
     if not critique:
         return ""
-    status, outcome = critique.get("status", "ok"), critique.get("outcome")
+    status, outcome = critique.get("status") or "ok", critique.get("outcome")
     notes = [f'<span class="status">{escape(status)}</span>'] if status != "ok" else []
     notes += [f'<span class="outcome">outcome {outcome + 0.0:+.3g}</span>'] if outcome is not None else []
     quotes = "".join(f"<li>{escape(quote)}</li>" for quote in critique.get("unmatched", ()))

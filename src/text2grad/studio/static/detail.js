@@ -209,7 +209,8 @@ export class Detail {
     legend.setAttribute("role", "group");
     legend.setAttribute("aria-label", "Colour tokens by");
     if (!columns.length) {
-      legend.append(line("span", "No numbers per token were recorded for this response."));
+      const more = this.view.suggestions().length ? " The colours are those of the critic's spans that you have not judged." : "";
+      legend.append(line("span", `No numbers per token were recorded for this response.${more}`));
       return legend;
     }
     legend.append(line("span", "Colour by"));

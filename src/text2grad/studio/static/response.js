@@ -153,7 +153,12 @@ export class ResponseView {
         element.className += one.label === "positive" ? " good" : " poor";
         if (one.start === start) element.className += one.label === "positive" ? " good-begin" : " poor-begin";
       }
-      for (const one of hinted.filter(inside)) element.className += ` hint-${one.label}`;
+      const hints = hinted.filter(inside);
+      for (const one of hints) element.className += ` hint-${one.label}`;
+      if (!this.columns.length) { // without numbers of tokens, the colours are those of δ
+        const delta = hints.reduce((sum, { label }) => sum + (label === "positive" ? 1 : -1), 0);
+        if (delta) element.className += ` ${colourOf(delta, 1, true)}`;
+      }
       const isChosen = Boolean(this.selection) && inside(this.selection);
       if (isChosen) element.className += " chosen";
       this.segments.push({ start, end, element, chosen: isChosen });
