@@ -286,6 +286,17 @@ def test_the_studio_shows_the_critiques_of_logged_completions(
     assert marked <= {("yes", "positive"), ("no", "positive"), ("maybe", "negative"), ("later", "negative")}
 
 
+def test_feedback_that_utf8_cannot_encode_is_logged(trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path) -> None:
+    one = trainer(
+        lambda examples, responses: [Critique("half \ud83d", unmatched=("\ud83d",))] * len(responses),
+        max_steps=1,
+        log_completions=True,
+    )
+    one.train()
+    [file] = (tmp_path / "out" / "completions").glob("*.parquet")
+    assert pq.read_table(file)["critique"].to_pylist() == ["half \ufffd"] * 8
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

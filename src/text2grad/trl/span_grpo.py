@@ -21,7 +21,7 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, Match, critique_to_json
 from text2grad.models import stop_ids
 from text2grad.rl import JudgedIds, Moments, OutsideJudge, group_advantages, moments, whiten
-from text2grad.types import Critique, Example
+from text2grad.types import HALF_PAIR, Critique, Example
 
 TESTED = ((1, 14), (1, 17))
 """The first version of TRL that the tests cover, and the first that they do not."""
@@ -91,7 +91,7 @@ class SpanGRPOTrainer(GRPOTrainer):
                 log_metric(f"critic/{label}_spans", count / max(len(self.critiques), 1))
             log_metric("critic/failure_rate", self.judge.failures.rate)
             log_metric("critic/rewarded_tokens", float((self.token_rewards != 0).sum() / len(self.token_rewards)))
-            log_extra("critique", [one.feedback for one in self.critiques])
+            log_extra("critique", [HALF_PAIR.sub("\ufffd", one.feedback) for one in self.critiques])
             log_extra("critique_spans", list(map(_beside_feedback, self.critiques, self.responses, completions)))
             found: list[float | None] = self.token_rewards.sum(dim=1).tolist()
             return found
