@@ -315,11 +315,11 @@ def test_completions_that_trl_logs_are_read_and_followed(tmp_path: Path) -> None
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     (tmp_path / "out" / "completions").mkdir(parents=True)
 
-    def log(step: int) -> None:
+    def log(step: int, first: str = "Hi.") -> None:
         columns = {
             "step": [step, step],
             "prompt": [[{"role": "user", "content": "Hello?"}]] * 2,
-            "completion": [[{"role": "assistant", "content": "Hi."}], [{"role": "assistant", "content": "No."}]],
+            "completion": [[{"role": "assistant", "content": first}], [{"role": "assistant", "content": "No."}]],
             "polite": [1.0, 0.25],
             "short": [0.5, 0.5],
             "advantage": [0.7, -0.8],
@@ -338,6 +338,16 @@ def test_completions_that_trl_logs_are_read_and_followed(tmp_path: Path) -> None
     record = index.record(rows[0]["id"])
     assert (record["prompt"], record["rewards"]) == ("Hello?", {"polite": 1.0, "short": 0.5})
     assert index.state()["rollouts"] == 4
+
+    # TRL writes a file again at the end of the training, and others under its name after a resume
+    generation = index.generation
+    log(10)
+    index.update()
+    assert index.generation == generation
+    log(10, "Resumed.")
+    index.update()
+    rows = index.rows(index.find(Filter(order="oldest")).page())
+    assert [row["response"] for row in rows] == ["Hi.", "No.", "Resumed.", "No."]
 
 
 def test_critiques_in_tables_of_trl_are_shown(tmp_path: Path) -> None:

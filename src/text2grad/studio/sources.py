@@ -157,12 +157,13 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_jsonl(path: Path, directory: Path) -> None:
-    """Make the JSONL file of a Parquet file of TRL, unless it is there.
+    """Make the JSONL file of a Parquet file of TRL, unless it is there and as new.
 
+    TRL writes a step's file again when the step is evaluated, or repeated by a training that is resumed.
     Columns of numbers beside "step" and "advantage" are the values of reward functions; their sum is the reward.
     """
     target = directory / f"{path.stem}.jsonl"
-    if target.exists():
+    if target.exists() and target.stat().st_mtime_ns >= path.stat().st_mtime_ns:
         return
     require("pyarrow", extra="train", purpose="completions that TRL logged")
     import pyarrow as pa
@@ -178,7 +179,11 @@ def _to_jsonl(path: Path, directory: Path) -> None:
         record = {name: row[name] for name in ("step", "prompt", "completion", "advantage") if name in row}
         record |= _critique(row)
         records.append({**record, "reward": sum(rewards.values()), "rewards": rewards} if rewards else record)
-    write_files(directory, {target.name: json_lines(records)})
+    data = json_lines(records)
+    if target.exists() and target.read_bytes() == data:
+        target.touch()  # another file would be indexed anew
+    else:
+        write_files(directory, {target.name: data})
 
 
 def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
