@@ -311,6 +311,20 @@ def test_files_of_other_projects_are_read(tmp_path: Path) -> None:
     assert index.state()["columns"] == []
 
 
+def test_chats_with_calls_of_tools_and_with_images_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "trl.jsonl"
+    call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}  # as Parquet returns it
+    parts = [{"type": "image", "text": None}, {"type": "text", "text": "What is this?"}]
+    chat = [{"role": "user", "content": parts}, call, {"role": "tool", "content": "a cat"}]
+    file.write_text(
+        json.dumps({"prompt": chat, "completion": [call, {"role": "assistant", "content": "A cat."}]}) + "\n"
+    )
+    index = index_of(tmp_path, file)
+    [row] = index.rows(index.find(Filter()).page())
+    assert (row["prompt_text"], row["response"]) == ("What is this?\n\na cat", "A cat.")
+    assert index.state()["bad_lines"] == 0
+
+
 def test_completions_that_trl_logs_are_read_and_followed(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     (tmp_path / "out" / "completions").mkdir(parents=True)

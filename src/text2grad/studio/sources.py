@@ -209,7 +209,16 @@ def _is_reward(name: str, value: Any) -> bool:
 
 
 def _prompt(given: Any) -> str:
-    """Return a prompt as text; chat messages are joined by blank lines."""
+    """Return a prompt as text; chat messages are joined by blank lines, those without text left out."""
     if isinstance(given, list):
-        return Example([part for part in given if isinstance(part, dict) and "content" in part]).prompt_text
+        texts = [_content(part.get("content")) for part in given if isinstance(part, dict)]
+        return Example([{"content": text} for text in texts if text is not None]).prompt_text
     return given if isinstance(given, str) else ""
+
+
+def _content(given: Any) -> str | None:
+    """Return the text of a message; None where there is none, as in a call of a tool. A list has texts and images."""
+    if isinstance(given, list):
+        texts = [part.get("text") for part in given if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return given if isinstance(given, str) else None
