@@ -14,6 +14,7 @@ from studio_world import append, record, session, write_run
 from text2grad.errors import ConfigError
 from text2grad.studio.app import make_app
 from text2grad.studio.columns import Filter
+from text2grad.studio.exports import page_of_response
 from text2grad.studio.server import serve
 
 PORT, TOKEN = 8321, "t" * 43
@@ -171,6 +172,16 @@ def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     rows = client.get("/api/runs/0/rollouts", params={"marked": "mine"}).json()
     assert rows["total"] == 3  # the same texts in each of three steps
     assert {row["marks"] for row in rows["rows"]} == {1}
+
+
+def test_a_shared_response_without_tokens_has_the_critics_spans_in_colour(tmp_path: Path) -> None:
+    span = {"start": 4, "end": 7, "label": "negative"}
+    one = {"prompt": "Where?", "response": "The cat sat.", "critique": {"feedback": "A dog.", "spans": [span]}}
+    file = tmp_path / "answers.jsonl"
+    file.write_text(json.dumps(one) + "\n")
+    page = page_of_response(session(tmp_path / "store", file), "ann", 0, 1)
+    assert 'data-v="-1">cat</span>' in page
+    assert "3 parts" in page
 
 
 def test_raters_see_each_other_only_when_they_are_done(tmp_path: Path) -> None:

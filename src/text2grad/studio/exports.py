@@ -39,6 +39,9 @@ def page_of_response(session: "Session", rater: str, run: int, number: int) -> s
     step, row = record["place"]
     where = f"{record['source']}, {'' if step is None else f'step {step}, '}response {row + 1}"
     shown = {key: value for key, value in record.items() if key != "step"}
+    spans = record.get("critique", {}).get("spans", [])
+    if spans and not record.get("offsets"):  # no tokens to colour
+        shown |= {"unit": "part"} | _parts(record["response"], spans)
     marked = session.marks.marked(rater).get(record["item"])
     if marked is not None and not marked.empty:
         critique = critique_to_json(marked.critique_of())
