@@ -299,6 +299,15 @@ def test_curves_are_means_of_steps(tmp_path: Path) -> None:
         (1, -2.0, 0.25, 1.0),
         (2, -3.0, 0.25, 1.0),
     ]
+    assert [one["tokens"] for one in curves] == [7.0] * 3
+
+
+def test_a_source_without_tokens_has_no_curve_of_lengths(tmp_path: Path) -> None:
+    file = tmp_path / "trl.jsonl"
+    lines = [{"step": step, "prompt": "Hello?", "completion": "Hi.", "reward": 0.5} for step in (1, 2)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curves = index_of(tmp_path, file).columns_now().curves()
+    assert [(one["step"], one["tokens"], one["reward"]) for one in curves] == [(1, None, 0.5), (2, None, 0.5)]
 
 
 def test_files_of_other_projects_are_read(tmp_path: Path) -> None:

@@ -186,12 +186,16 @@ class Columns:
             self.results.popitem(last=False)
 
     def curves(self) -> list[dict[str, Any]]:
-        """Return the means of each step: reward, KL, length, shares of three faults; None where none is known."""
+        """Return the means of each step: reward, KL, length, shares of three faults; None where none is known.
+
+        A source whose records hold no tokens at all has no lengths.
+        """
         known = np.flatnonzero(~np.isnan(self["step"]))
         steps, at = np.unique(self["step"][known], return_inverse=True)
         failed = [number for number, name in enumerate(self.statuses) if name in ("unparsable", "timed_out")]
         columns = {
-            **{name: self[name] for name in ("reward", "kl", "tokens")},
+            **{name: self[name] for name in ("reward", "kl")},
+            "tokens": self["tokens"] if self["tokens"].any() else np.full(len(self["tokens"]), np.nan),
             "negative": self["negative"] > 0,
             "truncated": self["truncated"],
             "failed": np.isin(self["status"], failed),
