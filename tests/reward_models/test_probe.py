@@ -250,6 +250,20 @@ def test_responses_to_one_prompt_are_in_one_fold() -> None:
     assert probe_training._data([torch.zeros(6, 1, 2)] * 8, of_one_prompt, "words", 0).groups.unique().numel() == 4
 
 
+def test_annotations_of_one_response_are_in_one_fold() -> None:
+    """Several people marked each response, without a prompt, as in exports of Label Studio."""
+    three = [Annotation("", one, Critique("")) for one in ("red one", "cat", "two dog")]
+
+    def folds(given: list[Annotation]) -> list[int]:
+        found: list[int] = probe_training._data([torch.zeros(1, 1, 2)] * len(given), given, "lines", 0).groups.tolist()
+        return found
+
+    assert folds([three[0], *three, three[1], three[0]]) == [0, 0, 1, 2, 1, 0]
+    assert folds([three[0]] * 5) == [0, 1, 2, 3, 0]
+    two_prompts = [three[0], three[0]._replace(prompt="cat")]
+    assert folds([*two_prompts, *two_prompts]) == [0, 1, 0, 1]
+
+
 def test_too_few_annotations_and_one_label_alone_are_refused(tokenizer: Any, start: Path) -> None:
     with pytest.raises(DataError, match=r"^1 of 1 annotations can be learned .* a probe needs at least two$"):
         train_probe(start, tokenizer, annotations(1, 0))

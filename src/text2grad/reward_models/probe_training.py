@@ -189,25 +189,36 @@ def _stored(
 
 
 def _data(states: Sequence[Any], annotations: Sequence[Annotation], unit: Unit, seed: int) -> _Data:
-    """Return the units of the annotations with the shares of their labels, and the folds of their prompts.
-
-    With fewer prompts than folds, annotations are dealt into folds in place of prompts.
-    """
+    """Return the units of the annotations with the shares of their labels and their folds."""
     import torch
 
     inside = [own for one in annotations for own in _labels(one, unit)]
     shares = [[own.count(label) / max(len(own), 1) for label in LABELS] for own in inside]
-    prompts = sorted({one.prompt for one in annotations})
-    Random(seed).shuffle(prompts)
-    fold = {prompt: number % FOLDS for number, prompt in enumerate(prompts)}
-    folds = [fold[one.prompt] if len(prompts) >= FOLDS else row % FOLDS for row, one in enumerate(annotations)]
-    groups = [number for number, own in zip(folds, states, strict=True) for _ in own]
+    groups = [number for number, own in zip(_folds(annotations, seed), states, strict=True) for _ in own]
     return _Data(
         torch.cat(list(states)),
         torch.tensor(shares),
         torch.tensor([float(len(own)) for own in inside]),
         torch.tensor(groups),
     )
+
+
+def _folds(annotations: Sequence[Annotation], seed: int) -> list[int]:
+    """Return the fold of each annotation.
+
+    Prompts are dealt into folds; with fewer prompts than folds, responses, so that all annotations of a response are in
+    one fold; with one response, annotations.
+    """
+    prompts = sorted({one.prompt for one in annotations})
+    if len(prompts) >= FOLDS:
+        Random(seed).shuffle(prompts)
+        of_prompts = {prompt: number % FOLDS for number, prompt in enumerate(prompts)}
+        return [of_prompts[one.prompt] for one in annotations]
+    responses = dict.fromkeys((one.prompt, one.response) for one in annotations)
+    of_responses = {response: number % FOLDS for number, response in enumerate(responses)}
+    if len(responses) > 1:
+        return [of_responses[one.prompt, one.response] for one in annotations]
+    return [row % FOLDS for row in range(len(annotations))]
 
 
 def _labels(annotation: Annotation, unit: Unit) -> list[list[int]]:
