@@ -405,6 +405,25 @@ def test_after_a_kill_the_states_are_not_computed_again(
         assert (tmp_path / "calm" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
 
 
+def test_a_response_that_several_people_marked_is_read_once(
+    tokenizer: Any, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch of the second annotation of a response does not replace that of the first in the store."""
+    read: list[int] = []
+
+    def counted(model: Any, rows: Any, chosen: Any, *more: Any) -> Any:
+        read.extend(len(rows[row].ids) for row in chosen)
+        return states_of(model, rows, chosen, *more)
+
+    monkeypatch.setattr(probe_training, "states_of", counted)
+    given = annotations(10, 0)
+    _, report = train_probe(start, tokenizer, [*given, *given], unit="words", rows_at_once=5, store=tmp_path)
+    assert report.learned_from == 20
+    assert len(read) == 10
+    assert report.tokens == sum(read)
+    assert len(list(tmp_path.glob("states-*.safetensors"))) == 2
+
+
 def test_the_states_of_another_layer_are_computed_again(tokenizer: Any, start: Path, tmp_path: Path) -> None:
     rows = rows_of(tokenizer, [Example("cat")], ["red one"], "words", "plain")
     model = tokenizer_and_model()[1].eval()

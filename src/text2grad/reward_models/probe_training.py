@@ -154,7 +154,7 @@ def train_probe(
         units={name: count for name, count in zip(LABELS.values(), counts, strict=True) if count},
         without_units=len(annotations) - len(kept) - longer,
         too_long=longer,
-        tokens=sum(len(rows[row].ids) for row in kept),
+        tokens=sum(map(len, {tuple(rows[row].ids) for row in kept})),
         layer=layers[place],
         penalty=penalty,
         vote_threshold=threshold,
@@ -169,15 +169,19 @@ def train_probe(
 def _stored(
     model: Any, rows: Sequence[Row], kept: Sequence[int], layers: Sequence[int], rows_at_once: int, store: Path | None
 ) -> list[Any]:
-    """Return the states of the kept rows; those in the store are read, new ones are written batch by batch."""
+    """Return the states of the kept rows; those in the store are read, new ones are written batch by batch.
+
+    Annotations of one response are one row, which is read once.
+    """
     from safetensors.torch import load_file, save
 
     keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
     found: dict[str, Any] = {}
     for path in store.glob("states-*.safetensors") if store else ():
         found |= load_file(path)
-    missing = [row for row in kept if keys[row] not in found]
-    with Progress("read the annotations", len(kept), unit="response", done=len(kept) - len(missing)) as bar:
+    distinct = {keys[row]: row for row in kept}
+    missing = [row for key, row in distinct.items() if key not in found]
+    with Progress("read the annotations", len(distinct), unit="response", done=len(distinct) - len(missing)) as bar:
         for start in range(0, len(missing), rows_at_once):
             read = states_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
             new = {keys[row]: states.contiguous() for row, states in read}
