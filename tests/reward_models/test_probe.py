@@ -74,6 +74,13 @@ def test_the_response_stands_behind_the_prompt_of_a_reward_model(tokenizer: Any)
         assert min(tokens) >= first
 
 
+def test_rows_up_to_the_limit_fit_and_the_shortest_come_first() -> None:
+    rows = [probe.Row([1] * length, [[0]]) for length in (3, 5, 2, 4)]
+    fits, failed = probe.fitting(rows, 4)
+    assert fits == [2, 0, 3]
+    assert set(failed) == {1}
+
+
 def test_states_are_means_over_the_tokens_of_a_unit_at_the_layer(tokenizer: Any, start: Path) -> None:
     model = tokenizer_and_model()[1].eval()
     asked = [Example("cat"), Example("one two three")]
@@ -267,6 +274,9 @@ def test_annotations_of_one_response_are_in_one_fold() -> None:
 def test_too_few_annotations_and_one_label_alone_are_refused(tokenizer: Any, start: Path) -> None:
     with pytest.raises(DataError, match=r"^1 of 1 annotations can be learned .* a probe needs at least two$"):
         train_probe(start, tokenizer, annotations(1, 0))
+    empty = [Annotation("cat", one, Critique("")) for one in ("", "red bicycle")]
+    with pytest.raises(DataError, match=r"2 have no words, a failed critique, or tokens that decode to another text\)"):
+        train_probe(start, tokenizer, [*empty, *annotations(1, 0)], unit="words")
     with pytest.raises(DataError, match=r"^all 60 words are neutral; at least two labels are needed$"):
         train_probe(start, tokenizer, annotations(10, 0, ("cat", "dog")), unit="words")
     with pytest.raises(ConfigError, match="unit"):

@@ -236,7 +236,10 @@ def _probe(
         )
         meter.add(report.tokens, 0)
     units = ", ".join(f"{count:,} {label}" for label, count in report.units.items())
-    left_out = f"{report.too_long:,} left out as too long, {report.without_units:,} without {args.rule}"
+    left_out = (
+        f"{report.too_long:,} left out as too long, {report.without_units:,} without {args.rule}, with a failed "
+        "critique, or with tokens that decode to another text"
+    )
     shares = f"{report.loss_of_shares:.3f} by the shares of the labels alone"
     lines = [
         ("trained on", f"{report.learned_from:,} responses with {args.rule} {units}; {left_out}"),

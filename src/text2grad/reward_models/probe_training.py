@@ -121,10 +121,12 @@ def train_probe(
     limit = min(max_tokens, context_of(model))
     kept, _ = fitting(rows, limit)
     longer = sum(len(row.ids) > limit for row in rows)
+    others = len(annotations) - len(kept) - longer
     if len(kept) < 2:
         raise DataError(
-            f"{len(kept)} of {len(annotations)} annotations can be learned ({longer} are longer than {limit} tokens); "
-            "a probe needs at least two"
+            f"{len(kept)} of {len(annotations)} annotations can be learned ({longer} are longer than {limit} tokens, "
+            f"{others} have no {unit}, a failed critique, or tokens that decode to another text); a probe needs at "
+            "least two"
         )
     states = _stored(model, rows, kept, layers, rows_at_once, store)
     data = _data(states, [usable[row] for row in kept], unit, seed)
@@ -152,7 +154,7 @@ def train_probe(
     report = ProbeReport(
         learned_from=len(kept),
         units={name: count for name, count in zip(LABELS.values(), counts, strict=True) if count},
-        without_units=len(annotations) - len(kept) - longer,
+        without_units=others,
         too_long=longer,
         tokens=sum(map(len, {tuple(rows[row].ids) for row in kept})),
         layer=layers[place],
