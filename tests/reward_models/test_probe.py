@@ -311,6 +311,9 @@ def test_other_bases_and_damaged_files_are_refused(
     (tmp_path / "probe.json").write_text(json.dumps({**saved, "layer": 9}))
     with pytest.raises(ModelError, match=r"reads layer 9 with 32 dimensions, and .* has 2 layers with 32"):
         ProbeRewardModel.load(tmp_path)
+    (tmp_path / "probe.json").write_text(json.dumps({**saved, "base": "moved/away"}))
+    with pytest.raises(ModelError, match=r"command where the probe was trained, or change base in .*probe.json"):
+        ProbeRewardModel.load(tmp_path)
     (tmp_path / "probe.json").write_text("[")
     with pytest.raises(ModelError, match="train the probe again"):
         ProbeRewardModel.load(tmp_path)

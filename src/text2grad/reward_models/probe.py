@@ -166,8 +166,15 @@ class ProbeRewardModel:
             linear = Linear(**load_file(Path(directory) / WEIGHTS_FILE))
         except Exception as error:  # safetensors has its own for a damaged file
             raise ModelError(f"cannot load the probe of {str(directory)!r}: {error}") from error
-        model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
-        tokenizer = load_tokenizer(saved["base"], trust_remote_code=trust_remote_code)
+        try:
+            model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
+            tokenizer = load_tokenizer(saved["base"], trust_remote_code=trust_remote_code)
+        except ModelError as error:
+            raise ModelError(
+                f"the probe {str(directory)!r} reads the states of {saved['base']!r}, seen from {Path.cwd()}, which "
+                "cannot be loaded (run the command where the probe was trained, or change base in "
+                f"{Path(directory) / SETTINGS_FILE}): {error}"
+            ) from error
         return cls(model, tokenizer, linear, **{**saved, **settings})
 
 
