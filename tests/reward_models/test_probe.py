@@ -13,6 +13,7 @@ import small_run
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.experiments.planning import DEVICES, Planner
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.reward_models import probe, probe_training
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
@@ -330,6 +331,18 @@ def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
         make_recipe({"critic": {"model": "m", "kind": "probe"}, "refresh": {"steps": [1]}})
     with pytest.raises(ConfigError, match="vote_threshold must be above 0"):
         ProbeRewardModel(None, None, Linear(0, 0, 0, 0), base="", layer=1, labels=(0, 1), vote_threshold=0.0)
+
+
+def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(start: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(start)}))
+    (adapter / "adapter_model.safetensors").write_bytes(b"")
+    (tmp_path / "probe.json").write_text(json.dumps({"base": str(adapter)}))
+    (tmp_path / "probe.safetensors").write_bytes(b"12345")
+    recipe = small_run.recipe(tmp_path, model={"path": str(start)}, critic={"model": str(tmp_path), "kind": "probe"})
+    weights = Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe)
+    assert weights == {"reward model": 5 + (start / "model.safetensors").stat().st_size}
 
 
 def test_a_policy_learns_from_it(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:

@@ -311,6 +311,8 @@ class Planner:
         if not files:
             raise ModelError(f"critic.model = {critic.model!r} holds no *.safetensors, whose size a plan needs")
         base = saved_probe(critic.model)["base"] if critic.kind == "probe" else base_named_by(critic.model)
+        if base is not None and critic.kind == "probe":
+            base = base_named_by(base) or base  # an adapter is merged into its own base
         if base is not None and not shares_base(recipe):
             files += Path(base).glob("*.safetensors")
         return {"reward model": sum(file.stat().st_size for file in files)}
