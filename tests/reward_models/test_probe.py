@@ -19,6 +19,7 @@ from text2grad.reward_models import probe, probe_training
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
 from text2grad.reward_models.probe import Linear, ProbeRewardModel, UnitScore, mark_of, rows_of, states_of
 from text2grad.reward_models.probe_training import ProbeReport, fit, train_probe
+from text2grad.studio.run_critic import RunCritic
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 
@@ -343,6 +344,12 @@ def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(start: Path, tmp_pa
     recipe = small_run.recipe(tmp_path, model={"path": str(start)}, critic={"model": str(tmp_path), "kind": "probe"})
     weights = Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe)
     assert weights == {"reward model": 5 + (start / "model.safetensors").stat().st_size}
+
+
+def test_the_studio_asks_a_probe(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:
+    taught[0].save(tmp_path)
+    found = RunCritic({"critic": str(tmp_path)}).judge("cat", "red one")
+    assert [span["label"] for span in found["spans"]] == ["positive", "negative"]
 
 
 def test_a_policy_learns_from_it(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:

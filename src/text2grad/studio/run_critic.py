@@ -73,6 +73,8 @@ def _items(recipe: Recipe) -> dict[str, Example]:
 
 def _named(text: str) -> tuple[Recipe, Any]:
     settings = {"model": text} if Path(text).exists() or ":" not in text else {"use": text}
+    if (Path(text) / "probe.json").exists():
+        settings["kind"] = "probe"
     recipe = make_recipe({"critic": settings}, where="--critic", warn=False)
     return recipe, critic_from_recipe(recipe)
 
