@@ -1,6 +1,7 @@
 """The probe: which states it reads, that its regression is the right one, and that it learns to mark."""
 
 import json
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -436,6 +437,30 @@ def test_after_a_kill_the_states_are_not_computed_again(
     assert len(read) == 16
     for name in ("probe.safetensors", "report.json"):
         assert (tmp_path / "calm" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
+
+
+def test_states_are_kept_where_the_base_is_not_there_at_the_resume(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(start, base)
+    write_annotations(tmp_path / "annotations.jsonl", annotations(20, 0))
+    command = ["reward-baseline", "probe", str(tmp_path / "annotations.jsonl"), "--model", str(base)]
+    command += ["--rule", "words", "--held-out", "0", "--out", str(tmp_path / "out")]
+
+    def killed(model: Any, rows: Any, chosen: Any, *more: Any) -> Any:
+        if list((tmp_path / "out.training").glob("states-*")):
+            raise KeyboardInterrupt
+        return states_of(model, rows, chosen, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(probe_training, "states_of", killed)
+        assert main(command) == 130
+    base.rename(tmp_path / "away")
+    assert main([*command, "--resume"]) == 2
+    assert list((tmp_path / "out.training").glob("states-*"))
+    (tmp_path / "away").rename(base)
+    assert main([*command, "--resume"]) == 0
 
 
 def test_a_response_that_several_people_marked_is_read_once(

@@ -104,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
         train = {"scalar": _scalar, "process": _process, "probe": _probe}[args.kind]
         model, report, lines = train(args, settings, evaluation, *data)
     except (DataError, ModelError):
-        if last_saved(args.directory) is None:  # there is nothing to continue
+        states = args.resume and any(args.directory.glob("states-*"))  # of a probe whose base is not there, say
+        if last_saved(args.directory) is None and not states:  # there is nothing to continue
             shutil.rmtree(args.directory)
         raise
     saved = last_saved(args.directory)
