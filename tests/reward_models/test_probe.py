@@ -463,6 +463,37 @@ def test_states_are_kept_where_the_base_is_not_there_at_the_resume(
     assert main([*command, "--resume"]) == 0
 
 
+def test_the_base_reads_on_the_accelerator(tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: set[str] = set()
+
+    def noted(model: Any, rows: Any, chosen: Any, layers: Any, rows_at_once: int) -> Any:
+        devices.add(model.device.type)
+        return [(row, torch.randn(len(rows[row].units), len(layers), 32)) for row in chosen]
+
+    monkeypatch.setattr(probe_training, "states_of", noted)
+    monkeypatch.setattr(probe_training, "best_device", lambda: torch.device("meta"))
+    train_probe(start, tokenizer, annotations(8, 0), unit="words")
+    assert devices == {"meta"}
+
+
+def test_a_critic_is_evaluated_on_the_accelerator(
+    taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught[0].save(tmp_path / "probe")
+    write_annotations(tmp_path / "test.jsonl", annotations(4, 5))
+    devices: set[str] = set()
+
+    def noted(self: ProbeRewardModel, _: Any, responses: list[str]) -> list[Critique]:
+        devices.add(self.model.device.type)
+        return [Critique("")] * len(responses)
+
+    monkeypatch.setattr(ProbeRewardModel, "__call__", noted)
+    monkeypatch.setattr("text2grad.models.best_device", lambda: torch.device("meta"))
+    measure = ["evaluate-reward", str(tmp_path / "test.jsonl"), "--model", str(tmp_path / "probe"), "--no-words"]
+    assert main([*measure, "--out", str(tmp_path / "e")]) == 0
+    assert devices == {"meta"}
+
+
 def test_a_response_that_several_people_marked_is_read_once(
     tokenizer: Any, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
     """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
     from text2grad.experiments.critic_quality import check_identity, fingerprint, read_predictions
     from text2grad.feedback import load_critic
+    from text2grad.models import best_device
 
     if args.predictions is not None:
         pairs = read_predictions(args.predictions, truth, match=args.match, whole=args.limit is None)
@@ -209,6 +210,8 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
         return pairs, units, args.predictions.name, None
     probed = args.model is not None and (Path(args.model) / PROBE).exists()
     critic: Any = _probe(args) if probed else _model(args) if args.model is not None else load_critic(args.critic)
+    if args.model is not None:
+        critic.model.to(best_device())
     units = _units(args, critic.tokenizer if args.model is not None else None)
     identity = {"model": args.model, "critic": args.critic, "match": args.match}
     if probed:

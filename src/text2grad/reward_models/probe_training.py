@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 from text2grad.errors import DataError, check_known
 from text2grad.feedback import Annotation, words_of
 from text2grad.files import write_atomically
-from text2grad.models import context_of, load_policy
+from text2grad.models import best_device, context_of, load_policy
 from text2grad.progress import Progress
 from text2grad.reward_models.probe import (
     LABELS,
@@ -112,7 +112,7 @@ def train_probe(
     import torch
 
     check_known("unit", unit, get_args(Unit))
-    model = load_policy(str(base), trust_remote_code=trust_remote_code).eval().requires_grad_(False)
+    model = load_policy(str(base), trust_remote_code=trust_remote_code).eval().requires_grad_(False).to(best_device())
     count = model.config.get_text_config().num_hidden_layers
     layers = sorted({max(1, round(count * depth)) for depth in DEPTHS})
     usable = [one for one in annotations if not one.critique.failed and SPLITS[unit](one.response)]
