@@ -178,6 +178,10 @@ def test_the_threshold_has_the_best_f1_of_marked_words() -> None:
     assert probe_training._best_threshold(predicted, data, [-1, 0]) == 0.5  # of 0.31 to 0.70 the nearest to 0.5
     missed = torch.tensor([[0.2, 0.8], [0.05, 0.95], [0.05, 0.95]])
     assert probe_training._best_threshold(missed, data, [-1, 0]) == 0.2
+    long = data._replace(
+        words=torch.tensor([1.0, 10.0, 9.0]), shares=torch.tensor([[1.0, 0.0], [0.6, 0.4], [0.0, 1.0]])
+    )
+    assert probe_training._best_threshold(predicted, long, [-1, 0]) == 0.3  # 2 · 7 / (11 + 7), above 2 · 1 / (1 + 7)
     swapped = probe_training._best_threshold(predicted.flip(1), data._replace(shares=shares.flip(1)), [0, 1])
     assert swapped == 0.5
 
@@ -240,12 +244,55 @@ def test_annotations_without_a_use_are_counted(tokenizer: Any, start: Path) -> N
     assert (report.learned_from, report.too_long, report.without_units) == (20, 1, 2)
 
 
+def test_a_tokenizer_with_a_chat_template_reads_prompts_with_it(start: Path) -> None:
+    tokenizer = tokenizer_and_model()[0]
+    tokenizer.chat_template = "{{ messages[0]['content'][-16:] }}"  # the base has a short context
+    model, _ = train_probe(start, tokenizer, annotations(20, 0), unit="words")
+    assert model.prompt_format == "chat"
+
+
+def test_the_threshold_is_kept_and_failed_critiques_are_not_measured(
+    tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_training, "_best_threshold", lambda *_: 0.37)
+    held_out = [Annotation("cat", "red one", Critique("", status="timed_out")), *annotations(2, 1)]
+    model, report = train_probe(start, tokenizer, annotations(20, 0), unit="words", held_out=held_out)
+    assert model.vote_threshold == report.vote_threshold == 0.37
+    assert sum(report.held_out.values()) == 12
+
+
 def test_a_sentence_weighs_as_its_words_and_has_their_shares(tokenizer: Any) -> None:
     """ "red one." has a positive, a negative and a neutral word (the point); "cat" is neutral."""
     one = Annotation("a", "red one. cat", Critique("", (Span(0, 3, "positive"), Span(4, 7, "negative"))))
     data = probe_training._data([torch.zeros(2, 1, 3)], [one], "sentences", 0)
     assert data.words.tolist() == [3.0, 1.0]
     torch.testing.assert_close(data.shares, torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0.0, 1.0, 0.0]]))
+
+
+def test_units_are_words_sentences_or_lines() -> None:
+    one = Annotation("a", "red one. cat\ndog", Critique("", (Span(0, 3, "positive"),)))
+    assert probe_training._labels(one, "words") == [[1], [0], [0], [0], [0]]
+    assert probe_training._labels(one, "sentences") == [[1, 0, 0], [0], [0]]
+    assert probe_training._labels(one, "lines") == [[1, 0, 0, 0], [0]]
+
+
+def test_the_chosen_layer_is_trained_and_read(tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of the base's two layers tells the word, the first nothing."""
+    made: list[torch.Tensor] = []
+
+    def words_at_layer_2(_: Any, rows: Any, chosen: Any, layers: list[int], __: int) -> Any:
+        assert layers == [1, 2]
+        for row in chosen:
+            words = torch.tensor([rows[row].ids[unit[-1]] for unit in rows[row].units])
+            told = torch.nn.functional.one_hot(words % 32, 32).float()
+            made.append(told)
+            yield row, torch.stack([torch.zeros_like(told), told], 1)
+
+    monkeypatch.setattr(probe_training, "states_of", words_at_layer_2)
+    model, report = train_probe(start, tokenizer, annotations(40, 0), unit="words")
+    assert model.layer == report.layer == 2
+    torch.testing.assert_close(model.linear.mean, torch.cat(made).mean(0))
+    assert report.loss < 0.5 * report.loss_of_shares
 
 
 def test_responses_to_one_prompt_are_in_one_fold() -> None:
@@ -258,6 +305,17 @@ def test_responses_to_one_prompt_are_in_one_fold() -> None:
     assert data.groups.unique().tolist() == [0, 1, 2, 3]
     of_one_prompt = [one._replace(prompt="cat") for one in given[:8]]
     assert probe_training._data([torch.zeros(6, 1, 2)] * 8, of_one_prompt, "words", 0).groups.unique().numel() == 4
+
+
+def test_prompts_are_dealt_into_folds_by_the_seed() -> None:
+    """In the same way in each process, where Python's order of a set differs."""
+    given = [Annotation(prompt, one, Critique("")) for prompt in ("a", "b", "c", "d", "e", "f") for one in ("x", "y")]
+    sixths = [probe_training._folds(given, seed)[::2] for seed in (0, 1)]
+    assert sixths == [[3, 2, 1, 1, 0, 0], [3, 1, 0, 1, 0, 2]]
+    assert probe_training._folds(given, 0)[1::2] == sixths[0]
+    four = probe_training._folds(given[:8], 0)
+    assert four[::2] == four[1::2]
+    assert sorted(four[::2]) == [0, 1, 2, 3]
 
 
 def test_annotations_of_one_response_are_in_one_fold() -> None:
@@ -277,6 +335,11 @@ def test_annotations_of_one_response_are_in_one_fold() -> None:
 def test_too_few_annotations_and_one_label_alone_are_refused(tokenizer: Any, start: Path) -> None:
     with pytest.raises(DataError, match=r"^1 of 1 annotations can be learned .* a probe needs at least two$"):
         train_probe(start, tokenizer, annotations(1, 0))
+    with pytest.raises(DataError, match=r"^0 of 5 annotations can be learned \(5 are longer than 9 tokens, 0 have"):
+        train_probe(start, tokenizer, annotations(5, 0), max_tokens=9)
+    lengths = [len(row.ids) for row in rows_of(tokenizer, [Example("cat 0")], ["red " * 5 + "one"], "words", "plain")]
+    _, report = train_probe(start, tokenizer, annotations(20, 0), unit="words", max_tokens=lengths[0])
+    assert (report.learned_from, report.too_long, report.without_units) == (20, 0, 0)
     empty = [Annotation("cat", one, Critique("")) for one in ("", "red bicycle")]
     with pytest.raises(DataError, match=r"2 have no words, a failed critique, or tokens that decode to another text\)"):
         train_probe(start, tokenizer, [*empty, *annotations(1, 0)], unit="words")
