@@ -454,6 +454,11 @@ def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
     assert found["metrics"]["f1/negative"]["value"] > 0.9
     assert "--set critic.kind=probe" in capsys.readouterr().out
     assert main([*measure, "--vote-threshold", "0.9999", "--out", str(tmp_path / "strict")]) == 0
+    half = {"prompt": "cat", "response": "red \ud83d", "critique": {"feedback": "", "spans": []}}
+    (tmp_path / "half.jsonl").write_text(json.dumps(half))
+    measure[1] = str(tmp_path / "half.jsonl")
+    assert main([*measure, "--out", str(tmp_path / "half")]) == 2
+    assert "\"response\" holds '\\ud83d', half of a surrogate pair" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_full_directory(args.out, "critic.json", force=args.force)
     _refuse_other_annotations(args)
     console = Console()
-    truth = read_truth(args.annotations, limit=args.limit)
+    truth = read_truth(args.annotations, limit=args.limit, to_encode=args.model is not None)
     measures = _measures(args)
     pairs, units, critic, constrained = _pairs(args, truth)
     found = evaluate(pairs, units, measures)

@@ -40,6 +40,7 @@ from .record_files import (
     json_object as json_object,
     keys_of as keys_of,
     read_entries as read_entries,
+    refuse_half_pairs as refuse_half_pairs,
 )
 from .records import (
     Annotation as Annotation,

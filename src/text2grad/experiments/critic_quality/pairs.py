@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
-from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, vote
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs, vote
 from text2grad.reward_models import critique_target
 from text2grad.types import Critique
 
@@ -27,13 +27,16 @@ class Pair(NamedTuple):
     samples: tuple[Critique, ...] = ()
 
 
-def read_truth(path: Path, *, limit: int | None = None) -> list[CritiqueRecord]:
-    """Return the annotations of a file, the truth.
+def read_truth(path: Path, *, limit: int | None = None, to_encode: bool = False) -> list[CritiqueRecord]:
+    """Return the annotations of a file, the truth; with `to_encode`, for a model that encodes prompts and responses.
 
     Raises:
-        DataError: if the file cannot be read or is empty, or holds a critique with a failed status.
+        DataError: if the file cannot be read or is empty, holds a critique with a failed status, or a text that no
+            model can encode.
     """
     annotations = list(read_critique_records(path, limit=limit))
+    for one in annotations if to_encode else ():
+        refuse_half_pairs(one.where, prompt=one.prompt, response=one.response)
     failed = [one for one in annotations if one.critique.failed]
     if failed:
         raise DataError(
