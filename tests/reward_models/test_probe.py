@@ -588,4 +588,7 @@ def test_the_states_of_another_layer_are_computed_again(tokenizer: Any, start: P
     second = probe_training._stored(model, rows, [0], [2], 8, tmp_path)[0]
     assert not torch.equal(first, second)
     assert torch.equal(first, probe_training._stored(None, rows, [0], [1], 8, tmp_path)[0])
+    for path in tmp_path.iterdir():  # as after a full disk
+        path.write_bytes(path.read_bytes()[:-8])
+    assert torch.equal(first, probe_training._stored(model, rows, [0], [1], 8, tmp_path)[0])
     assert probe.WEIGHTS_FILE not in {path.name for path in tmp_path.iterdir()}

@@ -7,6 +7,7 @@ predictions, so that no annotation need be kept apart for them.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -175,12 +176,14 @@ def _stored(
 
     Annotations of one response are one row, which is read once.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
     keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
     found: dict[str, Any] = {}
     for path in store.glob("states-*.safetensors") if store else ():
-        found |= load_file(path)
+        with suppress(SafetensorError):  # a damaged file: its rows are read again
+            found |= load_file(path)
     distinct = {keys[row]: row for row in kept}
     missing = [row for key, row in distinct.items() if key not in found]
     with Progress("read the annotations", len(distinct), unit="response", done=len(distinct) - len(missing)) as bar:
