@@ -398,7 +398,9 @@ def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
         ProbeRewardModel(None, None, Linear(0, 0, 0, 0), base="", layer=1, labels=(0, 1), vote_threshold=0.0)
 
 
-def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(start: Path, tmp_path: Path) -> None:
+def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(
+    start: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(start)}))
@@ -408,6 +410,10 @@ def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(start: Path, tmp_pa
     recipe = small_run.recipe(tmp_path, model={"path": str(start)}, critic={"model": str(tmp_path), "kind": "probe"})
     weights = Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe)
     assert weights == {"reward model": 5 + (start / "model.safetensors").stat().st_size}
+    assert "not in this plan" not in caplog.text
+    (tmp_path / "probe.json").write_text(json.dumps({"base": "somebody/model"}))
+    assert Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe) == {"reward model": 5}
+    assert "reads the base 'somebody/model', which is no directory with *.safetensors here" in caplog.text
 
 
 def test_the_studio_asks_a_probe(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:

@@ -314,7 +314,14 @@ class Planner:
         if base is not None and critic.kind == "probe":
             base = base_named_by(base) or base  # an adapter is merged into its own base
         if base is not None and not shares_base(recipe):
-            files += Path(base).glob("*.safetensors")
+            of_base = list(Path(base).glob("*.safetensors"))
+            if not of_base:
+                note(
+                    f"critic.model = {critic.model!r} reads the base {base!r}, which is no directory with "
+                    "*.safetensors here: its memory is not in this plan",
+                    warning=True,
+                )
+            files += of_base
         return {"reward model": sum(file.stat().st_size for file in files)}
 
     def _critic(self, recipe: Recipe) -> dict[str, dict[str, int]]:
