@@ -41,6 +41,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models import load_tokenizer
 from text2grad.reward_models import train_probe
 from text2grad.reward_models.generative import saved_settings
+from text2grad.reward_models.probe import mark_of
 from text2grad.types import Critique, Example, Span
 
 ROOT = Path(__file__).parents[1]
@@ -226,7 +227,7 @@ def fold_of_model(
 def fold_of_probe(
     options: argparse.Namespace, directory: Path, train: list[Annotation], test: list[Annotation]
 ) -> None:
-    """Train the probe of a fold, and keep its scores of the responses; states are read once for all folds."""
+    """Train the probe of a fold, and keep its scores; states to learn from are read once for all folds."""
     path = directory / PROBE_SCORES
     if path.exists():
         return
@@ -274,7 +275,7 @@ def rows_of_fold(
             found[name][one.prompt] += counts(words, values, [value >= threshold for value in values], kinds)
         if probed:
             pairs = of_words(one.response, probed["scores"][row])
-            marked_so = [negative >= max(positive, probed["threshold"]) for negative, positive in pairs]
+            marked_so = [mark_of(*pair, probed["threshold"]) < 0 for pair in pairs]
             found["probe"][one.prompt] += counts(words, [pair[0] for pair in pairs], marked_so, kinds)
             continue
         marks = {name: [word.true for word in words_of(one.response, of[key])] for name, of in written.items()}

@@ -26,8 +26,6 @@ from text2grad.progress import Progress
 if TYPE_CHECKING:
     from text2grad.experiments.critic_quality import Evaluation, Measures, Pair, Units
 
-PROBE = "probe.json"
-"""Its settings, in the directory of a probe."""
 FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.png", "evaluation.html")
 
 DESCRIPTION = """\
@@ -202,13 +200,14 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
     from text2grad.experiments.critic_quality import check_identity, fingerprint, read_predictions
     from text2grad.feedback import load_critic
     from text2grad.models import best_device
+    from text2grad.reward_models import is_probe
 
     if args.predictions is not None:
         pairs = read_predictions(args.predictions, truth, match=args.match, whole=args.limit is None)
         units = _units(args, None)
         check_identity(args.out, {"predictions": str(args.predictions)})
         return pairs, units, args.predictions.name, None
-    probed = args.model is not None and (Path(args.model) / PROBE).exists()
+    probed = args.model is not None and is_probe(args.model)
     critic: Any = _probe(args) if probed else _model(args) if args.model is not None else load_critic(args.critic)
     if args.model is not None:
         critic.model.to(best_device())
@@ -321,6 +320,7 @@ def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> N
     """Print the tables and the responses that were left out."""
     from text2grad.experiments.critic_quality import NAMED, tables
     from text2grad.experiments.reports import as_text, plain
+    from text2grad.reward_models import is_probe
 
     console.print(plain(f"unit: {found.unit}; [low, high]: 95 % bootstrap intervals over responses\n"))
     console.print(plain(as_text(tables(found)).rstrip()), soft_wrap=True)
@@ -328,8 +328,7 @@ def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> N
         named = ", ".join(found.left_out[:NAMED]) + (", …" if len(found.left_out) > NAMED else "")
         line = f"\nleft out, since their tokens decode to another text: {len(found.left_out):,} ({named})"
         console.print(plain(line, style="yellow"), soft_wrap=True)
-    probed = args.model and (Path(args.model) / PROBE).exists()
-    kind = ("--set", "critic.kind=probe") if probed else ()
+    kind = ("--set", "critic.kind=probe") if args.model and is_probe(args.model) else ()
     train = ("text2grad", "train", "RECIPE.toml", "--set", f"critic.model={args.model}", *kind) if args.model else ()
     use = ("text2grad", "train", "RECIPE.toml", "--critic", args.critic) if args.critic else ()
     note = "" if train or use else f"open {args.out}/evaluation.html in a browser"

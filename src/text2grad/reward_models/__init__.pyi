@@ -7,7 +7,7 @@ from .load import (
     decoding_of as decoding_of,
     shares_base as shares_base,
 )
-from .probe import ProbeRewardModel as ProbeRewardModel, saved_probe as saved_probe
+from .probe import ProbeRewardModel as ProbeRewardModel, is_probe as is_probe, saved_probe as saved_probe
 from .probe_training import train_probe as train_probe
 from .process import train_process_reward_model as train_process_reward_model
 from .refresh import Refresher as Refresher, judge as judge

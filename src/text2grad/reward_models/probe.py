@@ -22,6 +22,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models import context_of, load_policy, load_tokenizer
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.scalar import too_long
+from text2grad.reward_models.writing import sentences_of
 from text2grad.types import Critique, Example, PromptFormat, Span
 
 Unit = Literal["words", "sentences", "lines"]
@@ -29,7 +30,7 @@ SETTINGS_FILE, WEIGHTS_FILE = "probe.json", "probe.safetensors"
 LABELS: Mapping[int, str] = {-1: "negative", 0: "neutral", 1: "positive"}
 SPLITS: Mapping[Unit, Callable[[str], list[Range]]] = {
     "words": words_of,
-    "sentences": lambda response: split_steps(response, "sentences"),
+    "sentences": sentences_of,
     "lines": lambda response: split_steps(response, "lines"),
 }
 
@@ -178,6 +179,11 @@ class ProbeRewardModel:
         return cls(model, tokenizer, linear, **{**saved, **settings})
 
 
+def is_probe(directory: str | Path) -> bool:
+    """Tell whether a directory holds a probe."""
+    return (Path(directory) / SETTINGS_FILE).exists()
+
+
 def saved_probe(directory: str | Path) -> dict[str, Any]:
     """Return the settings of a saved probe.
 
@@ -185,7 +191,7 @@ def saved_probe(directory: str | Path) -> dict[str, Any]:
         ModelError: if there are none, or they cannot be read.
     """
     path = Path(directory) / SETTINGS_FILE
-    if not path.exists():
+    if not is_probe(directory):
         raise ModelError(
             f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with `text2grad reward-baseline probe`"
         )

@@ -4,7 +4,6 @@ Layer and penalty have the smallest cross-validated loss over prompts, and the t
 predictions, so that no annotation need be kept apart for them.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError, check_known
-from text2grad.feedback import Annotation, words_of
+from text2grad.feedback import Annotation
 from text2grad.files import write_atomically
 from text2grad.models import best_device, context_of, load_policy
 from text2grad.progress import Progress
@@ -31,7 +30,7 @@ from text2grad.reward_models.probe import (
     states_of,
 )
 from text2grad.reward_models.scalar import format_of
-from text2grad.reward_models.writing import inputs_of, labels_of
+from text2grad.reward_models.writing import inputs_of, labels_within
 from text2grad.types import Critique
 
 DEPTHS = (3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
@@ -233,11 +232,7 @@ def _folds(annotations: Sequence[Annotation], seed: int) -> list[int]:
 def _labels(annotation: Annotation, unit: Unit) -> list[list[int]]:
     """Return the labels of the words of each unit: 1, −1 or 0."""
     response = annotation.response
-    starts = [start for start, _ in SPLITS[unit](response)]
-    inside: list[list[int]] = [[] for _ in starts]
-    for (at, _), label in zip(words_of(response), labels_of(response, annotation.critique.spans), strict=True):
-        inside[max(0, bisect_right(starts, at) - 1)].append(label)
-    return inside
+    return labels_within(response, annotation.critique.spans, SPLITS[unit](response))
 
 
 def fit(states: Any, shares: Any, words: Any, penalty: float) -> Linear:

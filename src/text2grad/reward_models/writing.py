@@ -204,10 +204,7 @@ class LabelForm(NamedTuple):
             >>> LABEL_FORMS["tagged_sentences"].labels("It is so. I am not.", [Span(0, 5, "positive")])
             [1, 0]
         """
-        starts = [start for start, _ in self.split(response)]
-        inside: list[list[int]] = [[] for _ in starts]
-        for (at, _), label in zip(words_of(response), labels_of(response, spans), strict=True):
-            inside[bisect_right(starts, at) - 1].append(label)
+        inside = labels_within(response, spans, self.split(response))
         return [next((sign for sign in (-1, 1) if 2 * one.count(sign) >= len(one)), 0) for one in inside]
 
     def write(self, response: str, labels: Sequence[int]) -> str:
@@ -220,6 +217,20 @@ class LabelForm(NamedTuple):
         written = {label: sign for sign, label in self.signs.items()}
         first, *later = self.around(response)
         return self.opening + first + "".join(written[one] + part for one, part in zip(labels, later, strict=True))
+
+
+def labels_within(response: str, spans: Sequence[Span], units: Sequence[Range]) -> list[list[int]]:
+    """Return the labels of the words that begin in each unit of a response: 1, −1 or 0.
+
+    Example:
+        >>> labels_within("It is so. No.", [Span(0, 5, "positive")], [(0, 9), (10, 13)])
+        [[1, 1, 0, 0], [0, 0]]
+    """
+    starts = [start for start, _ in units]
+    inside: list[list[int]] = [[] for _ in units]
+    for (at, _), label in zip(words_of(response), labels_of(response, spans), strict=True):
+        inside[max(0, bisect_right(starts, at) - 1)].append(label)
+    return inside
 
 
 def labels_of(response: str, spans: Sequence[Span]) -> list[int]:
