@@ -56,6 +56,19 @@ def test_words_are_runs_of_letters_and_digits_and_single_marks() -> None:
     assert words_of("") == words_of(" \n\t") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("\u0e27\u0e31\u0e19\u0e17\u0e35", ["\u0e27\u0e31", "\u0e19", "\u0e17\u0e35"], id="Thai"),
+        pytest.param("\u17a2\u17b6 \u1780", ["\u17a2\u17b6", "\u1780"], id="Khmer"),
+        pytest.param("\u2764\ufe0f!", ["\u2764\ufe0f", "!"], id="emoji with a selector"),
+        pytest.param("\u0e27 \u0301", ["\u0e27", "\u0301"], id="a mark behind a space has no character before it"),
+    ],
+)
+def test_a_vowel_sign_belongs_to_the_character_before_it(text: str, words: list[str]) -> None:
+    assert [text[start:end] for start, end in words_of(text)] == words
+
+
 @given(TEXTS)
 def test_every_visible_character_is_in_exactly_one_word(text: str) -> None:
     places = [place for start, end in words_of(text) for place in range(start, end)]

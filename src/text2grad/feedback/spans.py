@@ -290,7 +290,8 @@ def inside_word(text: str, position: int) -> bool:
 def words_of(response: str) -> list[tuple[int, int]]:
     """Return the character range of each word of a response.
 
-    A word is a run of letters and digits with its accents and vowel signs, or one other visible character.
+    A word is a run of letters and digits, or one other visible character: a letter of a script without spaces, a
+    punctuation mark, an emoji. Accents, vowel signs and joiners belong to the character before them.
 
     Example:
         >>> words_of("It's 5 €")
@@ -298,7 +299,8 @@ def words_of(response: str) -> list[tuple[int, int]]:
     """
     words: list[tuple[int, int]] = []
     for place, character in enumerate(response):
-        if inside_word(response, place):
+        follows = bool(words) and words[-1][1] == place
+        if inside_word(response, place) or (follows and _continues(character)):
             words[-1] = (words[-1][0], place + 1)
         elif not character.isspace():
             words.append((place, place + 1))
@@ -315,8 +317,9 @@ def whole_words(text: str) -> list[tuple[int, int]]:
     words: list[tuple[int, int]] = []
     for found in _RUN.finditer(text):
         start, end = found.span()
-        after = bool(words) and words[-1][1] == start and is_letter(text[words[-1][0]])
-        if after and (is_letter(text[start]) or _continues(text[start])):
+        follows = bool(words) and words[-1][1] == start
+        in_word = follows and is_letter(text[start]) and is_letter(text[words[-1][0]])
+        if in_word or (follows and _continues(text[start])):
             words[-1] = (words[-1][0], end)
         else:
             words.append((start, end))
