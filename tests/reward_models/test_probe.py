@@ -389,6 +389,40 @@ def test_other_bases_and_damaged_files_are_refused(
         ProbeRewardModel.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("seed", "dtype"),
+    [
+        pytest.param(1, torch.float32, id="the same weights"),
+        pytest.param(1, torch.bfloat16, id="rounded"),
+        pytest.param(2, torch.float32, id="other weights"),
+    ],
+)
+def test_a_base_that_became_another_model_is_refused(
+    tokenizer: Any, tmp_path: Path, seed: int, dtype: torch.dtype
+) -> None:
+    def write_base(seed: int, dtype: torch.dtype) -> None:
+        base = tiny_llama(tokenizer, seed=seed, width=32, context=64)
+        base.to(dtype).save_pretrained(tmp_path / "base")
+        tokenizer.save_pretrained(tmp_path / "base")
+
+    write_base(1, torch.float32)
+    train_probe(tmp_path / "base", tokenizer, annotations(8, 0), unit="words")[0].save(tmp_path / "probe")
+    write_base(seed, dtype)
+    if seed == 1:
+        assert ProbeRewardModel.load(tmp_path / "probe").base == str(tmp_path / "base")
+        return
+    with pytest.raises(ModelError, match=r"is another model than in training: its states differ by \d+% \(up to 20%"):
+        ProbeRewardModel.load(tmp_path / "probe")
+
+
+@pytest.mark.parametrize("context", [pytest.param(8, id="shorter than the text"), pytest.param(1, id="one token")])
+def test_the_state_that_knows_the_base_fits_into_its_context(tokenizer: Any, tmp_path: Path, context: int) -> None:
+    linear = Linear(torch.zeros(2, 32), torch.zeros(2), torch.zeros(32), torch.ones(32))
+    base = tiny_llama(tokenizer, seed=1, width=32, context=context)
+    one = ProbeRewardModel(base, tokenizer, linear, base="base", layer=1, labels=(-1, 0))
+    assert torch.isfinite(one._witness()).all()
+
+
 def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match='votes has no effect with kind = "probe"'):
         small_run.recipe(tmp_path, critic={"model": "m", "kind": "probe", "votes": 4})

@@ -53,13 +53,14 @@ def add_parser(commands: Any) -> None:
     add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations")
     add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
-    add("--steps", type=int, default=1_000, help="optimizer steps (default: %(default)s)")
+    add("--steps", type=int, default=NOT_OF_A_PROBE["steps"], help="optimizer steps (default: %(default)s)")
     add("--batch-size", type=int, help="pairs or responses per step, or read at once (default: 32, of a probe 8)")
-    add("--lr", type=finite(), default=1e-5, help="peak learning rate (default: %(default)s)")
+    add("--lr", type=finite(), default=NOT_OF_A_PROBE["lr"], help="peak learning rate (default: %(default)s)")
     add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
     add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=at_least(0), default=0)
-    add("--save-every", type=at_least(1), default=100, metavar="N", help="steps between checkpoints (default: 100)")
+    every = "steps between checkpoints (default: %(default)s)"
+    add("--save-every", type=at_least(1), default=NOT_OF_A_PROBE["save_every"], metavar="N", help=every)
     add("--resume", action="store_true", help="continue an interrupted training from its last checkpoint")
     unit = "unit of a step, or of a probe (default: lines, of a probe sentences)"
     add("--rule", choices=("lines", "sentences", "words"), help=unit)

@@ -27,6 +27,10 @@ from text2grad.types import Critique, Example, PromptFormat, Span
 
 Unit = Literal["words", "sentences", "lines"]
 SETTINGS_FILE, WEIGHTS_FILE = "probe.json", "probe.safetensors"
+WITNESS = "witness"
+"""Name of the tensor by which a saved probe knows its base again: its mean state of `WITNESS_TEXT`."""
+WITNESS_TEXT = "The fair opens on Monday, 12 May, at 9:30; bring an umbrella."
+WITNESS_TOLERANCE = 0.2
 LABELS: Mapping[int, str] = {-1: "negative", 0: "neutral", 1: "positive"}
 SPLITS: Mapping[Unit, Callable[[str], list[Range]]] = {
     "words": words_of,
@@ -144,11 +148,15 @@ class ProbeRewardModel:
         return Critique("\n".join(lines), tuple(spans))
 
     def save(self, directory: Path) -> None:
-        """Write probe.safetensors and probe.json, which names the base; the base itself is not copied."""
+        """Write probe.safetensors and probe.json, which names the base; the base itself is not copied.
+
+        A state of the base is saved, too, so that a directory with another model in it is noticed.
+        """
         from safetensors.torch import save_file
 
         directory.mkdir(parents=True, exist_ok=True)
-        tensors = {name: tensor.contiguous() for name, tensor in self.linear._asdict().items()}
+        tensors = {**self.linear._asdict(), WITNESS: self._witness()}
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_file(tensors, directory / WEIGHTS_FILE)
         names = ("base", "layer", "labels", "unit", "prompt_format", "vote_threshold", "rows_at_once")
         write_atomically(directory / SETTINGS_FILE, to_json({name: getattr(self, name) for name in names}))
@@ -158,13 +166,15 @@ class ProbeRewardModel:
         """Load a saved probe and its base; `settings` replace saved ones.
 
         Raises:
-            ModelError: if there is no probe, or its base cannot be loaded.
+            ModelError: if there is no probe, or its base cannot be loaded, or has other states than in training.
         """
         from safetensors.torch import load_file
 
         saved = saved_probe(directory)
         try:
-            linear = Linear(**load_file(Path(directory) / WEIGHTS_FILE))
+            tensors = load_file(Path(directory) / WEIGHTS_FILE)
+            witness = tensors.pop(WITNESS, None)
+            linear = Linear(**tensors)
         except Exception as error:  # safetensors has its own for a damaged file
             raise ModelError(f"cannot load the probe of {str(directory)!r}: {error}") from error
         try:
@@ -176,7 +186,28 @@ class ProbeRewardModel:
                 "cannot be loaded (run the command where the probe was trained, or change base in "
                 f"{Path(directory) / SETTINGS_FILE}): {error}"
             ) from error
-        return cls(model, tokenizer, linear, **{**saved, **settings})
+        probe = cls(model, tokenizer, linear, **{**saved, **settings})
+        if witness is not None:  # None: saved before 2026-11-26
+            probe._check_base(witness, str(directory))
+        return probe
+
+    def _check_base(self, witness: Any, directory: str) -> None:
+        """Refuse a base whose states are not those of the training."""
+        difference = float((self._witness() - witness).norm() / (witness - self.linear.mean).norm())
+        if not difference <= WITNESS_TOLERANCE:  # true of NaN, too
+            raise ModelError(
+                f"the base {self.base!r} of the probe {directory!r} is another model than in training: its states "
+                f"differ by {difference:.0%} (up to {WITNESS_TOLERANCE:.0%} are allowed). Put the training's model "
+                "there, or train the probe again"
+            )
+
+    def _witness(self) -> Any:
+        """Return the base's mean state of `WITNESS_TEXT` at the probe's layer, [H]; the first token is left out."""
+        limit = context_of(self.model)
+        ids = [id_ for place, id_ in enumerate(encode(self.tokenizer, WITNESS_TEXT)) if place < limit]
+        row = Row(ids, [list(range(min(1, len(ids) - 1), len(ids)))])
+        [(_, states)] = states_of(self.model, [row], [0], [self.layer], 1)
+        return states[0, 0]
 
 
 def is_probe(directory: str | Path) -> bool:
