@@ -3,6 +3,8 @@
     python benchmarks/people_reward.py faithbench --data ../shared/data/faithbench/samples.jsonl
     python benchmarks/people_reward.py qa_feedback --data ../shared/data/qa_feedback/feedback.json --no-words
     python benchmarks/people_reward.py qa_feedback --data ../shared/data/qa_feedback/feedback.json --probe sentences
+    python benchmarks/people_reward.py faithbench --data ../shared/data/faithbench/samples.jsonl --probe words \
+        --features support
 
 The texts are dealt into folds; the reward model of `recipes/reward-people.toml` learns from the other folds and is
 measured on this one. What several people marked in one response is joined. A unit is a word; its score is the share of
@@ -227,7 +229,7 @@ def fold_of_model(
 def fold_of_probe(
     options: argparse.Namespace, directory: Path, train: list[Annotation], test: list[Annotation]
 ) -> None:
-    """Train the probe of a fold, and keep its scores; states to learn from are read once for all folds."""
+    """Train the probe of a fold, and keep its scores; features to learn from are read once for all folds."""
     path = directory / PROBE_SCORES
     if path.exists():
         return
@@ -235,7 +237,13 @@ def fold_of_probe(
     states.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(options.model)
     probe, report = train_probe(
-        options.model, tokenizer, train, unit=options.probe, max_tokens=options.max_tokens, store=states
+        options.model,
+        tokenizer,
+        train,
+        unit=options.probe,
+        features=options.features,
+        max_tokens=options.max_tokens,
+        store=states,
     )
     print(report._asdict(), flush=True)
     scores = probe.scores([Example(one.prompt) for one in test], [one.response for one in test])
@@ -318,6 +326,7 @@ def options_of() -> argparse.Namespace:
     add("--only", type=int, action="append", help="a fold to run, from 0; may be repeated (default: all)")
     add("--votes", type=int, default=16)
     add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
+    add("--features", choices=("states", "support"), default="states", help="what a probe reads of a unit")
     add("--max-tokens", type=int, default=4096, help="longest prompt with response of a probe")
     add("--limit", type=int, help="only the first N texts")
     add("--seed", type=int, default=0, help="deals the texts into folds")
@@ -338,7 +347,7 @@ def main() -> None:
     fold_of = {text: number % options.folds for number, text in enumerate(texts[: options.limit])}
     method = "probe" if options.probe else "model"
     how = f"probe of {options.probe}" if options.probe else "with words" if options.words else "without words"
-    parts = [how, *options.called]
+    parts = [how, *(["support"] if options.features == "support" else []), *options.called]
     base = options.work / options.format / re.sub(r"\W+", "-", " ".join(parts))
     rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
     done = options.only or list(range(options.folds))

@@ -70,9 +70,9 @@ def test_the_response_stands_behind_the_prompt_of_a_reward_model(tokenizer: Any)
     assert list(row.ids) == [*tokenizer("catred one. dog\n")["input_ids"], *again]
     first = len(row.ids) - len(again)
     words = ["red", "one", ".", "dog"]
-    assert row.units is not None
-    assert len(row.units) == len(words)
-    for word, tokens in zip(words, row.units, strict=True):
+    assert row.tokens is not None
+    assert len(row.tokens) == len(words)
+    for word, tokens in zip(words, row.tokens, strict=True):
         assert word in tokenizer.decode([row.ids[token] for token in tokens])
         assert min(tokens) >= first
 
@@ -88,12 +88,12 @@ def test_states_are_means_over_the_tokens_of_a_unit_at_the_layer(tokenizer: Any,
     model = tokenizer_and_model()[1].eval()
     asked = [Example("cat"), Example("one two three")]
     rows = rows_of(tokenizer, asked, ["red blue", "red. one two three cat dog."], "sentences", "plain")
-    assert [len(row.units or ()) for row in rows] == [1, 2]
+    assert [len(row.tokens or ()) for row in rows] == [1, 2]
     assert len(rows[0].ids) < len(rows[1].ids)  # the first row is padded
     found = dict(states_of(model, rows, [0, 1], [1, 2], 2))
     for number, row in enumerate(rows):
         read = model(input_ids=torch.tensor([row.ids]), output_hidden_states=True).hidden_states
-        for unit, tokens in enumerate(row.units or ()):
+        for unit, tokens in enumerate(row.tokens or ()):
             for place, layer in enumerate((1, 2)):
                 by_hand = sum(read[layer][0, token] for token in tokens) / len(tokens)
                 torch.testing.assert_close(found[number][unit, place], by_hand, atol=1e-5, rtol=1e-4)
@@ -283,12 +283,12 @@ def test_the_chosen_layer_is_trained_and_read(tokenizer: Any, start: Path, monke
     def words_at_layer_2(_: Any, rows: Any, chosen: Any, layers: list[int], __: int) -> Any:
         assert layers == [1, 2]
         for row in chosen:
-            words = torch.tensor([rows[row].ids[unit[-1]] for unit in rows[row].units])
+            words = torch.tensor([rows[row].ids[unit[-1]] for unit in rows[row].tokens])
             told = torch.nn.functional.one_hot(words % 32, 32).float()
             made.append(told)
             yield row, torch.stack([torch.zeros_like(told), told], 1)
 
-    monkeypatch.setattr(probe_training, "states_of", words_at_layer_2)
+    monkeypatch.setattr(probe_training, "features_of", words_at_layer_2)
     model, report = train_probe(start, tokenizer, annotations(40, 0), unit="words")
     assert model.layer == report.layer == 2
     torch.testing.assert_close(model.linear.mean, torch.cat(made).mean(0))
@@ -536,7 +536,7 @@ def test_after_a_kill_the_states_are_not_computed_again(
 
     stopped = [*command, "--out", str(tmp_path / "stopped")]
     with monkeypatch.context() as patched:
-        patched.setattr(probe_training, "states_of", counted)
+        patched.setattr(probe_training, "features_of", counted)
         assert main(stopped) == 130
         assert main(stopped) == 2
         assert "holds an interrupted training" in " ".join(capsys.readouterr().err.split())
@@ -562,7 +562,7 @@ def test_states_are_kept_where_the_base_is_not_there_at_the_resume(
         return states_of(model, rows, chosen, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(probe_training, "states_of", killed)
+        patched.setattr(probe_training, "features_of", killed)
         assert main(command) == 130
     base.rename(tmp_path / "away")
     assert main([*command, "--resume"]) == 2
@@ -576,9 +576,9 @@ def test_the_base_reads_on_the_accelerator(tokenizer: Any, start: Path, monkeypa
 
     def noted(model: Any, rows: Any, chosen: Any, layers: Any, rows_at_once: int) -> Any:
         devices.add(model.device.type)
-        return [(row, torch.randn(len(rows[row].units), len(layers), 32)) for row in chosen]
+        return [(row, torch.randn(len(rows[row].tokens), len(layers), 32)) for row in chosen]
 
-    monkeypatch.setattr(probe_training, "states_of", noted)
+    monkeypatch.setattr(probe_training, "features_of", noted)
     monkeypatch.setattr(probe_training, "best_device", lambda: torch.device("meta"))
     train_probe(start, tokenizer, annotations(8, 0), unit="words")
     assert devices == {"meta"}
@@ -612,7 +612,7 @@ def test_a_response_that_several_people_marked_is_read_once(
         read.extend(len(rows[row].ids) for row in chosen)
         return states_of(model, rows, chosen, *more)
 
-    monkeypatch.setattr(probe_training, "states_of", counted)
+    monkeypatch.setattr(probe_training, "features_of", counted)
     given = annotations(10, 0)
     _, report = train_probe(start, tokenizer, [*given, *given], unit="words", rows_at_once=5, store=tmp_path)
     assert report.learned_from == 20

@@ -13,11 +13,19 @@ from text2grad.cli.options import add_command, at_least, finite, print_lines
 from text2grad.costs import keep_checkpoint_cost, metered
 from text2grad.errors import ConfigError, DataError, ModelError
 
-DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
+DECISIVE = (
+    *("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps"),
+    "features",
+)
 """Options that decide the weights; a resumed training must have the same."""
 
-NOT_OF_A_PROBE = {"steps": 1_000, "lr": 1e-5, "save_every": 100, "spans_are_steps": False}
-"""Options without effect on a probe, with their defaults."""
+DEFAULTS = {"steps": 1_000, "lr": 1e-5, "save_every": 100, "spans_are_steps": False, "features": "states"}
+IDLE = {
+    "scalar": ("rule", "spans_are_steps", "features"),
+    "process": ("features",),
+    "probe": ("steps", "lr", "save_every", "spans_are_steps"),
+}
+"""Options without effect on a kind of reward model."""
 
 DESCRIPTION = """\
 Train a reward model that writes no critiques, as a baseline or as a critic.
@@ -28,7 +36,7 @@ Train a reward model that writes no critiques, as a baseline or as a critic.
             `text2grad import` or `text2grad annotate`. Measured: the share of held-out steps with the right label.
   probe     the same labels for words, sentences or lines, read from the hidden states of the language model, which is
             not trained: for few annotations (docs/reward_models.md). It trains in one pass; it has no steps, no
-            learning rate.
+            learning rate. --features support is for feedback on text that the prompt does not support.
 
 Whole prompts are held out. Responses that are too long are left out and counted, never cut. Until it is finished, the
 training keeps its checkpoints (a probe: the states) in DIR.training, from which --resume continues."""
@@ -53,17 +61,24 @@ def add_parser(commands: Any) -> None:
     add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations")
     add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
-    add("--steps", type=int, default=NOT_OF_A_PROBE["steps"], help="optimizer steps (default: %(default)s)")
+    add("--steps", type=int, default=DEFAULTS["steps"], help="optimizer steps (default: %(default)s)")
     add("--batch-size", type=int, help="pairs or responses per step, or read at once (default: 32, of a probe 8)")
-    add("--lr", type=finite(), default=NOT_OF_A_PROBE["lr"], help="peak learning rate (default: %(default)s)")
+    add("--lr", type=finite(), default=DEFAULTS["lr"], help="peak learning rate (default: %(default)s)")
     add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
     add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=at_least(0), default=0)
     every = "steps between checkpoints (default: %(default)s)"
-    add("--save-every", type=at_least(1), default=NOT_OF_A_PROBE["save_every"], metavar="N", help=every)
+    add("--save-every", type=at_least(1), default=DEFAULTS["save_every"], metavar="N", help=every)
     add("--resume", action="store_true", help="continue an interrupted training from its last checkpoint")
     unit = "unit of a step, or of a probe (default: lines, of a probe sentences)"
     add("--rule", choices=("lines", "sentences", "words"), help=unit)
+    about_features = "what a probe reads of a unit: hidden states, or how far the prompt supports its words"
+    add(
+        "--features",
+        choices=("states", "support"),
+        default=DEFAULTS["features"],
+        help=f"{about_features} (default: %(default)s)",
+    )
     add("--spans-are-steps", action="store_true", help="process: train on the annotated spans as the steps")
 
 
@@ -136,9 +151,8 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name.replace("-", "_"))
         if not 0 < value < math.inf:
             raise ConfigError(f"--{name} must be above 0, got {value}")
-    idle = NOT_OF_A_PROBE if args.kind == "probe" else {"rule": "lines"} if args.kind == "scalar" else {}
-    for name, default in idle.items():
-        if getattr(args, name) != default:
+    for name in IDLE[args.kind]:
+        if getattr(args, name) != DEFAULTS.get(name, "lines"):  # --rule has a default of its kind
             raise ConfigError(f"--{name.replace('_', '-')} has no effect on a {args.kind}; leave it out")
     if args.kind == "process" and args.rule == "words":
         raise ConfigError("--rule words is for a probe; a process reward model labels lines or sentences")
@@ -230,6 +244,7 @@ def _probe(
             load_tokenizer(args.model),
             train,
             unit=args.rule,
+            features=args.features,
             max_tokens=args.max_tokens,
             rows_at_once=args.batch_size,
             seed=args.seed,
@@ -245,7 +260,12 @@ def _probe(
     shares = f"{report.loss_of_shares:.3f} by the shares of the labels alone"
     lines = [
         ("trained on", f"{report.learned_from:,} responses with {args.rule} {units}; {left_out}"),
-        ("reads", f"layer {report.layer}, chosen with the penalty {report.penalty:g} by cross-validation"),
+        (
+            "reads",
+            f"the support by the prompt, with the penalty {report.penalty:g} chosen by cross-validation"
+            if report.layer is None
+            else f"layer {report.layer}, chosen with the penalty {report.penalty:g} by cross-validation",
+        ),
         ("loss", f"{report.loss:.3f} nats per word in cross-validation, {shares}"),
         ("threshold", f"{report.vote_threshold:g}, the best F1 in cross-validation"),
         *(

@@ -1,12 +1,14 @@
 """The probe: a reward model that a few hundred annotations can train, a linear reading of a frozen language model.
 
-    annotations → hidden states of a frozen base → logistic regression → critiques with a span per run of equal labels
+    annotations → features from a frozen base → logistic regression → critiques with a span per run of equal labels
 
 Where annotations are few, the base knows more about a response than training brings it to write
 (docs/reward_models.md). The base reads the prompt of a generative reward model, which holds task prompt and response,
 and behind it the response again, so that each word is read after the whole response. The state of a unit (a word, a
 sentence or a line) is the mean over its tokens at one layer; a softmax over a linear function of it gives the shares of
 the unit's words that are negative, neutral and positive (`probe_training`). Nothing of the base is trained.
+
+Where the feedback is about text that the prompt does not support, other features tell more than states (`support`).
 """
 
 import json
@@ -22,10 +24,18 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models import context_of, load_policy, load_tokenizer
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.scalar import too_long
+from text2grad.reward_models.support import (
+    FEATURES,
+    SupportRow,
+    continuation_logprobs,
+    support_of,
+    support_rows,
+)
 from text2grad.reward_models.writing import sentences_of
 from text2grad.types import Critique, Example, PromptFormat, Span
 
 Unit = Literal["words", "sentences", "lines"]
+Features = Literal["states", "support"]
 SETTINGS_FILE, WEIGHTS_FILE = "probe.json", "probe.safetensors"
 WITNESS = "witness"
 """Name of the tensor by which a saved probe knows its base again: its mean state of `WITNESS_TEXT`."""
@@ -49,16 +59,16 @@ class UnitScore(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """A softmax over a linear function of standardized states."""
+    """A softmax over a linear function of F standardized features."""
 
-    weight: Any  # [labels, H]
+    weight: Any  # [labels, F]
     bias: Any  # [labels]
-    mean: Any  # [H]
-    deviation: Any  # [H]
+    mean: Any  # [F]
+    deviation: Any  # [F]
 
-    def __call__(self, states: Any) -> Any:
-        """Return the probabilities [units, labels] of states [units, H]."""
-        return (((states - self.mean) / self.deviation) @ self.weight.T + self.bias).softmax(-1)
+    def __call__(self, features: Any) -> Any:
+        """Return the probabilities [units, labels] of features [units, F]."""
+        return (((features - self.mean) / self.deviation) @ self.weight.T + self.bias).softmax(-1)
 
 
 class ProbeRewardModel:
@@ -71,21 +81,21 @@ class ProbeRewardModel:
         linear: Linear,
         *,
         base: str,
-        layer: int,
+        layer: int | None,
         labels: Sequence[int],
         unit: Unit = "sentences",
         prompt_format: PromptFormat = "plain",
         vote_threshold: float = 0.5,
         rows_at_once: int = 8,
     ) -> None:
-        """Take a frozen language model and what was learned on its states.
+        """Take a frozen language model and what was learned on its features.
 
         Args:
             model: the base, a causal language model.
             tokenizer: its tokenizer.
             linear: the trained reading, with a row for each label.
             base: directory or name of the base, which is loaded with a saved probe.
-            layer: the layer whose states are read, from 1.
+            layer: the layer whose states are read, from 1; None reads the `support` by the prompt.
             labels: −1, 0 or 1 for each row.
             unit: what is labelled.
             prompt_format: "chat" reads the prompt with the tokenizer's chat template, "plain" without.
@@ -99,10 +109,14 @@ class ProbeRewardModel:
         check_known("unit", unit, get_args(Unit))
         if not 0 < vote_threshold <= 1:
             raise ConfigError(f"vote_threshold must be above 0 and at most 1, got {vote_threshold}")
-        config = model.config.get_text_config()
-        if not 1 <= layer <= config.num_hidden_layers or linear.weight.shape[1] != config.hidden_size:
+        width, config = linear.weight.shape[1], model.config.get_text_config()
+        if layer is None and width != FEATURES:
             raise ModelError(
-                f"the probe reads layer {layer} with {linear.weight.shape[1]} dimensions, and {base} has "
+                f'a probe without a layer reads the {FEATURES} features "support", got {width}; train it again'
+            )
+        if layer is not None and (not 1 <= layer <= config.num_hidden_layers or width != config.hidden_size):
+            raise ModelError(
+                f"the probe reads layer {layer} with {width} dimensions, and {base} has "
                 f"{config.num_hidden_layers} layers with {config.hidden_size}; name the base that it was trained on"
             )
         self.model, self.tokenizer, self.linear = model.eval().requires_grad_(False), tokenizer, linear
@@ -110,6 +124,11 @@ class ProbeRewardModel:
         self.unit: Unit = unit
         self.prompt_format: PromptFormat = prompt_format
         self.vote_threshold, self.rows_at_once = vote_threshold, rows_at_once
+
+    @property
+    def features(self) -> Features:
+        """What is read of a unit."""
+        return "support" if self.layer is None else "states"
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response: a span for each run of equally marked units, named in the feedback.
@@ -124,12 +143,12 @@ class ProbeRewardModel:
 
     def scores(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[UnitScore] | Critique]:
         """Return the probabilities for each unit of each response, or the failed critique of the response."""
-        rows = rows_of(self.tokenizer, examples, responses, self.unit, self.prompt_format)
+        rows = rows_of(self.tokenizer, examples, responses, self.unit, self.prompt_format, self.features)
         fits, failed = fitting(rows, context_of(self.model))
         found: dict[int, list[UnitScore] | Critique] = dict(failed)
-        for row, states in states_of(self.model, rows, fits, [self.layer], self.rows_at_once):
-            probabilities = dict(zip(self.labels, self.linear(states[:, 0]).T.tolist(), strict=True))
-            none = [0.0] * len(states)
+        for row, features in features_of(self.model, rows, fits, [self.layer], self.rows_at_once):
+            probabilities = dict(zip(self.labels, self.linear(features[:, 0]).T.tolist(), strict=True))
+            none = [0.0] * len(features)
             pairs = zip(probabilities.get(-1, none), probabilities.get(1, none), strict=True)
             found[row] = [
                 UnitScore(*place, *pair) for place, pair in zip(SPLITS[self.unit](responses[row]), pairs, strict=True)
@@ -192,19 +211,26 @@ class ProbeRewardModel:
         return probe
 
     def _check_base(self, witness: Any, directory: str) -> None:
-        """Refuse a base whose states are not those of the training."""
-        difference = float((self._witness() - witness).norm() / (witness - self.linear.mean).norm())
+        """Refuse a base whose states, or log-probs, are not those of the training."""
+        now, of_states = self._witness(), self.features == "states"
+        centre, read = (self.linear.mean, "states") if of_states else (witness.mean(), "log-probs")
+        difference = float((now - witness).norm() / (witness - centre).norm()) if now.shape == witness.shape else 1.0
         if not difference <= WITNESS_TOLERANCE:  # true of NaN, too
             raise ModelError(
-                f"the base {self.base!r} of the probe {directory!r} is another model than in training: its states "
+                f"the base {self.base!r} of the probe {directory!r} is another model than in training: its {read} "
                 f"differ by {difference:.0%} (up to {WITNESS_TOLERANCE:.0%} are allowed). Put the training's model "
                 "there, or train the probe again"
             )
 
     def _witness(self) -> Any:
-        """Return the base's mean state of `WITNESS_TEXT` at the probe's layer, [H]; the first token is left out."""
+        """Return what the base makes of `WITNESS_TEXT`: its mean state, or its log-probs; the first token is left out.
+
+        The state is that of the probe's layer, [H]; log-probs are those of the tokens behind the first, [T].
+        """
         limit = context_of(self.model)
         ids = [id_ for place, id_ in enumerate(encode(self.tokenizer, WITNESS_TEXT)) if place < limit]
+        if self.layer is None:
+            return continuation_logprobs(self.model, [tuple(ids[:1])], [tuple(ids[1:])])[0]
         row = Row(ids, [list(range(min(1, len(ids) - 1), len(ids)))])
         [(_, states)] = states_of(self.model, [row], [0], [self.layer], 1)
         return states[0, 0]
@@ -238,19 +264,36 @@ class Row(NamedTuple):
 
     Attributes:
         ids: the prompt and the response behind it.
-        units: the positions in `ids` of the tokens of each unit; None if the tokens decode to another text.
+        tokens: the positions in `ids` of the tokens of each unit; None if they decode to another text.
     """
 
     ids: Sequence[int]
-    units: list[list[int]] | None
+    tokens: list[list[int]] | None
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Place in reading: rows of one length stand together, which need little padding."""
+        return (len(self.ids),)
 
 
 def rows_of(
-    tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], unit: Unit, prompt_format: PromptFormat
-) -> list[Row]:
+    tokenizer: Any,
+    examples: Sequence[Example],
+    responses: Sequence[str],
+    unit: Unit,
+    prompt_format: PromptFormat,
+    features: Features = "states",
+) -> list[Row] | list[SupportRow]:
     """Return what the base reads for each response."""
+    if features == "support":
+        around = sentences_of if unit == "words" else _whole
+        return support_rows(tokenizer, examples, responses, SPLITS[unit], around, prompt_format)
     prompts = critique_prompts(tokenizer, examples, responses, prompt_format)
     return [_row(tokenizer, ids, response, unit) for ids, response in zip(prompts, responses, strict=True)]
+
+
+def _whole(response: str) -> list[Range]:
+    return [(0, len(response))]
 
 
 def _row(tokenizer: Any, prompt: Sequence[int], response: str, unit: Unit) -> Row:
@@ -263,17 +306,28 @@ def _row(tokenizer: Any, prompt: Sequence[int], response: str, unit: Unit) -> Ro
     return Row([*prompt, *tokens.ids], places)
 
 
-def fitting(rows: Sequence[Row], limit: float) -> tuple[list[int], dict[int, Critique]]:
-    """Return the rows that can be read, the shortest first (for little padding), and failed critiques of the others."""
+def fitting(rows: Sequence[Row | SupportRow], limit: float) -> tuple[list[int], dict[int, Critique]]:
+    """Return the rows that can be read, in the order of reading, and failed critiques of the others."""
     failed = {}
     for number, row in enumerate(rows):
         if len(row.ids) > limit:
             failed[number] = too_long(row.ids, limit)
-        elif row.units is None:
+        elif row.tokens is None:
             reason = "the tokens of the response decode to another text in the probe's tokenizer"
             failed[number] = Critique(reason, status="unparsable")
     fits = [number for number in range(len(rows)) if number not in failed]
-    return sorted(fits, key=lambda number: len(rows[number].ids)), failed
+    return sorted(fits, key=lambda number: rows[number].order), failed
+
+
+def features_of(
+    model: Any, rows: Sequence[Any], chosen: Sequence[int], layers: Sequence[int | None], rows_at_once: int
+) -> Iterator[tuple[int, Any]]:
+    """Yield for each chosen row the features of its units, [units, layers, F], on the CPU; "support" has no layers."""
+    of_layers = [layer for layer in layers if layer is not None]
+    if of_layers:
+        yield from states_of(model, rows, chosen, of_layers, rows_at_once)
+    else:
+        yield from support_of(model, rows, chosen, rows_at_once)
 
 
 def states_of(
@@ -291,7 +345,7 @@ def states_of(
             read = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=True)
         for place, row in enumerate(batch):
             at_layers = torch.stack([read.hidden_states[layer][place] for layer in layers], 1).float()  # [S, layers, H]
-            means = [at_layers[unit].mean(0) for unit in row.units or ()]
+            means = [at_layers[unit].mean(0) for unit in row.tokens or ()]
             empty = at_layers.new_zeros((0, *at_layers.shape[1:]))
             yield chosen[start + place], (torch.stack(means) if means else empty).cpu()
 

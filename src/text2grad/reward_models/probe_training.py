@@ -1,4 +1,4 @@
-"""The training of a probe: softmax regression on hidden states of a frozen base.
+"""The training of a probe: softmax regression on features from a frozen base.
 
 Layer and penalty have the smallest cross-validated loss over prompts, and the threshold the best F1 of the same
 predictions, so that no annotation need be kept apart for them.
@@ -20,14 +20,14 @@ from text2grad.progress import Progress
 from text2grad.reward_models.probe import (
     LABELS,
     SPLITS,
+    Features,
     Linear,
     ProbeRewardModel,
-    Row,
     Unit,
+    features_of,
     fitting,
     mark_of,
     rows_of,
-    states_of,
 )
 from text2grad.reward_models.scalar import format_of
 from text2grad.reward_models.writing import inputs_of, labels_within
@@ -36,7 +36,7 @@ from text2grad.types import Critique
 DEPTHS = (3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 """Layers that are tried, as shares of the base's."""
 PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0)
-"""Penalties that are tried, per dimension: p gives the logits of a standardized state a prior deviation of 1 / √p."""
+"""Penalties that are tried, per dimension: p gives the logits of standardized features a prior deviation of 1 / √p."""
 FOLDS = 4
 ITERATIONS = 100  # of L-BFGS
 
@@ -49,7 +49,7 @@ class ProbeReport(NamedTuple):
     without_units: int  # annotations without a unit, with a failed critique, or whose tokens decode to another text
     too_long: int  # annotations left out: longer than the limit or than the context
     tokens: int  # read by the base
-    layer: int  # of the base, from 1
+    layer: int | None  # of the base, from 1; None for the features "support"
     penalty: float  # per dimension
     vote_threshold: float  # of the best F1 of marked words in cross-validation
     loss: float  # cross-validated cross-entropy in nats per word
@@ -62,13 +62,13 @@ class _Data(NamedTuple):
     """Units of annotations, one beside the other.
 
     Attributes:
-        states: [units, layers, H].
+        features: [units, layers, F].
         shares: the share of each label among the words of a unit, [units, 3].
         words: the number of words of a unit, [units].
         groups: the number of the fold of each unit, [units].
     """
 
-    states: Any
+    features: Any
     shares: Any
     words: Any
     groups: Any
@@ -80,12 +80,12 @@ def train_probe(
     annotations: Sequence[Annotation],
     *,
     unit: Unit = "sentences",
+    features: Features = "states",
     max_tokens: int = 1_024,
     rows_at_once: int = 8,
     seed: int = 0,
     held_out: Sequence[Annotation] = (),
     store: Path | None = None,
-    trust_remote_code: bool = False,
 ) -> tuple[ProbeRewardModel, ProbeReport]:
     """Train a probe on annotations.
 
@@ -97,27 +97,28 @@ def train_probe(
         tokenizer: its tokenizer.
         annotations: training annotations.
         unit: what is labelled.
+        features: what the base tells of a unit: its hidden "states", or its "support" by the prompt (`support`).
         max_tokens: longest prompt with the response behind it; longer annotations are left out.
         rows_at_once: responses per forward pass.
         seed: deals the prompts into folds.
         held_out: annotations to measure on.
-        store: directory that keeps the states as they are computed; a training after a kill reads them from there.
-        trust_remote_code: of the base.
+        store: directory that keeps the features as they are computed; a training after a kill reads them from there.
 
     Raises:
-        ConfigError: if there is no such unit.
+        ConfigError: if there is no such unit or feature.
         DataError: if fewer than two annotations are left, or all units have the same label.
         ModelError: if there is no model.
     """
     import torch
 
     check_known("unit", unit, get_args(Unit))
-    model = load_policy(str(base), trust_remote_code=trust_remote_code).eval().requires_grad_(False).to(best_device())
+    check_known("features", features, get_args(Features))
+    model = load_policy(str(base)).eval().requires_grad_(False).to(best_device())
     count = model.config.get_text_config().num_hidden_layers
-    layers = sorted({max(1, round(count * depth)) for depth in DEPTHS})
+    layers = sorted({max(1, round(count * depth)) for depth in DEPTHS}) if features == "states" else []
     usable = [one for one in annotations if not one.critique.failed and SPLITS[unit](one.response)]
     prompt_format = format_of(tokenizer)
-    rows = rows_of(tokenizer, *inputs_of(usable), unit, prompt_format)
+    rows = rows_of(tokenizer, *inputs_of(usable), unit, prompt_format, features)
     limit = min(max_tokens, context_of(model))
     kept, _ = fitting(rows, limit)
     longer = sum(len(row.ids) > limit for row in rows)
@@ -128,8 +129,7 @@ def train_probe(
             f"{others} have no {unit}, a failed critique, or tokens that decode to another text); a probe needs at "
             "least two"
         )
-    states = _stored(model, rows, kept, layers, rows_at_once, store)
-    data = _data(states, [usable[row] for row in kept], unit, seed)
+    data = _data(_stored(model, rows, kept, layers, rows_at_once, store), [usable[row] for row in kept], unit, seed)
     counts = [int(count) for count in torch.bincount(data.shares.argmax(1), minlength=3)]
     labels = [label for label, total in zip(LABELS, data.shares.sum(0).tolist(), strict=True) if total]
     if len(labels) < 2:
@@ -141,9 +141,9 @@ def train_probe(
     probe = ProbeRewardModel(
         model,
         tokenizer,
-        fit(data.states[:, place], data.shares, data.words, penalty),
+        fit(data.features[:, place], data.shares, data.words, penalty),
         base=str(base),
-        layer=layers[place],
+        layer=layers[place] if layers else None,
         labels=labels,
         unit=unit,
         prompt_format=prompt_format,
@@ -157,7 +157,7 @@ def train_probe(
         without_units=others,
         too_long=longer,
         tokens=sum(map(len, {tuple(rows[row].ids) for row in kept})),
-        layer=layers[place],
+        layer=probe.layer,
         penalty=penalty,
         vote_threshold=threshold,
         loss=loss,
@@ -169,9 +169,9 @@ def train_probe(
 
 
 def _stored(
-    model: Any, rows: Sequence[Row], kept: Sequence[int], layers: Sequence[int], rows_at_once: int, store: Path | None
+    model: Any, rows: Sequence[Any], kept: Sequence[int], layers: Sequence[int], rows_at_once: int, store: Path | None
 ) -> list[Any]:
-    """Return the states of the kept rows; those in the store are read, new ones are written batch by batch.
+    """Return the features of the kept rows; those in the store are read, new ones are written batch by batch.
 
     Annotations of one response are one row, which is read once.
     """
@@ -187,8 +187,8 @@ def _stored(
     missing = [row for key, row in distinct.items() if key not in found]
     with Progress("read the annotations", len(distinct), unit="response", done=len(distinct) - len(missing)) as bar:
         for start in range(0, len(missing), rows_at_once):
-            read = states_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
-            new = {keys[row]: states.contiguous() for row, states in read}
+            read = features_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
+            new = {keys[row]: features.contiguous() for row, features in read}
             if store:
                 write_atomically(store / f"states-{next(iter(new))}.safetensors", save(new))
             found |= new
@@ -196,15 +196,15 @@ def _stored(
     return [found[keys[row]] for row in kept]
 
 
-def _data(states: Sequence[Any], annotations: Sequence[Annotation], unit: Unit, seed: int) -> _Data:
+def _data(features: Sequence[Any], annotations: Sequence[Annotation], unit: Unit, seed: int) -> _Data:
     """Return the units of the annotations with the shares of their labels and their folds."""
     import torch
 
     inside = [own for one in annotations for own in _labels(one, unit)]
     shares = [[own.count(label) / max(len(own), 1) for label in LABELS] for own in inside]
-    groups = [number for number, own in zip(_folds(annotations, seed), states, strict=True) for _ in own]
+    groups = [number for number, own in zip(_folds(annotations, seed), features, strict=True) for _ in own]
     return _Data(
-        torch.cat(list(states)),
+        torch.cat(list(features)),
         torch.tensor(shares),
         torch.tensor([float(len(own)) for own in inside]),
         torch.tensor(groups),
@@ -235,27 +235,27 @@ def _labels(annotation: Annotation, unit: Unit) -> list[list[int]]:
     return labels_within(response, annotation.critique.spans, SPLITS[unit](response))
 
 
-def fit(states: Any, shares: Any, words: Any, penalty: float) -> Linear:
+def fit(features: Any, shares: Any, words: Any, penalty: float) -> Linear:
     """Return the softmax regression with the smallest penalized loss, by L-BFGS from zero.
 
     Args:
-        states: [units, H].
+        features: [units, F].
         shares: the targets, whose rows sum to 1, [units, labels].
         words: the weights of the units, [units]; they are divided by their mean.
-        penalty: p of the term H · p / 2 · Σ w², over the weights of standardized states.
+        penalty: p of the term F · p / 2 · Σ w², over the weights of standardized features.
     """
     import torch
 
-    mean, deviation = states.mean(0), states.std(0, correction=0).clamp_min(1e-6)
-    inputs, weights = (states - mean) / deviation, words / words.mean()
-    weight = torch.zeros(shares.shape[1], states.shape[1], requires_grad=True)
+    mean, deviation = features.mean(0), features.std(0, correction=0).clamp_min(1e-6)
+    inputs, weights = (features - mean) / deviation, words / words.mean()
+    weight = torch.zeros(shares.shape[1], features.shape[1], requires_grad=True)
     bias = torch.zeros(shares.shape[1], requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
 
     def closure() -> Any:
         optimizer.zero_grad()
         losses = torch.nn.functional.cross_entropy(inputs @ weight.T + bias, shares, reduction="none")
-        loss = (weights * losses).sum() + penalty * states.shape[1] / 2 * weight.square().sum()
+        loss = (weights * losses).sum() + penalty * features.shape[1] / 2 * weight.square().sum()
         loss.backward()
         return loss
 
@@ -266,7 +266,7 @@ def fit(states: Any, shares: Any, words: Any, penalty: float) -> Linear:
 def _choose(data: _Data) -> tuple[int, float, float, Any]:
     """Return place of the layer, penalty, loss and predictions of the best cross-validation: first the layer."""
     middle = PENALTIES[len(PENALTIES) // 2 - 1]
-    of_layers = {place: _validated(data, place, middle) for place in range(data.states.shape[1])}
+    of_layers = {place: _validated(data, place, middle) for place in range(data.features.shape[1])}
     place = min(of_layers, key=lambda one: of_layers[one][0])
     of_penalties = {
         penalty: of_layers[place] if penalty == middle else _validated(data, place, penalty) for penalty in PENALTIES
@@ -280,8 +280,8 @@ def _validated(data: _Data, place: int, penalty: float) -> tuple[float, Any]:
     predicted = data.shares.new_zeros(data.shares.shape)
     for fold in data.groups.unique().tolist():
         others = data.groups != fold
-        trained = fit(data.states[others, place], data.shares[others], data.words[others], penalty)
-        predicted[~others] = trained(data.states[~others, place])
+        trained = fit(data.features[others, place], data.shares[others], data.words[others], penalty)
+        predicted[~others] = trained(data.features[~others, place])
     return _loss(predicted, data), predicted
 
 

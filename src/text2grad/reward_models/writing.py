@@ -226,10 +226,21 @@ def labels_within(response: str, spans: Sequence[Span], units: Sequence[Range]) 
         >>> labels_within("It is so. No.", [Span(0, 5, "positive")], [(0, 9), (10, 13)])
         [[1, 1, 0, 0], [0, 0]]
     """
+    labels = labels_of(response, spans)
+    return [[labels[word] for word in inside] for inside in words_within(response, units)]
+
+
+def words_within(response: str, units: Sequence[Range]) -> list[list[int]]:
+    """Return the numbers of the words that begin in each unit of a response.
+
+    Example:
+        >>> words_within("It is so. No.", [(0, 9), (10, 13)])
+        [[0, 1, 2, 3], [4, 5]]
+    """
     starts = [start for start, _ in units]
     inside: list[list[int]] = [[] for _ in units]
-    for (at, _), label in zip(words_of(response), labels_of(response, spans), strict=True):
-        inside[max(0, bisect_right(starts, at) - 1)].append(label)
+    for number, (at, _) in enumerate(words_of(response)):
+        inside[max(0, bisect_right(starts, at) - 1)].append(number)
     return inside
 
 
