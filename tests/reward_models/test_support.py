@@ -1,6 +1,7 @@
 """Features of a probe for responses that must follow from their prompts."""
 
 import json
+from functools import wraps
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -81,6 +82,10 @@ def test_words_and_pairs_that_the_prompt_lacks() -> None:
     ]
 
 
+def test_pairs_of_the_prompt_go_over_its_punctuation() -> None:
+    assert absent_words("an old, brown dog", "old brown; dog") == [(0.0, 0.0)] * 4
+
+
 def test_a_word_alone_has_no_pairs_and_an_empty_prompt_holds_nothing() -> None:
     assert absent_words("cat", "Cat") == [(0.0, 0.0)]
     assert absent_words("", "a b") == [(1.0, 1.0), (1.0, 1.0)]
@@ -131,32 +136,52 @@ def test_a_word_has_the_mean_of_its_tokens() -> None:
     ids = tokenizer("xx w1", add_special_tokens=False)["input_ids"]
     assert len(ids) == 3
     logp = logp_by_hand(model, tokenizer("w2")["input_ids"], ids)
+    gain = logp - logp_by_hand(model, [tokenizer.eos_token_id], ids)
+    expected = torch.stack([torch.stack([one[:2].mean(), one[2]]) for one in (logp, gain)], 1)
     found = features(tokenizer, model, "w2", "xx w1", "words")
-    torch.testing.assert_close(found[:, 0], torch.stack([logp[:2].mean(), logp[2]]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[:, :2], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_equal_prompts_stand_together_and_change_nothing(tokenizer: Any, model: Any) -> None:
-    examples = [Example(prompt) for prompt in ("w1 w2 w3 w4 w5 w6 w7 w8", "w9", "w1 w2 w3 w4 w5 w6 w7 w8", "w9", "w9")]
+def test_equal_prompts_stand_together_and_change_nothing(
+    tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [" ".join(WORDS[:20]), " ".join(WORDS[20:])]
+    examples = [Example(prompts[number]) for number in (0, 1, 0, 1, 1)]
     responses = ["w1 w2", "w3 w4 w5", "w6", "w7", "w8 w9 w10"]
     rows = rows_of(tokenizer, examples, responses, "words", "plain", "support")
     fits, failed = fitting(rows, 64)
     assert not failed
-    assert [examples[row].prompt for row in fits] == ["w9"] * 3 + ["w1 w2 w3 w4 w5 w6 w7 w8"] * 2
-    together = dict(support_of(model, rows, fits, 8))  # type: ignore[arg-type]
+    assert [examples[row].prompt for row in fits] in (
+        [prompts[int(one)] for one in order] for order in ("00111", "11100")
+    )
     alone = dict(support_of(model, rows, [4, 3, 2, 1, 0], 1))  # type: ignore[arg-type]
+    read: list[int] = []
+    forward = model.get_decoder().forward
+
+    @wraps(forward)
+    def counted(*args: Any, **more: Any) -> Any:
+        read.append(more["input_ids"].numel())
+        return forward(*args, **more)
+
+    monkeypatch.setattr(model.get_decoder(), "forward", counted)
+    together = dict(support_of(model, rows, fits, 8))  # type: ignore[arg-type]
+    assert max(read) == 2 * 20  # two prompts of 20 tokens, not five
     assert sorted(together) == sorted(alone) == [0, 1, 2, 3, 4]
     for row, own in alone.items():
         torch.testing.assert_close(together[row], own, rtol=1e-5, atol=1e-5)
 
 
-def test_a_continuation_without_tokens_has_no_log_probs(model: Any) -> None:
-    found = continuation_logprobs(model, [(3,), (3,), (4,)], [(), (5, 6), ()])
-    assert [len(one) for one in found] == [0, 2, 0]
+def test_a_continuation_has_a_log_prob_for_each_token(model: Any) -> None:
+    found = continuation_logprobs(model, [(3,), (3,), (4,), (4,)], [(), (5, 6), (), (7,)])
+    assert [len(one) for one in found] == [0, 2, 0, 1]
+    torch.testing.assert_close(found[3], logp_by_hand(model, [4], [7]), rtol=1e-5, atol=1e-5)
     assert continuation_logprobs(model, [(3,)], [()])[0].shape == (0,)
 
 
 def test_the_empty_prompt_is_an_empty_message_or_the_token_around_texts(tokenizer: Any) -> None:
     assert empty_prompt(tokenizer, "plain") == [tokenizer.eos_token_id]
+    plain = rows_of(tokenizer, [Example(""), Example("w1")], ["w3", "w3"], "words", "plain", "support")
+    assert [list(row.ids[:1]) for row in plain] == [[tokenizer.eos_token_id], tokenizer("w1").input_ids]
     chat = word_tokenizer(TEXTS)
     chat.chat_template = "w1{{ messages[0]['content'] }} w2"
     ids = chat("w1 w2", add_special_tokens=False)["input_ids"]
@@ -202,9 +227,9 @@ def test_another_base_and_another_number_of_features_are_refused(tokenizer: Any,
             ProbeRewardModel.load(tmp_path / "probe")
     with pytest.raises(ModelError, match=r"is another model than in training: its log-probs differ by \d+%"):
         ProbeRewardModel.load(tmp_path / "probe")
-    longer = word_tokenizer([" ".join(WORDS[:5])])
-    tiny_llama(longer, seed=3, width=32, context=64).save_pretrained(tmp_path / "base")
-    longer.save_pretrained(tmp_path / "base")
+    other = word_tokenizer(TEXTS, symbols=["umbrella"])  # another number of tokens
+    tiny_llama(other, seed=3, width=32, context=64).save_pretrained(tmp_path / "base")
+    other.save_pretrained(tmp_path / "base")
     with pytest.raises(ModelError, match="is another model than in training"):
         ProbeRewardModel.load(tmp_path / "probe")
     linear = Linear(torch.zeros(2, 5), torch.zeros(2), torch.zeros(5), torch.ones(5))
