@@ -121,6 +121,12 @@ def test_a_plan_is_run_whole_and_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").rglob("run.json"))
 
 
+def test_records_of_a_study_that_is_apart_say_so(tmp_path: Path) -> None:
+    finish(experiment(tmp_path, STUDY.replace("trials = 3", 'trials = 1\napart = "searched with it"')))
+    assert {one.apart for one in read_runs(tmp_path / "records")} == {"searched with it"}
+    assert experiment(tmp_path, STUDY.replace("trials = 3", 'trials = 1\napart = "searched with it"')).jobs() == {}
+
+
 def test_the_search_and_its_confirmation_have_settings_of_their_own(tmp_path: Path) -> None:
     study = STUDY.replace("trials = 3", 'trials = 3\nconfirm_seeds = [101]\ntune_settings = ["run.steps=2"]', 1)
     finish(experiment(tmp_path, study))

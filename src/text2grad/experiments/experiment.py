@@ -382,7 +382,7 @@ class Experiment:
             )
         except DataError:  # it failed in its first step
             return self._failure(name, code, log)
-        self._keep(record)
+        self._keep(study, record)
         if not self.plan.keep_runs:
             remove_run(directory)
         return True
@@ -404,13 +404,15 @@ class Experiment:
         asked = load_recipe(self._recipe(study), tuning.settings_of(trial))
         try:
             base, metric = self._base(study), study.main_metric
-            self._keep(record_of(directory, place, base, asked=asked, metric=metric, error=trial.error))
+            self._keep(study, record_of(directory, place, base, asked=asked, metric=metric, error=trial.error))
         except DataError:
             if not trial.error:
                 raise
             note(f"{directory}: the trial failed in its first step, and has no record", warning=True)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, study: Study, record: Record) -> None:
+        if study.apart:
+            record = {**record, "apart": study.apart}
         append_record(self.records, record)
         self.known[key_of(record)] = record
 

@@ -100,6 +100,9 @@ class Study(_Strict):
     """Settings of the tuning's runs over those of all runs, such as fewer steps: run.steps=8."""
     settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Settings of all runs, each as "section.key=value"."""
+    apart: str = ""
+    """Words in the name of its condition: its runs are compared with those of studies with the same words alone, such
+    as runs from other start weights."""
 
     @model_validator(mode="after")
     def _apart(self) -> "Study":

@@ -17,6 +17,7 @@ docs/results/runs/STUDY.jsonl holds one record per line:
     items, items_at_start    main metric of each held-out item at the last and the first evaluation
     diagnostics        means of metrics of the last third of the steps
     error              message of a run that stopped with an error; not in other records
+    apart              `apart` of its study; not in records of a study without
 """
 
 import fcntl

@@ -156,6 +156,20 @@ def test_the_headline_has_the_learned_reward_model_below_the_program(tmp_path: P
     assert "is the task's program, or a reward model that learned from it: its words" in told
 
 
+def test_the_headline_has_the_runs_that_are_apart_in_place_of_the_others(tmp_path: Path) -> None:
+    made = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0,))
+    apart = study({"text2grad": 0.71, "grpo": 0.70}, lengths=(0,), apart="searched with it", study="again")
+    tuned = [*trials("text2grad", [0.9]), *trials("grpo", [0.7])]
+    for some, value in ((made + tuned, "0.9"), (apart + made + tuned, "0.7"), (apart[1:] + made + tuned, "0.9")):
+        for path in (tmp_path / "runs").glob("*"):
+            path.unlink()
+        write(tmp_path / "runs", some)
+        text = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
+        rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
+        assert [row[0] for row in rows] == ["| summaries, fact F1"]
+        assert rows[0][2].startswith(f"**{value}")
+
+
 @pytest.mark.parametrize(
     ("tuned", "told"),
     [

@@ -261,6 +261,31 @@ def test_unpaired_methods_and_reruns_are_told() -> None:
     assert "1 runs were repeated (2 machines)" in page
 
 
+def test_runs_of_a_study_that_is_apart_are_compared_with_each_other() -> None:
+    """Each condition takes its own trials; without them, those of the other one."""
+    apart = {"apart": "searched with it", "start": "other", "study": "again"}
+    made = [*study({"text2grad": 0.9, "grpo": 0.8}), *study({"text2grad": 0.7, "grpo": 0.8}, **apart)]
+    made += [*trials("text2grad", [0.9]), *trials("grpo", [0.8])]
+    made += trials("text2grad", [0.5, 0.6], critic="reward_model", apart="searched with it")
+    first, second = groups(made)
+    assert (first.condition.name, second.condition.name) == (
+        "summarization, length 8, program as critic",
+        "summarization, length 8, program as critic, searched with it",
+    )
+    assert (first.studies, second.studies) == (["made"], ["again"])
+    assert (first.reruns, second.reruns) == ([], [])
+    best = [group.tuning.trials["text2grad"][0].settings["optim.lr"] for group in (first, second)]
+    assert best == [0.001, 0.002]
+    assert second.tuning.trials["grpo"][0].value == 0.8
+    pages = result_pages(made)
+    assert "## summarization, length 8, program as critic, searched with it (studies: again)" in text_of(
+        pages, "comparison.md"
+    )
+    assert {"comparison-summarization-program-r.png", "comparison-summarization-program-r-searched-with-it.png"} <= {
+        *pages
+    }
+
+
 def test_the_tuned_settings_are_compared_and_others_are_variants() -> None:
     low, high = {"ppo.beta": 0.1}, {"ppo.beta": 0.2}
     made = [record(seed=s, settings=low) for s in range(2)] + [record(seed=s, settings=high) for s in range(3)]

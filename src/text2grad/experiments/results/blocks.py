@@ -229,7 +229,8 @@ def _f1_by_type(result: Mapping[str, Any]) -> str:
 def _compared_groups(records: Sequence[Record]) -> list[Group]:
     """Return the complete conditions: of each task its usual length, with each critic, then the longest.
 
-    A condition is complete when Text2Grad and the number that was strongest in tuning have all seeds.
+    A condition is complete when Text2Grad and the number that was strongest in tuning have all seeds. Of conditions
+    that differ in `apart` alone, the last one counts, and the one without such words the least.
     """
     order = list(_IN_README)
     known = [one for one in groups(records) if one.condition.task in order]
@@ -240,8 +241,9 @@ def _compared_groups(records: Sequence[Record]) -> list[Group]:
         if group.condition.length in (0, longest[group.condition.task])
         and all(len(group.runs.get(str(name), ())) >= SEEDS for name in (group.ours, group.strongest(number=True)[0]))
     ]
+    last = {one.condition._replace(apart=""): one for one in found}
     return sorted(
-        found,
+        last.values(),
         key=lambda one: (one.condition.length > 0, order.index(one.condition.task), one.condition.critic != "program"),
     )
 
@@ -428,7 +430,7 @@ def _defaults(files: Files) -> str:
     ]
     if not found:
         return "The comparison of tuned settings with the recipe's is not finished."
-    [group] = found
+    group = found[-1]
     tuned = group.leading_spans
     leads = {method: lead(group, method, name) for method in tuned}
     rows = [[f"**{label(name)}**", number(group.final(name)), ""]]

@@ -1,5 +1,6 @@
 """Records → comparison.md, length.md and grounded.md with their pictures; every sentence follows from the numbers."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -147,7 +148,9 @@ def _same_series(found: Sequence[Group]) -> list[list[Group]]:
 def _stem(group: Group) -> str:
     """Return the name of a series in file names."""
     faults = f"-faults-{group.condition.faults:g}" if group.condition.faults != 1 else ""
-    return f"{group.condition.task}-{group.condition.critic}{faults}-{group.condition.recipe[:6]}".replace("_", "-")
+    one = group.condition
+    apart = "".join(f"-{word}" for word in re.findall(r"\w+", one.apart))
+    return f"{one.task}-{one.critic}{faults}-{one.recipe[:6]}{apart}".replace("_", "-")
 
 
 def _missing_runs(found: Sequence[Group], planned: Sequence[str] | None) -> str:

@@ -38,6 +38,7 @@ class Record:
     items_at_start: Sequence[float]
     diagnostics: Mapping[str, float]
     error: str = ""
+    apart: str = ""
     item_ids: Sequence[str] = field(default_factory=list)
 
 

@@ -29,6 +29,7 @@ class Condition(NamedTuple):
     critic: str
     recipe: str
     faults: float
+    apart: str
     length: int
 
     @property
@@ -36,7 +37,8 @@ class Condition(NamedTuple):
         """Return the condition in words, without a length of 0 (the recipe's own) and the usual share of faults, 1."""
         parts = [self.task, *([f"length {self.length}"] if self.length else [])]
         parts += [f"faults {self.faults:g}"] if self.faults != 1 else []
-        return ", ".join([*parts, f"{self.critic.replace('_', ' ')} as critic"])
+        parts.append(f"{self.critic.replace('_', ' ')} as critic")
+        return ", ".join([*parts, *([self.apart] if self.apart else [])])
 
 
 class Trial(NamedTuple):
@@ -175,7 +177,7 @@ def _key(record: Record) -> str:
 
 def condition_of(record: Record) -> Condition:
     """Return the condition of a run."""
-    return Condition(record.task, record.critic, record.recipe, record.faults, record.length)
+    return Condition(record.task, record.critic, record.recipe, record.faults, record.apart, record.length)
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
@@ -219,14 +221,16 @@ def _differing(settings: Mapping[str, Any], others: Mapping[str, Any]) -> int:
 def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
     """Return each method's trials of the task: in the same condition if there are some, else the longest.
 
-    Trials with the same critic come first; without them, those with the other one (`tuned_in` of a plan).
+    Trials of the studies that are apart together come first, then those with the same critic; without them, those with
+    the other one (`tuned_in` of a plan).
     """
     fitting = [one for one in records if one.task == condition.task]
 
-    def distance(one: Condition) -> tuple[bool, bool, bool, bool, int]:
+    def distance(one: Condition) -> tuple[bool, bool, bool, bool, bool, int]:
         same_recipe, same_length = one.recipe == condition.recipe, one.length == condition.length
         same_faults = one.faults == condition.faults
-        return one.critic != condition.critic, not same_recipe, not same_length, not same_faults, -one.length
+        other = one.apart != condition.apart, one.critic != condition.critic
+        return *other, not same_recipe, not same_length, not same_faults, -one.length
 
     trials, where, items = {}, {}, {}
     of_methods = _by(fitting, lambda record: record.method)
