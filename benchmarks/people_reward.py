@@ -229,7 +229,7 @@ def fold_of_model(
 def fold_of_probe(
     options: argparse.Namespace, directory: Path, train: list[Annotation], test: list[Annotation]
 ) -> None:
-    """Train the probe of a fold, and keep its scores; features to learn from are read once for all folds."""
+    """Train the probe of a fold, and keep its scores; features are read once for all folds."""
     path = directory / PROBE_SCORES
     if path.exists():
         return
@@ -246,7 +246,7 @@ def fold_of_probe(
         store=states,
     )
     print(report._asdict(), flush=True)
-    scores = probe.scores([Example(one.prompt) for one in test], [one.response for one in test])
+    scores = probe.scores([Example(one.prompt) for one in test], [one.response for one in test], store=states)
     if failed := next((one.feedback for one in scores if isinstance(one, Critique)), ""):
         sys.exit(f"a response cannot be read: {failed}")
     probe.save(directory / "probe")

@@ -13,6 +13,8 @@ Where the feedback is about text that the prompt does not support, other feature
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,6 +24,7 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import split_steps, words_of
 from text2grad.files import to_json, write_atomically
 from text2grad.models import context_of, load_policy, load_tokenizer
+from text2grad.progress import Progress
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.scalar import too_long
 from text2grad.reward_models.support import (
@@ -141,12 +144,19 @@ class ProbeRewardModel:
             for one, response in zip(scores, responses, strict=True)
         ]
 
-    def scores(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[UnitScore] | Critique]:
-        """Return the probabilities for each unit of each response, or the failed critique of the response."""
+    def scores(
+        self, examples: Sequence[Example], responses: Sequence[str], *, store: Path | None = None
+    ) -> list[list[UnitScore] | Critique]:
+        """Return the probabilities for each unit of each response, or the failed critique of the response.
+
+        `store`: directory that keeps the features, as in `train_probe`.
+        """
         rows = rows_of(self.tokenizer, examples, responses, self.unit, self.prompt_format, self.features)
         fits, failed = fitting(rows, context_of(self.model))
         found: dict[int, list[UnitScore] | Critique] = dict(failed)
-        for row, features in features_of(self.model, rows, fits, [self.layer], self.rows_at_once):
+        layers = [] if self.layer is None else [self.layer]
+        read = read_features(self.model, rows, fits, layers, self.rows_at_once, store)
+        for row, features in zip(fits, read, strict=True):
             probabilities = dict(zip(self.labels, self.linear(features[:, 0]).T.tolist(), strict=True))
             none = [0.0] * len(features)
             pairs = zip(probabilities.get(-1, none), probabilities.get(1, none), strict=True)
@@ -319,13 +329,49 @@ def fitting(rows: Sequence[Row | SupportRow], limit: float) -> tuple[list[int], 
     return sorted(fits, key=lambda number: rows[number].order), failed
 
 
+def read_features(
+    model: Any,
+    rows: Sequence[Any],
+    kept: Sequence[int],
+    layers: Sequence[int],
+    rows_at_once: int,
+    store: Path | None,
+    *,
+    title: str = "",
+) -> list[Any]:
+    """Return the features of the kept rows; those in the store are read, new ones are written batch by batch.
+
+    Equal rows, as of several annotations of one response, are read once. `title` shows the progress.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save
+
+    keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
+    found: dict[str, Any] = {}
+    for path in store.glob("states-*.safetensors") if store else ():
+        with suppress(SafetensorError):  # a damaged file: its rows are read again
+            found |= load_file(path)
+    distinct = {keys[row]: row for row in kept}
+    missing = [row for key, row in distinct.items() if key not in found]
+    done = len(distinct) - len(missing)
+    with Progress(title, len(distinct), unit="response", done=done) if title else nullcontext() as bar:
+        for start in range(0, len(missing), rows_at_once):
+            read = features_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
+            new = {keys[row]: features.contiguous() for row, features in read}
+            if store:
+                write_atomically(store / f"states-{next(iter(new))}.safetensors", save(new))
+            found |= new
+            if bar:
+                bar.advance(len(new))
+    return [found[keys[row]] for row in kept]
+
+
 def features_of(
-    model: Any, rows: Sequence[Any], chosen: Sequence[int], layers: Sequence[int | None], rows_at_once: int
+    model: Any, rows: Sequence[Any], chosen: Sequence[int], layers: Sequence[int], rows_at_once: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield for each chosen row the features of its units, [units, layers, F], on the CPU; "support" has no layers."""
-    of_layers = [layer for layer in layers if layer is not None]
-    if of_layers:
-        yield from states_of(model, rows, chosen, of_layers, rows_at_once)
+    if layers:
+        yield from states_of(model, rows, chosen, layers, rows_at_once)
     else:
         yield from support_of(model, rows, chosen, rows_at_once)
 

@@ -6,17 +6,13 @@ predictions, so that no annotation need be kept apart for them.
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError, check_known
 from text2grad.feedback import Annotation
-from text2grad.files import write_atomically
 from text2grad.models import best_device, context_of, load_policy
-from text2grad.progress import Progress
 from text2grad.reward_models.probe import (
     LABELS,
     SPLITS,
@@ -24,9 +20,9 @@ from text2grad.reward_models.probe import (
     Linear,
     ProbeRewardModel,
     Unit,
-    features_of,
     fitting,
     mark_of,
+    read_features,
     rows_of,
 )
 from text2grad.reward_models.scalar import format_of
@@ -35,8 +31,10 @@ from text2grad.types import Critique
 
 DEPTHS = (3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 """Layers that are tried, as shares of the base's."""
-PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0)
+PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0, 200.0, 600.0, 2_000.0)
 """Penalties that are tried, per dimension: p gives the logits of standardized features a prior deviation of 1 / √p."""
+PENALTY_OF_LAYERS = 2.0
+"""The penalty with which layers are compared."""
 FOLDS = 4
 ITERATIONS = 100  # of L-BFGS
 
@@ -129,7 +127,8 @@ def train_probe(
             f"{others} have no {unit}, a failed critique, or tokens that decode to another text); a probe needs at "
             "least two"
         )
-    data = _data(_stored(model, rows, kept, layers, rows_at_once, store), [usable[row] for row in kept], unit, seed)
+    read = read_features(model, rows, kept, layers, rows_at_once, store, title="read the annotations")
+    data = _data(read, [usable[row] for row in kept], unit, seed)
     counts = [int(count) for count in torch.bincount(data.shares.argmax(1), minlength=3)]
     labels = [label for label, total in zip(LABELS, data.shares.sum(0).tolist(), strict=True) if total]
     if len(labels) < 2:
@@ -166,34 +165,6 @@ def train_probe(
         right=right,
     )
     return probe, report
-
-
-def _stored(
-    model: Any, rows: Sequence[Any], kept: Sequence[int], layers: Sequence[int], rows_at_once: int, store: Path | None
-) -> list[Any]:
-    """Return the features of the kept rows; those in the store are read, new ones are written batch by batch.
-
-    Annotations of one response are one row, which is read once.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file, save
-
-    keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
-    found: dict[str, Any] = {}
-    for path in store.glob("states-*.safetensors") if store else ():
-        with suppress(SafetensorError):  # a damaged file: its rows are read again
-            found |= load_file(path)
-    distinct = {keys[row]: row for row in kept}
-    missing = [row for key, row in distinct.items() if key not in found]
-    with Progress("read the annotations", len(distinct), unit="response", done=len(distinct) - len(missing)) as bar:
-        for start in range(0, len(missing), rows_at_once):
-            read = features_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
-            new = {keys[row]: features.contiguous() for row, features in read}
-            if store:
-                write_atomically(store / f"states-{next(iter(new))}.safetensors", save(new))
-            found |= new
-            bar.advance(len(new))
-    return [found[keys[row]] for row in kept]
 
 
 def _data(features: Sequence[Any], annotations: Sequence[Annotation], unit: Unit, seed: int) -> _Data:
@@ -265,11 +236,11 @@ def fit(features: Any, shares: Any, words: Any, penalty: float) -> Linear:
 
 def _choose(data: _Data) -> tuple[int, float, float, Any]:
     """Return place of the layer, penalty, loss and predictions of the best cross-validation: first the layer."""
-    middle = PENALTIES[len(PENALTIES) // 2 - 1]
-    of_layers = {place: _validated(data, place, middle) for place in range(data.features.shape[1])}
+    of_layers = {place: _validated(data, place, PENALTY_OF_LAYERS) for place in range(data.features.shape[1])}
     place = min(of_layers, key=lambda one: of_layers[one][0])
     of_penalties = {
-        penalty: of_layers[place] if penalty == middle else _validated(data, place, penalty) for penalty in PENALTIES
+        penalty: of_layers[place] if penalty == PENALTY_OF_LAYERS else _validated(data, place, penalty)
+        for penalty in PENALTIES
     }
     penalty = min(of_penalties, key=lambda one: of_penalties[one][0])
     return (place, penalty, *of_penalties[penalty])
