@@ -211,7 +211,7 @@ class ProbeRewardModel:
             tokenizer = load_tokenizer(saved["base"], trust_remote_code=trust_remote_code)
         except ModelError as error:
             raise ModelError(
-                f"the probe {str(directory)!r} reads the states of {saved['base']!r}, seen from {Path.cwd()}, which "
+                f"the probe {str(directory)!r} reads {saved['base']!r}, seen from {Path.cwd()}, which "
                 "cannot be loaded (run the command where the probe was trained, or change base in "
                 f"{Path(directory) / SETTINGS_FILE}): {error}"
             ) from error
