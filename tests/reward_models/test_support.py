@@ -217,6 +217,24 @@ def test_it_learns_what_the_prompt_does_not_say(tokenizer: Any, start: Path, tmp
     assert ProbeRewardModel.load(tmp_path)(*asked) == found
 
 
+def test_the_feedback_names_the_words_that_the_prompt_lacks(tokenizer: Any, model: Any) -> None:
+    """The weights of this probe mark each word that the prompt lacks, or each one that it holds."""
+    weight = torch.zeros(2, FEATURES)
+    weight[0, 2] = 100.0
+    base: dict[str, Any] = {"base": "base", "layer": None, "unit": "words"}
+    linear = Linear(weight, torch.tensor([-50.0, 0.0]), torch.zeros(FEATURES), torch.ones(FEATURES))
+    probe = ProbeRewardModel(model, tokenizer, linear, labels=(-1, 0), **base)
+    [critique] = probe([Example("w1 w2")], ["w1 w3 w4 w3 w2"])
+    assert critique == Critique('"w3 w4 w3": negative (1.00); not in the prompt: w3, w4', (Span(3, 11, "negative"),))
+    linear = Linear(-weight, torch.tensor([50.0, 0.0]), torch.zeros(FEATURES), torch.ones(FEATURES))
+    for label, words in ((-1, '"w1": negative (1.00)'), (1, '"w1": positive (1.00)')):
+        [critique] = ProbeRewardModel(model, tokenizer, linear, labels=(label, 0), **base)([Example("w1")], ["w1 w9"])
+        assert critique.feedback == words
+    linear = Linear(0 * weight, torch.tensor([9.0, 0.0]), torch.zeros(FEATURES), torch.ones(FEATURES))
+    [critique] = ProbeRewardModel(model, tokenizer, linear, labels=(1, 0), **base)([Example("w1")], ["w1 w9"])
+    assert critique.feedback == '"w1 w9": positive (1.00)'
+
+
 def test_another_base_and_another_number_of_features_are_refused(tokenizer: Any, tmp_path: Path) -> None:
     for seed in (3, 4):
         tiny_llama(tokenizer, seed=seed, width=32, context=64).save_pretrained(tmp_path / "base")

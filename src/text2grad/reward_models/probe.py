@@ -30,6 +30,7 @@ from text2grad.reward_models.scalar import too_long
 from text2grad.reward_models.support import (
     FEATURES,
     SupportRow,
+    absent_texts,
     continuation_logprobs,
     support_of,
     support_rows,
@@ -136,12 +137,13 @@ class ProbeRewardModel:
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response: a span for each run of equally marked units, named in the feedback.
 
-        A response that does not fit into the base's context with its prompt gets a failed critique.
+        With the features "support" the feedback also names the words of a negative span that the prompt lacks. A
+        response that does not fit into the base's context with its prompt gets a failed critique.
         """
         scores = self.scores(examples, responses)
         return [
-            one if isinstance(one, Critique) else self._critique(response, one)
-            for one, response in zip(scores, responses, strict=True)
+            one if isinstance(one, Critique) else self._critique(example, response, one)
+            for one, example, response in zip(scores, examples, responses, strict=True)
         ]
 
     def scores(
@@ -165,7 +167,8 @@ class ProbeRewardModel:
             ]
         return [found[row] for row in range(len(rows))]
 
-    def _critique(self, response: str, scores: Sequence[UnitScore]) -> Critique:
+    def _critique(self, example: Example, response: str, scores: Sequence[UnitScore]) -> Critique:
+        absent = absent_texts(example.prompt_text, response) if self.layer is None else {}
         marked = groupby(scores, key=lambda one: mark_of(one.negative, one.positive, self.vote_threshold))
         spans, lines = [], []
         for label, run in ((label, list(run)) for label, run in marked):
@@ -174,6 +177,9 @@ class ProbeRewardModel:
                 share = sum(getattr(one, name) for one in run) / len(run)
                 spans.append(Span(run[0].start, run[-1].end, name))
                 lines.append(f'"{response[run[0].start : run[-1].end]}": {name} ({share:.2f})')
+                within = [text for start, text in absent.items() if run[0].start <= start < run[-1].end]
+                if label < 0 and within:
+                    lines[-1] += f"; not in the prompt: {', '.join(dict.fromkeys(within))}"
         return Critique("\n".join(lines), tuple(spans))
 
     def save(self, directory: Path) -> None:

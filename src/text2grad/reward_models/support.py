@@ -112,6 +112,17 @@ def absent_words(prompt: str, response: str) -> list[tuple[float, float]]:
     return found
 
 
+def absent_texts(prompt: str, response: str) -> dict[int, str]:
+    """Return start → text of the words of a response that the prompt lacks.
+
+    Example:
+        >>> absent_texts("The old dog sleeps.", "The cat sleeps.")
+        {4: 'cat'}
+    """
+    words = zip(words_of(response), absent_words(prompt, response), strict=True)
+    return {start: response[start:end] for (start, end), (lacks, _) in words if lacks}
+
+
 def support_of(
     model: Any, rows: Sequence[SupportRow], chosen: Sequence[int], rows_at_once: int
 ) -> Iterator[tuple[int, Any]]:
