@@ -16,11 +16,12 @@ marked with other types alone. Compared:
     model, free   the likeliest critique without constraint; not with reward_model.learned = "choices"
     prior         share of marked training words at this place of a response of this length
     look-up       share of marked occurrences of this word in the training responses
+    absent words  share of the words of its sentence that the prompt does not hold; not learned
     everything    every word is marked
 
-Thresholds of prior and look-up are those of the best F1 on the training folds. Intervals: bootstrap over texts. Every
-command continues where it was stopped (`--work`); `--called` keeps a run with other settings apart, in directory and
-results. Writes docs/results/people_reward.json.
+Thresholds of prior, look-up and absent words are those of the best F1 on the training folds. Intervals: bootstrap over
+texts. Every command continues where it was stopped (`--work`); `--called` keeps a run with other settings apart, in
+directory and results. Writes docs/results/people_reward.json.
 """
 
 import argparse
@@ -44,6 +45,7 @@ from text2grad.models import load_tokenizer
 from text2grad.reward_models import train_probe
 from text2grad.reward_models.generative import saved_settings
 from text2grad.reward_models.probe import mark_of
+from text2grad.reward_models.writing import sentences_of
 from text2grad.types import Critique, Example, Span
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +75,7 @@ class Word(NamedTuple):
         length: number of words of its response.
         true: whether people marked it.
         kinds: types of the errors that they marked there.
+        absent: share of the words of its sentence that the prompt does not hold.
     """
 
     text: str
@@ -80,6 +83,7 @@ class Word(NamedTuple):
     length: int
     true: bool
     kinds: frozenset[str] = frozenset()
+    absent: float = 0.0
 
 
 Score = Callable[[Word], float]
@@ -121,10 +125,11 @@ def kinds_of(marked: Mapping[str, list[Mark]]) -> list[str]:
     return [kind for kind, _ in Counter(mark.kind for marks in marked.values() for mark in marks).most_common()]
 
 
-def words_of(response: str, critique: Critique, marks: Iterable[Mark] = ()) -> list[Word]:
+def words_of(response: str, critique: Critique, marks: Iterable[Mark] = (), prompt: str = "") -> list[Word]:
     """Return the words of a response with the negative marks of a critique, and the types of the errors."""
     marked = negative(critique, response)
     places = list(re.finditer(r"\w+", response))
+    absent = absent_shares(prompt, response, [one.start() for one in places])
     return [
         Word(
             one[0].lower(),
@@ -132,9 +137,20 @@ def words_of(response: str, critique: Critique, marks: Iterable[Mark] = ()) -> l
             len(places),
             any(marked[one.start() : one.end()]),
             frozenset(mark.kind for mark in marks if mark.start < one.end() and one.start() < mark.end),
+            absent[number],
         )
         for number, one in enumerate(places)
     ]
+
+
+def absent_shares(prompt: str, response: str, starts: Sequence[int]) -> list[float]:
+    """Return for each start of a word the share of the words of its sentence that the prompt does not hold."""
+    known = {word.lower() for word in re.findall(r"\w+", prompt)}
+    sentences = [start for start, _ in sentences_of(response)]
+    inside: dict[int, list[bool]] = defaultdict(list)
+    for one in re.finditer(r"\w+", response):
+        inside[bisect_right(sentences, one.start())].append(one[0].lower() not in known)
+    return [sum(own) / len(own) for own in (inside[bisect_right(sentences, start)] for start in starts)]
 
 
 def negative(critique: Critique, response: str) -> list[bool]:
@@ -154,6 +170,11 @@ def prior(train: Sequence[Word]) -> Score:
 def look_up(train: Sequence[Word]) -> Score:
     """Return the share of marked training words that are the same word."""
     return _share(train, lambda word: word.text)
+
+
+def absent(word: Word) -> float:
+    """Return the share of the words of a word's sentence that the prompt does not hold."""
+    return word.absent
 
 
 def _share(train: Sequence[Word], key: Callable[[Word], Any]) -> Score:
@@ -190,7 +211,7 @@ def counts(
 
 def baselines(train: Sequence[Word]) -> dict[str, tuple[Score, float]]:
     """Return score and threshold of each baseline."""
-    scores = {"prior": prior(train), "look-up": look_up(train)}
+    scores: dict[str, Score] = {"prior": prior(train), "look-up": look_up(train), "absent words": absent}
     found = {name: (score, best_threshold(train, score)) for name, score in scores.items()}
     return found | {"everything": (lambda word: 1.0, 1.0)}
 
@@ -266,7 +287,7 @@ def rows_of_fold(
 ) -> dict[str, dict[str, Counter[str]]]:
     """Return method → text → counts; `marked`: response → marks of people."""
     found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    known = [word for one in train for word in words_of(one.response, one.critique)]
+    known = [word for one in train for word in words_of(one.response, one.critique, prompt=one.prompt)]
     compared, kinds = baselines(known), kinds_of(marked)
     written = {
         name: {(one.prompt, one.response): one.critique for one in read_annotations(path)}
@@ -276,7 +297,7 @@ def rows_of_fold(
     probed = json.loads(path.read_bytes()) if (path := directory / PROBE_SCORES).exists() else None
     shares = [[]] * len(test) if probed else votes_of(directory / "votes" / "samples.jsonl", test)
     for row, (one, share) in enumerate(zip(test, shares, strict=True)):
-        words = words_of(one.response, one.critique, marked[one.response])
+        words = words_of(one.response, one.critique, marked[one.response], one.prompt)
         key = (one.prompt, one.response)
         for name, (score, threshold) in compared.items():
             values = [score(word) for word in words]

@@ -66,6 +66,17 @@ def test_the_prior_knows_place_and_length(bench) -> None:
     assert score(bench.Word("w", 0.0, 200, False)) == 0.5  # no response of this length was seen
 
 
+def test_absent_words_are_counted_in_the_sentence_of_a_word(bench) -> None:
+    """Prompt: the fair opens. "The fair closes" lacks one of three words, "Bring it" both."""
+    words = bench.words_of("The fair closes. Bring it!", Critique(""), (), "The Fair opens")
+    assert [(word.text, word.absent) for word in words] == [
+        *(("the", 1 / 3), ("fair", 1 / 3), ("closes", 1 / 3)),
+        *(("bring", 1.0), ("it", 1.0)),
+    ]
+    score, threshold = bench.baselines([word._replace(true=word.absent > 0.5) for word in words])["absent words"]
+    assert ([score(word) for word in words], threshold) == ([1 / 3] * 3 + [1.0] * 2, 1.0)
+
+
 def test_f1_of_a_type_leaves_out_words_marked_with_other_types_alone(bench) -> None:
     """Words 1 (a), 2 (b), 3 (a and b), 4 (none); the model marks 1, 2 and 4. Type a looks at 1, 3 and 4, type b at 2, 3
     and 4. A word that nobody marked counts for every type, in responses without the type, too."""
@@ -145,28 +156,39 @@ def test_the_probe_of_every_fold_is_measured_in_place_of_a_model(bench, tmp_path
     class Probe:
         vote_threshold = 0.5
 
-        def scores(self, examples, responses):
+        def scores(self, examples, responses, *, store):
+            assert store == stores[-1]
             return [[UnitScore(0, 2, 0.8, 0.1), UnitScore(3, 7, 0.3, 0.6)] for _ in responses]
 
         def save(self, directory) -> None:
             directory.mkdir(parents=True)
 
-    def train_probe(base, tokenizer, annotations, *, unit, max_tokens, store):
-        assert (base, unit, len(annotations)) == ("models/smollm2", "words", 2)
+    def train_probe(base, tokenizer, annotations, *, unit, features, max_tokens, store):
+        assert (base, unit, features, len(annotations)) == ("models/smollm2", "words", "support", 2)
         stores.append(store)
         return Probe(), ProbeReport(2, {}, 0, 0, 9, 1, 1.0, 0.5, 0.6, 0.7, {}, {})
 
     monkeypatch.setattr(bench, "load_tokenizer", lambda path: None)
     monkeypatch.setattr(bench, "train_probe", train_probe)
     out = tmp_path / "found.json"
-    asked = ["qa_feedback", "--data", str(tmp_path / "qa.json"), "--folds", "2", "--probe", "words"]
+    asked = [
+        "qa_feedback",
+        "--data",
+        str(tmp_path / "qa.json"),
+        "--folds",
+        "2",
+        "--probe",
+        "words",
+        "--features",
+        "support",
+    ]
     monkeypatch.setattr(sys, "argv", ["people_reward.py", *asked, "--json", str(out), "--work", str(tmp_path / "work")])
     bench.main()
     bench.main()  # nothing is trained again
     assert len(stores) == 2
     assert len(set(stores)) == 1
     [(name, found)] = json.loads(out.read_bytes()).items()
-    assert name == "qa_feedback, probe of words"
+    assert name == "qa_feedback, probe of words, support"
     assert found["figures"]["probe"]["auroc"]["value"] == 1.0
     assert found["figures"]["probe"]["f1"]["value"] == 1.0
     assert found["probe ahead of"]["everything"]["auroc"]["value"] == 0.5
