@@ -211,7 +211,7 @@ def test_it_learns_to_mark_as_the_critic_does(taught: tuple[ProbeRewardModel, Pr
 
 def test_units_next_to_each_other_with_one_label_are_one_span(taught: tuple[ProbeRewardModel, ProbeReport]) -> None:
     scores = [UnitScore(0, 3, 0.1, 0.8), UnitScore(4, 8, 0.2, 0.6), UnitScore(9, 12, 0.9, 0.05)]
-    found = taught[0]._critique("red blue one", scores)
+    found = taught[0]._critique(Example("cat"), "red blue one", scores)
     assert found.spans == (Span(0, 8, "positive"), Span(9, 12, "negative"))
     assert found.feedback == '"red blue": positive (0.70)\n"one": negative (0.90)'
 
@@ -259,6 +259,26 @@ def test_the_threshold_is_kept_and_failed_critiques_are_not_measured(
     model, report = train_probe(start, tokenizer, annotations(20, 0), unit="words", held_out=held_out)
     assert model.vote_threshold == report.vote_threshold == 0.37
     assert sum(report.held_out.values()) == 12
+
+
+def test_held_out_units_are_marked_with_the_threshold(tokenizer: Any, start: Path) -> None:
+    """Of every word P(negative) = 0.2, P(positive) = 0.1: from 0.2 on all are marked, above it none."""
+    linear = Linear(torch.zeros(3, 32), torch.tensor([0.2, 0.7, 0.1]).log(), torch.zeros(32), torch.ones(32))
+    held_out = [Annotation("cat", "red one", Critique("", (Span(0, 3, "negative"),)))]
+    total = {"negative": 1, "neutral": 1}
+    for threshold, right in ((0.19, {"negative": 1, "neutral": 0}), (0.21, {"negative": 0, "neutral": 1})):
+        model = tokenizer_and_model()[1]
+        one = ProbeRewardModel(
+            model,
+            tokenizer,
+            linear,
+            base=str(start),
+            layer=1,
+            labels=(-1, 0, 1),
+            unit="words",
+            vote_threshold=threshold,
+        )
+        assert probe_training._measure(one, held_out) == (right, total)
 
 
 def test_a_sentence_weighs_as_its_words_and_has_their_shares(tokenizer: Any) -> None:

@@ -269,7 +269,7 @@ def _probe(
         ("loss", f"{report.loss:.3f} nats per word in cross-validation, {shares}"),
         ("threshold", f"{report.vote_threshold:g}, the best F1 in cross-validation"),
         *(
-            (f"held-out {label}", f"{report.right.get(label, 0):,} of {count:,} {args.rule} predicted")
+            (f"held-out {label}", f"{report.right.get(label, 0):,} of {count:,} {args.rule} marked so")
             for label, count in report.held_out.items()
         ),
     ]

@@ -53,7 +53,7 @@ class ProbeReport(NamedTuple):
     loss: float  # cross-validated cross-entropy in nats per word
     loss_of_shares: float  # the same for the shares of the labels alone
     held_out: dict[str, int]  # held-out units, by label
-    right: dict[str, int]  # held-out units whose likeliest label is right, by label
+    right: dict[str, int]  # held-out units that it marks as people did, with the saved threshold, by label
 
 
 class _Data(NamedTuple):
@@ -289,7 +289,7 @@ def _best_threshold(predicted: Any, data: _Data, labels: Sequence[int]) -> float
 
 
 def _measure(probe: ProbeRewardModel, annotations: Sequence[Annotation]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how many units have their most frequent label as the likeliest one, and all units, by label."""
+    """Return how many units are marked with the most frequent label of their words, and all units, by label."""
     given = [one for one in annotations if not one.critique.failed]
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
@@ -298,7 +298,6 @@ def _measure(probe: ProbeRewardModel, annotations: Sequence[Annotation]) -> tupl
             continue
         for inside, score in zip(_labels(one, probe.unit), scores, strict=True):
             truth = max(LABELS, key=inside.count)
-            shares = {-1: score.negative, 0: 1 - score.negative - score.positive, 1: score.positive}
             total[LABELS[truth]] += 1
-            right[LABELS[truth]] += max(shares, key=lambda label: shares[label]) == truth
+            right[LABELS[truth]] += mark_of(score.negative, score.positive, probe.vote_threshold) == truth
     return {name: right[name] for name in total}, dict(total)
