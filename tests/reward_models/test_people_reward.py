@@ -77,6 +77,16 @@ def test_absent_words_are_counted_in_the_sentence_of_a_word(bench) -> None:
     assert ([score(word) for word in words], threshold) == ([1 / 3] * 3 + [1.0] * 2, 1.0)
 
 
+def test_the_prompt_of_an_annotation_tells_which_words_are_absent(bench, tmp_path) -> None:
+    """The second sentence is marked, and its word is not in the prompt."""
+    one = Annotation("It was in Paris.", "In. Lyon.", Critique("", (Span(4, 9, "negative"),)))
+    scores = [[UnitScore(0, 2, 0.1, 0.0), UnitScore(4, 8, 0.2, 0.0)]]
+    (tmp_path / bench.PROBE_SCORES).write_text(json.dumps({"threshold": 0.5, "scores": scores}))
+    rows = bench.rows_of_fold(tmp_path, [one], [one], {one.response: []})
+    found = estimate([dict(rows["absent words"][one.prompt])], {"f1": bench.F1, "auroc": bench.AUROC}, draws=1)
+    assert (found["f1"].value, found["auroc"].value) == (1.0, 1.0)
+
+
 def test_f1_of_a_type_leaves_out_words_marked_with_other_types_alone(bench) -> None:
     """Words 1 (a), 2 (b), 3 (a and b), 4 (none); the model marks 1, 2 and 4. Type a looks at 1, 3 and 4, type b at 2, 3
     and 4. A word that nobody marked counts for every type, in responses without the type, too."""

@@ -191,6 +191,9 @@ def test_tuned_settings_beside_those_of_the_recipe(tmp_path: Path, tuned: float,
         "| Text2Grad, tuned",
         "| Text2Grad (group baseline), tuned",
     ]
+    apart = study({"text2grad": 0.5, "recipe_settings": 0.5}, lengths=(0,), critic="reward_model", apart="again")
+    write(tmp_path / "runs", apart, "apart")
+    assert filled("<!-- results: defaults -->\n<!-- end -->", tmp_path) != text
     [group] = groups(made)
     ahead = lead(group, "text2grad", "recipe_settings")
     assert rows[1][2].startswith(f"{ahead.value:.3f} (".replace("-", "−"))
