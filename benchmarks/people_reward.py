@@ -32,6 +32,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -45,6 +46,7 @@ from text2grad.models import load_tokenizer
 from text2grad.reward_models import train_probe
 from text2grad.reward_models.generative import saved_settings
 from text2grad.reward_models.probe import mark_of
+from text2grad.reward_models.support import absent_texts
 from text2grad.reward_models.writing import sentences_of
 from text2grad.types import Critique, Example, Span
 
@@ -125,11 +127,14 @@ def kinds_of(marked: Mapping[str, list[Mark]]) -> list[str]:
     return [kind for kind, _ in Counter(mark.kind for marks in marked.values() for mark in marks).most_common()]
 
 
-def words_of(response: str, critique: Critique, marks: Iterable[Mark] = (), prompt: str = "") -> list[Word]:
-    """Return the words of a response with the negative marks of a critique, and the types of the errors."""
+def words_of(response: str, critique: Critique, marks: Iterable[Mark] = (), prompt: str | None = None) -> list[Word]:
+    """Return the words of a response with the negative marks of a critique, and the types of the errors.
+
+    Without a prompt none of its words is asked for.
+    """
     marked = negative(critique, response)
     places = list(re.finditer(r"\w+", response))
-    absent = absent_shares(prompt, response, [one.start() for one in places])
+    absent = [0.0] * len(places) if prompt is None else absent_shares(prompt, response)
     return [
         Word(
             one[0].lower(),
@@ -143,14 +148,20 @@ def words_of(response: str, critique: Critique, marks: Iterable[Mark] = (), prom
     ]
 
 
-def absent_shares(prompt: str, response: str, starts: Sequence[int]) -> list[float]:
-    """Return for each start of a word the share of the words of its sentence that the prompt does not hold."""
-    known = {word.lower() for word in re.findall(r"\w+", prompt)}
-    sentences = [start for start, _ in sentences_of(response)]
+def absent_shares(prompt: str, response: str) -> list[float]:
+    """Return for each word of a response the share of the words of its sentence that the prompt does not hold."""
+    absent = absent_texts(prompt, response)
+    starts = [start for start, _ in sentences_of(response)]
+    words = [(unit_of(starts, one.start()), one.start() in absent) for one in re.finditer(r"\w+", response)]
     inside: dict[int, list[bool]] = defaultdict(list)
-    for one in re.finditer(r"\w+", response):
-        inside[bisect_right(sentences, one.start())].append(one[0].lower() not in known)
-    return [sum(own) / len(own) for own in (inside[bisect_right(sentences, start)] for start in starts)]
+    for sentence, lacks in words:
+        inside[sentence].append(lacks)
+    return [sum(inside[sentence]) / len(inside[sentence]) for sentence, _ in words]
+
+
+def unit_of(starts: Sequence[int], place: int) -> int:
+    """Return the number of the unit in which a place is; `starts` of all units."""
+    return max(0, bisect_right(starts, place) - 1)
 
 
 def negative(critique: Critique, response: str) -> list[bool]:
@@ -170,11 +181,6 @@ def prior(train: Sequence[Word]) -> Score:
 def look_up(train: Sequence[Word]) -> Score:
     """Return the share of marked training words that are the same word."""
     return _share(train, lambda word: word.text)
-
-
-def absent(word: Word) -> float:
-    """Return the share of the words of a word's sentence that the prompt does not hold."""
-    return word.absent
 
 
 def _share(train: Sequence[Word], key: Callable[[Word], Any]) -> Score:
@@ -211,7 +217,7 @@ def counts(
 
 def baselines(train: Sequence[Word]) -> dict[str, tuple[Score, float]]:
     """Return score and threshold of each baseline."""
-    scores: dict[str, Score] = {"prior": prior(train), "look-up": look_up(train), "absent words": absent}
+    scores: dict[str, Score] = {"prior": prior(train), "look-up": look_up(train), "absent words": attrgetter("absent")}
     found = {name: (score, best_threshold(train, score)) for name, score in scores.items()}
     return found | {"everything": (lambda word: 1.0, 1.0)}
 
@@ -278,7 +284,7 @@ def fold_of_probe(
 def of_words(response: str, scores: Sequence[Sequence[Any]]) -> list[tuple[float, float]]:
     """Return for each word the probabilities of negative and of positive, those of the unit in which it begins."""
     starts = [score[0] for score in scores]
-    places = [max(0, bisect_right(starts, one.start()) - 1) for one in re.finditer(r"\w+", response)]
+    places = [unit_of(starts, one.start()) for one in re.finditer(r"\w+", response)]
     return [(scores[place][2], scores[place][3]) for place in places]
 
 

@@ -19,7 +19,14 @@ DECISIVE = (
 )
 """Options that decide the weights; a resumed training must have the same."""
 
-DEFAULTS = {"steps": 1_000, "lr": 1e-5, "save_every": 100, "spans_are_steps": False, "features": "states"}
+DEFAULTS = {
+    "steps": 1_000,
+    "lr": 1e-5,
+    "save_every": 100,
+    "spans_are_steps": False,
+    "features": "states",
+    "rule": "lines",  # of a probe: sentences
+}
 IDLE = {
     "scalar": ("rule", "spans_are_steps", "features"),
     "process": ("features",),
@@ -89,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if the file or the model cannot be used; nothing is written then.
     """
     args.batch_size = args.batch_size if args.batch_size is not None else 8 if args.kind == "probe" else 32
-    args.rule = args.rule or ("sentences" if args.kind == "probe" else "lines")
+    args.rule = args.rule or ("sentences" if args.kind == "probe" else DEFAULTS["rule"])
     _check(args)
 
     from text2grad.files import lock_directory, published, to_json, write_atomically
@@ -152,7 +159,7 @@ def _check(args: argparse.Namespace) -> None:
         if not 0 < value < math.inf:
             raise ConfigError(f"--{name} must be above 0, got {value}")
     for name in IDLE[args.kind]:
-        if getattr(args, name) != DEFAULTS.get(name, "lines"):  # --rule has a default of its kind
+        if getattr(args, name) != DEFAULTS[name]:
             raise ConfigError(f"--{name.replace('_', '-')} has no effect on a {args.kind}; leave it out")
     if args.kind == "process" and args.rule == "words":
         raise ConfigError("--rule words is for a probe; a process reward model labels lines or sentences")

@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from text2grad.align import AlignSettings, Range, encode, label_tokens
+from text2grad.align import Range, encode
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import split_steps, words_of
 from text2grad.files import to_json, write_atomically
@@ -32,6 +32,7 @@ from text2grad.reward_models.support import (
     SupportRow,
     absent_texts,
     continuation_logprobs,
+    range_tokens,
     support_of,
     support_rows,
 )
@@ -313,13 +314,9 @@ def _whole(response: str) -> list[Range]:
 
 
 def _row(tokenizer: Any, prompt: Sequence[int], response: str, unit: Unit) -> Row:
-    units = Critique("", tuple(Span(*place, "negative") for place in SPLITS[unit](response)))
-    tokens = label_tokens(tokenizer, response, units, AlignSettings())
-    if tokens is None:
-        return Row([*prompt, *encode(tokenizer, response)], None)
-    everything = range(len(tokens.ids))  # for a unit without a token of its own
-    places = [[len(prompt) + token for token in own or everything] for own in tokens.tokens]
-    return Row([*prompt, *tokens.ids], places)
+    ids, units = range_tokens(tokenizer, response, SPLITS[unit](response))
+    tokens = None if units is None else [[len(prompt) + token for token in own] for own in units]
+    return Row([*prompt, *ids], tokens)
 
 
 def fitting(rows: Sequence[Row | SupportRow], limit: float) -> tuple[list[int], dict[int, Critique]]:

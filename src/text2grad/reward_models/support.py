@@ -10,6 +10,7 @@ also has the means of the words around it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ class SupportRow(NamedTuple):
 
     Attributes:
         ids: the prompt and the response behind it.
-        tokens: the positions in `ids` of the tokens of each word; None if they decode to another text.
+        tokens: the positions in the response of the tokens of each word; None if they decode to another text.
         prompt: the number of the prompt's tokens.
         empty: the ids of the empty prompt.
         absent: of each word, whether the prompt lacks it, and the share of its pairs that the prompt lacks.
@@ -65,19 +66,31 @@ def support_rows(
     prompts = [list(next(encoded)) if example.prompt else empty for example in examples]
     found = []
     for example, prompt, response in zip(examples, prompts, responses, strict=True):
-        words = Critique("", tuple(Span(*place, "negative") for place in words_of(response)))
-        tokens = label_tokens(tokenizer, response, words, AlignSettings())
-        ids = tokens.ids if tokens else encode(tokenizer, response)
-        of_words = [[len(prompt) + at for at in own or range(len(ids))] for own in tokens.tokens] if tokens else None
-        everything = list(range(len(words.spans)))
+        words = words_of(response)
+        ids, tokens = range_tokens(tokenizer, response, words)
+        everything = list(range(len(words)))
         wider = {word: inside for inside in words_within(response, around(response)) for word in inside}
         units = [
             (inside or everything, wider[inside[0]] if inside else everything)
             for inside in words_within(response, split(response))
         ]
         absent = absent_words(example.prompt_text, response)
-        found.append(SupportRow([*prompt, *ids], of_words, len(prompt), empty, absent, units))
+        found.append(SupportRow([*prompt, *ids], tokens, len(prompt), empty, absent, units))
     return found
+
+
+def range_tokens(
+    tokenizer: Any, response: str, ranges: Sequence[Range]
+) -> tuple[tuple[int, ...], list[list[int]] | None]:
+    """Return the ids of a response, and the positions of the tokens of each range; None if they decode to another text.
+
+    A range without a token of its own has all tokens.
+    """
+    marked = Critique("", tuple(Span(*place, "negative") for place in ranges))
+    found = label_tokens(tokenizer, response, marked, AlignSettings())
+    if found is None:
+        return encode(tokenizer, response), None
+    return found.ids, [list(own or range(len(found.ids))) for own in found.tokens]
 
 
 def empty_prompt(tokenizer: Any, prompt_format: PromptFormat) -> list[int]:
@@ -96,20 +109,22 @@ def absent_words(prompt: str, response: str) -> list[tuple[float, float]]:
         >>> absent_words("The old dog sleeps.", "The dog, dog barks")
         [(0.0, 1.0), (0.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
     """
-    known = [prompt[start:end].casefold() for start, end in words_of(prompt) if is_letter(prompt[start])]
-    single, pairs = set(known), set(pairwise(known))
-    found = [(0.0, 0.0) for _ in words_of(response)]
-    letters = [
-        (number, response[start:end].casefold())
-        for number, (start, end) in enumerate(words_of(response))
-        if is_letter(response[start])
-    ]
-    texts = [text for _, text in letters]
+    single, pairs = _words_and_pairs(prompt)
+    words = words_of(response)
+    found = [(0.0, 0.0)] * len(words)
+    letters = [number for number, (start, _) in enumerate(words) if is_letter(response[start])]
+    texts = [response[slice(*words[number])].casefold() for number in letters]
     lacking = [float(pair not in pairs) for pair in pairwise(texts)]
-    for place, (number, text) in enumerate(letters):
+    for place, (number, text) in enumerate(zip(letters, texts, strict=True)):
         own = lacking[max(0, place - 1) : place + 1]
         found[number] = (float(text not in single), sum(own) / max(len(own), 1))
     return found
+
+
+@lru_cache(maxsize=64)  # responses to one prompt stand together, and the critique asks again
+def _words_and_pairs(prompt: str) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
+    known = [prompt[start:end].casefold() for start, end in words_of(prompt) if is_letter(prompt[start])]
+    return frozenset(known), frozenset(pairwise(known))
 
 
 def absent_texts(prompt: str, response: str) -> dict[int, str]:
@@ -143,11 +158,10 @@ def _features(row: SupportRow, logp: Any, gain: Any) -> Any:
 
     if not row.units:
         return torch.zeros(0, 1, FEATURES)
-    tokens = [[at - row.prompt for at in own] for own in row.tokens or ()]
     of_words = torch.tensor(
         [
             [float(logp[own].mean()), float(gain[own].mean()), *pair]
-            for own, pair in zip(tokens, row.absent, strict=True)
+            for own, pair in zip(row.tokens or (), row.absent, strict=True)
         ]
     )
     return torch.stack([torch.cat([of_words[part].mean(0) for part in unit]) for unit in row.units])[:, None]
