@@ -1,6 +1,7 @@
 """The page in a browser: read, mark by mouse, touch and keys, undo, a crash, two raters, hostile texts, teach."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -19,6 +20,8 @@ from text2grad.studio.marks import MarkStore
 from text2grad.types import signs, visible
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no /usr/bin/chromium")
+
+LIST = re.compile(r"/rollouts\?")  # the requests for a page of the list
 
 EVIL = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> \u202eabc \x1b[31m \u2066x"
@@ -466,7 +469,7 @@ def test_marks_of_a_page_that_is_still_being_left_are_shown_when_it_is_gone(brow
 
 
 @contextmanager
-def held(page: Any, pattern: str, method: str = "GET") -> Iterator[list[Any]]:
+def held(page: Any, pattern: str | re.Pattern[str], method: str = "GET") -> Iterator[list[Any]]:
     """Keep matching requests of a page from the server; `release(one)` sends one, the end of the block the rest."""
     requests: list[Any] = []
     page.route(pattern, lambda route: requests.append(route) if route.request.method == method else route.fallback())
@@ -508,6 +511,54 @@ def test_a_late_answer_does_not_replace_what_was_opened_after_it(browser: Any, s
             page.wait_for_selector(".summary")
         page.wait_for_load_state("networkidle")
         assert page.locator("#response").count() == 0
+
+
+def test_what_is_opened_while_new_rows_are_on_their_way_stays_open(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2)
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        selected = page.locator(".item[aria-selected=true]")
+        expect(selected).to_have_attribute("data-index", "0")
+        with held(page, LIST) as requests:
+            append(run, [record(2, row, response="A new text.") for row in range(3)])
+            wait_for(page, requests, 1)
+            page.keyboard.press("j")
+            expect(page.locator(".where")).to_contain_text("step 1 · response 3")
+            expect(selected).to_have_attribute("data-index", "1")
+        expect(page.locator("#count")).to_have_text("11 responses")
+        expect(selected).to_have_attribute("data-index", "4")
+        page.keyboard.press("k")
+        expect(page.locator(".where")).to_contain_text("step 1 · response 4")
+
+
+def test_an_answer_to_a_list_that_was_left_does_not_move_the_place_in_the_next(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2)
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        with held(page, LIST) as requests:
+            append(run, [record(2, row, response="A new text.") for row in range(3)])
+            wait_for(page, requests, 1)
+            page.fill("#text", "Prompt")
+            wait_for(page, requests, 2)
+            requests.pop(1).continue_()
+            expect(page.locator("#count")).to_have_text("8 responses")
+            page.locator("#list").press("Home")
+            expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
+            with page.expect_response(LIST):
+                requests.pop(0).continue_()
+        page.keyboard.press("j")
+        expect(page.locator(".where")).to_contain_text("step 1 · response 3")
+
+
+def test_the_end_of_a_list_is_opened_though_new_rows_are_fetched_meanwhile(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2, rows=60)
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        with held(page, LIST) as requests:
+            page.locator("#list").press("End")
+            wait_for(page, requests, 1)  # the second page
+            append(run, [record(2, row) for row in range(3)])
+            wait_for(page, requests, 2)
+        expect(page.locator(".where")).to_contain_text("response")
+        expect(page.locator("#count")).to_have_text("123 responses")
+        expect(page.locator(".where")).to_contain_text("step 0")
 
 
 def test_a_response_that_is_opened_again_has_the_marks_that_are_not_yet_saved(browser: Any, server: Served) -> None:
@@ -707,6 +758,7 @@ def test_what_is_finished_while_a_filter_shows_what_is_not_done_moves_no_later_r
         page.locator("#more summary").click()
         with page.expect_response("**marked=open**"):
             page.select_option("[name=marked]", "open")
+        expect(page.locator(".item .preview").first).to_have_text("Text 1.")  # the filtered list is here
         page.locator("#list").press("Home")
         for n in range(3):
             expect(page.locator("#response")).to_have_text(f"Text {n + 1}.")

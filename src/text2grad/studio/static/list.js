@@ -38,7 +38,8 @@ export class VirtualList {
 
   reset() {
     this.pages = new Map();
-    this.asked = new Set();
+    this.asked = new Map(); // page → the answer that is on its way
+    this.stale = false; // whether the pages are those before a refresh
     this.first = null;
     this.total = 0;
     this.at = -1;
@@ -48,38 +49,43 @@ export class VirtualList {
     this.root.removeAttribute("aria-activedescendant");
   }
 
-  /** Forget the rows; keep the place and show them anew. */
+  /** Fetch the rows anew. With `keep` the old rows can be opened until the new ones come, and the open one stays open. */
   async refresh({ keep = false, place = () => this.at } = {}) {
     if (keep) {
-      this.pages.clear();
       this.asked.clear();
+      this.stale = true;
       this.turn += 1;
     } else {
       this.reset();
       this.root.scrollTop = 0;
     }
-    if (!keep) this.at = -1;
+    const { turn, at: before } = this;
     await this.need(Math.floor(this.root.scrollTop / ROW / PAGE));
+    if (turn !== this.turn) return; // a later refresh has its own place
     const at = keep ? place() : -1; // rows that came before the open one push it down, and the view follows
-    if (keep && this.at >= 0 && at >= 0 && at !== this.at) this.root.scrollTop += (at - this.at) * ROW;
-    this.at = at;
+    const pushed = before >= 0 && at >= 0 ? at - before : 0;
+    if (pushed) this.root.scrollTop += pushed * ROW;
+    this.at = this.at === before ? at : this.at + pushed; // another row was opened meanwhile
     this.draw();
   }
 
-  async need(page) {
-    if (this.pages.has(page) || this.asked.has(page)) return;
-    this.asked.add(page);
+  need(page) {
+    if (this.pages.has(page) && !this.stale) return Promise.resolve();
+    if (!this.asked.has(page)) this.asked.set(page, this.ask(page));
+    return this.asked.get(page);
+  }
+
+  async ask(page) {
     const { turn } = this;
     const found = await this.fetchPage(page * PAGE, PAGE, this.first);
     if (turn !== this.turn) return;
-    if (!found) {
-      this.asked.delete(page); // asked again at the next look
-      return;
-    }
+    this.asked.delete(page);
+    if (!found) return; // asked again at the next look
+    if (this.stale) this.pages.clear();
+    this.stale = false;
     this.first ||= found;
     this.total = found.total;
     this.pages.set(page, found.rows);
-    this.asked.delete(page);
     this.space.style.setProperty("--height", `${this.total * ROW}px`);
     this.draw();
   }
@@ -117,7 +123,7 @@ export class VirtualList {
         this.fill(element, row);
         element.shown = row;
       }
-      if (!row) this.need(Math.floor(index / PAGE));
+      if (!row || this.stale) this.need(Math.floor(index / PAGE));
     }
     const chosen = document.getElementById(`item-${this.at}`); // absent while its page is on the way
     if (chosen) this.root.setAttribute("aria-activedescendant", chosen.id);
@@ -151,7 +157,10 @@ export class VirtualList {
   async openNow(index) {
     this.at = index;
     this.reveal(index);
-    await this.need(Math.floor(index / PAGE));
+    for (let asked = 0; !this.row(index) && this.at === index && asked !== this.turn;) { // a refresh drops the answer
+      asked = this.turn;
+      await this.need(Math.floor(index / PAGE));
+    }
     this.draw();
     const row = this.row(index);
     return row ? this.choose(row, index) : false;
