@@ -224,6 +224,82 @@ def test_a_directory_holds_one_search(tmp_path: Path) -> None:
         search(tmp_path)
 
 
+def confirm(tuning: Tuning) -> Tuning:
+    run_jobs(finish(tuning).confirmation_jobs(), lambda _: None, at_once=2)
+    return tuning
+
+
+def test_the_best_trials_are_run_on_further_seeds_and_the_mean_over_all_seeds_decides(tmp_path: Path) -> None:
+    first, second, third = (trial.number for trial in finish(search(tmp_path)).ranked()[:3])
+    faults(tmp_path, **{f"trial_{first:03d}_seed_8": (0, "-20", False)})  # a collapse
+    tuning = confirm(search(tmp_path, confirm_seeds=(7, 8)))
+    ended = [name for name, _ in starts(tmp_path)]
+    expected = [f"trial-{n:03d}-seed-{seed}" for n in (first, second, third) for seed in (7, 8)]
+    assert ended[6:] == expected  # and no trial twice
+    seeds = [json.loads(line)[3][-1] for line in (tmp_path / "journal").read_text().splitlines()[6:]]
+    assert seeds == ["run.seed=7", "run.seed=8"] * 3
+    best = tuning.trials[first]
+    assert tuning.values_of(best) == [best.value, best.value, -20]
+    assert tuning.best is tuning.trials[second]
+    assert told(tuning)["best"] == second
+    again = confirm(search(tmp_path, confirm_seeds=(7, 8)))
+    assert (again.best, again.confirmations) == (tuning.best, tuning.confirmations)
+    assert len(starts(tmp_path)) == 12  # nothing is run again
+
+
+def test_a_small_mean_over_the_seeds_is_the_best_of_a_search_that_minimises(tmp_path: Path) -> None:
+    first, second = (trial.number for trial in finish(search(tmp_path, minimise=True)).ranked()[:2])
+    faults(tmp_path, **{f"trial_{first:03d}_seed_8": (0, "20", False)})
+    tuning = confirm(search(tmp_path, minimise=True, confirm_seeds=(8,), confirmed=2))
+    assert [name for name, _ in starts(tmp_path)][6:] == [f"trial-{first:03d}-seed-8", f"trial-{second:03d}-seed-8"]
+    assert tuning.best is tuning.trials[second]
+
+
+def test_a_trial_that_fails_on_a_further_seed_is_not_the_best(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = (trial.number for trial in finish(search(tmp_path)).ranked()[:2])
+    faults(tmp_path, **{f"trial_{first:03d}_seed_7": (2, "TrainingError: the loss is not finite", True)})
+    tuning = confirm(search(tmp_path, confirm_seeds=(7,)))
+    assert tuning.confirmations[first, 7].error == "TrainingError: the loss is not finite"
+    assert tuning.best is tuning.trials[second]
+    assert f"trial {first} seed 7 failed and counts as the worst: TrainingError: the loss is not finite" in caplog.text
+
+
+def test_a_further_seed_that_is_stopped_is_resumed(tmp_path: Path) -> None:
+    assert search(tmp_path, confirm_seeds=(7,)).confirmation_jobs() == {}  # no trial has ended
+    first, second, third = (trial.number for trial in finish(search(tmp_path)).ranked()[:3])
+    faults(
+        tmp_path,
+        **{f"trial_{first:03d}_seed_7": (0, "-20", False), f"trial_{second:03d}_seed_7": (-9, "step 1", False)},
+    )
+    with pytest.raises(TrainingError, match="The same command goes on with this trial"):
+        confirm(search(tmp_path, confirm_seeds=(7,)))
+    tuning = search(tmp_path, confirm_seeds=(7,))
+    assert list(tuning.confirmations) == [(first, 7)]
+    assert tuning.best is tuning.trials[first]  # until all of them have ended, the best of the trials
+    assert confirm(tuning).best is tuning.trials[second]
+    started = [(name, resumed) for name, resumed in starts(tmp_path) if "seed" in name]
+    stopped = f"trial-{second:03d}-seed-7"
+    assert started == [
+        (f"trial-{first:03d}-seed-7", False), (stopped, False), (stopped, True), (f"trial-{third:03d}-seed-7", False)
+    ]  # fmt: skip
+
+
+def test_a_failed_trial_is_not_run_on_further_seeds_and_a_better_later_trial_is(tmp_path: Path) -> None:
+    faults(tmp_path, trial_001=(2, "TrainingError: the loss is not finite", True))
+    tuning = confirm(search(tmp_path, count=2, confirm_seeds=(7,)))
+    assert list(tuning.confirmations) == [(0, 7)]
+    more = confirm(search(tmp_path, count=6, confirm_seeds=(7,), confirmed=1))
+    assert more.best is more.ranked()[0]
+    assert sorted(more.confirmations) == sorted({(0, 7), (more.ranked()[0].number, 7)})
+    assert search(tmp_path, count=8, confirm_seeds=(7,)).confirmation_jobs() == {}  # two trials are missing
+
+
+def test_a_further_seed_differs_from_that_of_the_trials(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        search(tmp_path, confirm_seeds=(1, 0))
+    assert str(caught.value) == "--confirm-seeds 0: the trials themselves have this seed (run.seed); name another"
+
+
 def test_a_search_needs_held_out_items(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds out no items, by which trials are compared"):
         search(tmp_path, overrides=["data.eval_examples=0"])

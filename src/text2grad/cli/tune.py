@@ -3,7 +3,9 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,22 +13,23 @@ from rich.table import Table
 
 from text2grad.cli.options import add_command, add_set, at_least
 from text2grad.errors import ConfigError
-from text2grad.experiments import EARLIER_NAMES, METHODS, run_jobs, settings
+from text2grad.experiments import CONFIRMED, EARLIER_NAMES, METHODS, run_jobs, settings
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, Progress, note
 
 if TYPE_CHECKING:
-    from text2grad.experiments import Tuning
+    from text2grad.experiments import Job, Tuning
 
 EPILOG = """\
 examples:
-  text2grad tune my.toml --method text2grad --set data.eval_seed=1
+  text2grad tune my.toml --method text2grad --set data.eval_seed=1 --confirm-seeds 1,2
   text2grad tune recipes/quickstart-qa.toml --method grpo --models runs/quickstart/qa/seed-0
 
 Every trial is a run of `text2grad train` or `text2grad rival` in DIR/trial-NNN. The first has the default settings of
 the method. DIR/tuning.json holds all trials. After Ctrl-C or a kill the same command goes on; no finished trial is run
 again. Report on other held-out items than those of the tuning (data.eval_seed): the best of many trials is partly luck.
-docs/tune.md has the ranges."""
+With --confirm-seeds the best trials are run again with these seeds, and the best mean decides. docs/tune.md has the
+ranges."""
 
 
 def add_parser(commands: Any) -> None:
@@ -52,6 +55,20 @@ def add_parser(commands: Any) -> None:
     add("--trials", type=at_least(1), default=12, metavar="N", help="number of trials; default %(default)s")
     add("--out", type=Path, metavar="DIR", help="directory of the search; default: run.out with -tune-METHOD")
     add("--seed", type=at_least(0), default=0, metavar="N", help="seed of the search; default %(default)s")
+    add(
+        "--confirm-seeds",
+        type=_seeds,
+        default=(),
+        metavar="N,N",
+        help="further values of run.seed with which the best trials are run again; the mean over all seeds decides",
+    )
+    add(
+        "--confirm",
+        type=at_least(1),
+        default=CONFIRMED,
+        metavar="N",
+        help="number of the best trials that are run again; default %(default)s",
+    )
     add("--models", type=Path, metavar="DIR", help="models of the phases before RL, as TASK/seed-N of a quickstart")
     add("--at-once", type=at_least(1), default=1, metavar="N", help="most trials at a time; default %(default)s")
     add("--minimise", action="store_true", help="a small value of the main metric is good")
@@ -85,19 +102,40 @@ def run(args: argparse.Namespace) -> int:
     minimise = args.minimise or lower_is_better(built_in(recipe.data.task).metric if recipe.data.task else "")
     program = [sys.executable, "-m", "text2grad.cli"]
     tuning = Tuning(
-        args.method, args.recipe, args.overrides, of_method, out, args.trials, args.seed, program, minimise=minimise
+        args.method,
+        args.recipe,
+        args.overrides,
+        of_method,
+        out,
+        args.trials,
+        args.seed,
+        program,
+        minimise=minimise,
+        confirm_seeds=args.confirm_seeds,
+        confirmed=args.confirm,
     )
     tuning.write()
-    with Progress("trials", args.trials, unit="trial", done=tuning.ended) as progress:
-
-        def on_poll(name: str) -> None:
-            if tuning.ended > progress.done:
-                best = tuning.best
-                progress.advance(tuning.ended - progress.done, **({"best": float(best.value or 0.0)} if best else {}))
-
-        run_jobs(tuning.jobs(), on_poll, at_once=args.at_once)
+    _run(tuning, tuning.jobs(), "trials", at_once=args.at_once)
+    _run(tuning, tuning.confirmation_jobs(), "trials on further seeds", at_once=args.at_once)
     show(tuning, args)
     return 0
+
+
+def _run(tuning: "Tuning", jobs: Mapping[str, "Job"], phase: str, *, at_once: int) -> None:
+    """Run the missing jobs, and show how many have ended and the best value so far."""
+
+    def ended() -> int:
+        return sum(job.finished() for job in jobs.values())
+
+    with Progress(phase, len(jobs), unit="trial", done=ended(), enabled=bool(jobs)) as progress:
+
+        def on_poll(name: str) -> None:
+            new = ended() - progress.done
+            if new > 0:
+                best = tuning.best
+                progress.advance(new, **({"best": float(best.value or 0.0)} if best else {}))
+
+        run_jobs(jobs, on_poll, at_once=at_once)
 
 
 def show(tuning: "Tuning", args: argparse.Namespace) -> None:
@@ -112,13 +150,15 @@ def show(tuning: "Tuning", args: argparse.Namespace) -> None:
         header_style="dim",
         box=SIMPLE_HEAD,
     )
-    for column in ("trial", "value"):
+    again = [trial.number for trial in tuning.to_confirm()]
+    for column in ("trial", "value", *([f"{len(tuning.confirm_seeds) + 1} seeds"] if again else [])):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("settings")
     for trial in tuning.ranked():
-        value = "failed" if trial.value is None else f"{trial.value:.4f}"
+        values = tuning.values_of(trial)
+        shown = [_mean(values[:1]), *([_mean(values) if trial.number in again else ""] if again else [])]
         named = ", ".join(f"{name.partition('.')[2]} {_short(one)}" for name, one in trial.settings.items())
-        table.add_row(str(trial.number), value, named, style="bold" if trial is best else "")
+        table.add_row(str(trial.number), *shown, named, style="bold" if trial is best else "")
     CONSOLE.print(table)
     if best is None:
         return
@@ -128,6 +168,20 @@ def show(tuning: "Tuning", args: argparse.Namespace) -> None:
     words = command_of(["text2grad"], tuning.method, args.recipe, overrides)
     CONSOLE.print(f"trials  {tuning.out / 'tuning.json'}", markup=False, highlight=False, soft_wrap=True)
     CONSOLE.print(f"best    {shlex.join(words)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    """Return the mean over the runs of a trial, or that one of them failed."""
+    found = [value for value in values if value is not None]
+    return f"{fmean(found):.4f}" if len(found) == len(values) else "failed"
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Read whole numbers between commas, each a seed."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts) or len({int(part) for part in parts}) < len(parts):
+        raise argparse.ArgumentTypeError(f"expected different whole numbers between commas, as 1,2,3, got {text!r}")
+    return tuple(int(part) for part in parts)
 
 
 def _short(value: Any) -> str:

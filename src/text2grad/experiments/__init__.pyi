@@ -43,6 +43,6 @@ from .run_comparison import (
     print_compared as print_compared,
     write_compared as write_compared,
 )
-from .search_space import as_overrides as as_overrides
+from .search_space import CONFIRMED as CONFIRMED, as_overrides as as_overrides
 from .sft_run import SFTRun as SFTRun
 from .tuning import Tuning as Tuning, command_of as command_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from text2grad.config import Recipe, load_recipe
@@ -35,7 +35,7 @@ from text2grad.experiments.records import (
     settings_between,
 )
 from text2grad.experiments.search_space import Trial, as_overrides, value_in
-from text2grad.experiments.tuning import FINISHED, Tuning, remove_run, run_command, run_failed
+from text2grad.experiments.tuning import FINISHED, Tuning, loss_of, remove_run, run_command, run_failed
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
@@ -241,14 +241,13 @@ class Experiment:
     def best(self, study: Study, method: str) -> Trial | None:
         """Return the best trial of a method: of the confirmed ones by the mean over its seeds; None without trials."""
         tuning = self.tuning(study, method)
-        sign = 1.0 if tuning.minimise else -1.0
 
-        def mean(rank: int) -> float:
+        def loss(rank: int) -> float:
             runs = [self._confirmed(study, method, rank, seed) for seed in study.confirm_seeds]
             values = [tuning.ranked()[rank].value, *(_value(run) for run in runs if run)]
-            return fmean([float("inf") if value is None else sign * value for value in values])
+            return loss_of(values, minimise=tuning.minimise)
 
-        ranks = sorted({rank for rank, _ in study.confirmations(method) if rank < len(tuning.ranked())}, key=mean)
+        ranks = sorted({rank for rank, _ in study.confirmations(method) if rank < len(tuning.ranked())}, key=loss)
         return tuning.ranked()[ranks[0]] if ranks and tuning.best else tuning.best
 
     def _confirmed(self, study: Study, method: str, rank: int, seed: int) -> Record | None:

@@ -23,7 +23,7 @@ from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.experiments.methods import EARLIER_NAMES, METHODS
 from text2grad.experiments.run_examples import check_response_limit, task_settings
-from text2grad.experiments.search_space import as_overrides
+from text2grad.experiments.search_space import CONFIRMED, as_overrides
 from text2grad.files import read_text
 from text2grad.tasks import built_in
 
@@ -81,7 +81,7 @@ class Study(_Strict):
     """Tuning trials of the other methods."""
     confirm_seeds: Annotated[tuple[Seed, ...], Field(strict=False)] = ()
     """Further seeds on which the best trials are run again; the mean over `tune_seed` and these chooses the best."""
-    confirmed: Annotated[int, Field(ge=1)] = 3
+    confirmed: Annotated[int, Field(ge=1)] = CONFIRMED
     """Best trials of a leading method that are run again."""
     other_confirmed: Annotated[int, Field(ge=1)] = 2
     """Best trials of another method that are run again."""

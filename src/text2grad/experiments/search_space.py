@@ -21,6 +21,9 @@ from text2grad.errors import ConfigError, check_known, require
 ROUND = 4
 """Trials that are proposed together; all of the first round but the default settings are random."""
 
+CONFIRMED = 3
+"""Best trials that are run again on further seeds."""
+
 EDGE = 0.05
 """Share of a range at each end, in which a value counts as at its edge."""
 

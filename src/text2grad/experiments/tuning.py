@@ -2,6 +2,7 @@
 
     tuning.json        the method, the seed, and settings and value of every trial
     trial-000/         the run of a trial, and its log beside it
+    trial-000-seed-1/  the run of one of the best trials on another seed, and its log beside it
 
 The settings of a trial are written before it starts, unless the recipe refuses them, and its value when it ends. After
 a kill at any moment the same search goes on: a finished trial is not run again, and a trial under way is resumed from
@@ -10,6 +11,9 @@ its last checkpoint.
 A run that stops because its loss or gradient is not finite, because the critic cannot judge what the policy became, or
 for want of memory is a failed trial, which counts as the worst of the finished ones. Any other error says nothing about
 the settings, and ends the search; so does a first round in which every trial fails.
+
+The best value of one seed is partly luck, and settings at the edge of a collapse look best there. With `confirm_seeds`
+the best trials are run again on further seeds, and the mean over all seeds decides.
 """
 
 import json
@@ -18,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from text2grad.config import Recipe, changed_settings, load_recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
@@ -26,7 +31,7 @@ from text2grad.experiments.methods import METHODS
 from text2grad.experiments.records import rounded
 from text2grad.experiments.reports.run_report import read_run
 from text2grad.experiments.rivals.rounds import USUAL_ROUNDS, rounds_of
-from text2grad.experiments.search_space import ROUND, SearchSpace, Trial, as_overrides
+from text2grad.experiments.search_space import CONFIRMED, ROUND, SearchSpace, Trial, as_overrides
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
@@ -67,6 +72,29 @@ def run_command(
     return [*words, "--resume"] if (directory / "run.json").exists() else words
 
 
+def loss_of(values: Sequence[float | None], *, minimise: bool) -> float:
+    """Return the mean over the runs of a trial, negated if a large value is good; infinite if a run failed (None)."""
+    sign = 1.0 if minimise else -1.0
+    return fmean(float("inf") if value is None else sign * value for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """One of the best trials on another seed.
+
+    Attributes:
+        trial: its number.
+        seed: run.seed.
+        value: as in `Trial`; None for a run that failed.
+        error: the message of a run that failed; "" for none.
+    """
+
+    trial: int
+    seed: int
+    value: float | None
+    error: str = ""
+
+
 @dataclass(slots=True)
 class Tuning:
     """One search.
@@ -83,8 +111,11 @@ class Tuning:
         metric: name of the metric by which trials are compared; "" for the main metric of their runs.
         minimise: whether a small value of the metric is good.
         on_trial: called with each trial that ends and the directory of its run.
+        confirm_seeds: further values of run.seed, with which the best trials are run again.
+        confirmed: number of the best trials that are run again.
         space: the searched settings.
         trials: so far, by number.
+        confirmations: so far, by trial and seed.
     """
 
     method: str
@@ -98,8 +129,11 @@ class Tuning:
     metric: str = ""
     minimise: bool = False
     on_trial: OnTrial = lambda trial, directory: None
+    confirm_seeds: Sequence[int] = ()
+    confirmed: int = CONFIRMED
     space: SearchSpace = field(init=False)
     trials: dict[int, Trial] = field(default_factory=dict)
+    confirmations: dict[tuple[int, int], Confirmation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Load the recipe, and the trials of an earlier process.
@@ -110,6 +144,10 @@ class Tuning:
         """
         full = load_recipe(self.recipe, [*self.overrides, *self.of_method])
         refuse_no_items(full, self.recipe)
+        if full.run.seed in self.confirm_seeds:
+            raise ConfigError(
+                f"--confirm-seeds {full.run.seed}: the trials themselves have this seed (run.seed); name another"
+            )
         usual = {"rival.rounds": rounds_of(full, self.method)} if self.method in USUAL_ROUNDS else {}
         self.space = SearchSpace.of(
             METHODS[self.method].searched, load_recipe(self.recipe, self.overrides), full, usual
@@ -120,7 +158,13 @@ class Tuning:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best value, the first of equal ones; None while no trial has a value."""
+        """The trial with the best value, the first of equal ones; None while no trial has a value.
+
+        As soon as the best trials have been run on all of `confirm_seeds`: that with the best mean over all seeds.
+        """
+        again = self.to_confirm()
+        if again and all(self._is_confirmed(trial, seed) for trial in again for seed in self.confirm_seeds):
+            return min(again, key=lambda trial: loss_of(self.values_of(trial), minimise=self.minimise))
         return next((trial for trial in self.ranked() if trial.value is not None), None)
 
     @property
@@ -136,8 +180,18 @@ class Tuning:
     def ranked(self) -> list[Trial]:
         """Return the trials that have ended, the best first, failed ones last."""
         found = [trial for _, trial in sorted(self.trials.items()) if trial.finished]
-        sign = 1.0 if self.minimise else -1.0
-        return sorted(found, key=lambda one: float("inf") if one.value is None else sign * one.value)
+        return sorted(found, key=lambda one: loss_of([one.value], minimise=self.minimise))
+
+    def to_confirm(self) -> list[Trial]:
+        """Return the trials that are run again on further seeds, the best first; none before all trials have ended."""
+        if not self.confirm_seeds or not self.finished:
+            return []
+        return [trial for trial in self.ranked() if trial.value is not None][: self.confirmed]
+
+    def values_of(self, trial: Trial) -> list[float | None]:
+        """Return the values of a trial's runs that have ended, its own first, then those on `confirm_seeds`."""
+        found = [self.confirmations.get((trial.number, seed)) for seed in self.confirm_seeds]
+        return [trial.value, *(one.value for one in found if one)]
 
     def settings_of(self, trial: Trial) -> list[str]:
         """Return all settings of a trial's run, each as "section.key=value"."""
@@ -167,6 +221,19 @@ class Tuning:
             )
         return found
 
+    def confirmation_jobs(self) -> dict[str, Job]:
+        """Return the jobs that run the best trials on further seeds, by name; none before all trials have ended."""
+        return {
+            f"trial {trial.number} seed {seed}": Job(
+                partial(self._confirmation_command, trial, seed),
+                self._confirmation_directory(trial, seed).with_suffix(".log"),
+                partial(self._is_confirmed, trial, seed),
+                on_end=partial(self._end_of_confirmation, trial, seed),
+            )
+            for trial in self.to_confirm()
+            for seed in self.confirm_seeds
+        }
+
     def restore(self, trials: Sequence[Trial]) -> None:
         """Take finished trials from elsewhere, where this search has no finished trial of the number."""
         for trial in trials:
@@ -183,6 +250,7 @@ class Tuning:
             "recipe": load_recipe(self.recipe, [*self.overrides, *self.of_method]).model_dump(mode="json"),
             "space": {setting: asdict(one) for setting, one in self.space.searched.items()},
             "trials": [asdict(trial) for _, trial in sorted(self.trials.items())],
+            "confirmations": [asdict(one) for _, one in sorted(self.confirmations.items())],
             "best": best.number if best else None,
             "at_edge": self.space.at_edge(best.settings) if best else [],
         }
@@ -234,26 +302,53 @@ class Tuning:
 
     def _end(self, number: int, name: str, code: int) -> bool:
         """Note the value or the failure of a trial whose process has ended."""
-        trial, directory, log = self.trials[number], self.directory(number), self.directory(number).with_suffix(".log")
-        where = f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}. "
-        if code in FINISHED:
-            trial = replace(trial, value=final_value(directory, self.metric))
-        elif not run_failed(code, log):
-            raise TrainingError(f"{where}The same command goes on with this trial")
-        elif self.best or self.ended < min(ROUND, self.count) - 1:
-            trial = replace(trial, error=last_line(log))
-            note(f"{name} failed and counts as the worst: {trial.error}", warning=True)
-        else:
-            raise TrainingError(f"{where}All trials so far failed: mend the recipe")
+        directory = self.directory(number)
+        value, error = self._outcome(name, code, directory)
+        if error and not self.best and self.ended >= min(ROUND, self.count) - 1:
+            raise TrainingError(f"{_where(name, code, directory)}All trials so far failed: mend the recipe")
+        trial = replace(self.trials[number], value=value, error=error)
+        _note_failure(name, error)
         self.on_trial(trial, directory)
         self.trials[number] = trial
         self.write()
         return True
 
+    def _is_confirmed(self, trial: Trial, seed: int) -> bool:
+        return (trial.number, seed) in self.confirmations
+
+    def _confirmation_directory(self, trial: Trial, seed: int) -> Path:
+        return self.out / f"trial-{trial.number:03d}-seed-{seed}"
+
+    def _confirmation_command(self, trial: Trial, seed: int) -> list[str]:
+        directory, settings = self._confirmation_directory(trial, seed), [*self.settings_of(trial), f"run.seed={seed}"]
+        return run_command(self.program, self.method, self.recipe, directory, settings)
+
+    def _end_of_confirmation(self, trial: Trial, seed: int, name: str, code: int) -> bool:
+        """Note the value or the failure of a run on another seed whose process has ended."""
+        value, error = self._outcome(name, code, self._confirmation_directory(trial, seed))
+        _note_failure(name, error)
+        self.confirmations[trial.number, seed] = Confirmation(trial.number, seed, value, error)
+        self.write()
+        return True
+
+    def _outcome(self, name: str, code: int, directory: Path) -> tuple[float | None, str]:
+        """Return the value of a run whose process has ended, or None and the message of a failure of its settings.
+
+        Raises:
+            TrainingError: if it ended for another reason.
+        """
+        log = directory.with_suffix(".log")
+        if code in FINISHED:
+            return final_value(directory, self.metric), ""
+        if not run_failed(code, log):
+            raise TrainingError(f"{_where(name, code, directory)}The same command goes on with this trial")
+        return None, last_line(log)
+
     def _read(self, path: Path, recipe: Recipe) -> None:
         try:
             known = json.loads(path.read_bytes())
             trials = {trial["number"]: Trial(**trial) for trial in known["trials"]}
+            again = [Confirmation(**one) for one in known.get("confirmations", [])]  # none in earlier versions
             before = make_recipe(known["recipe"], where=str(path), warn=False).model_dump(mode="json")
             told = {"--method": (known["method"], self.method), "--seed": (known["seed"], self.seed)}
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -275,6 +370,17 @@ class Tuning:
             for number, trial in trials.items()
             if trial.finished or not self._refusal(trial)  # earlier versions wrote refused settings
         }
+        self.confirmations = {(one.trial, one.seed): one for one in again}
+
+
+def _note_failure(name: str, error: str) -> None:
+    if error:
+        note(f"{name} failed and counts as the worst: {error}", warning=True)
+
+
+def _where(name: str, code: int, directory: Path) -> str:
+    log = directory.with_suffix(".log")
+    return f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}. "
 
 
 def final_value(directory: Path, metric: str = "") -> float:
