@@ -5,12 +5,14 @@ import shutil
 import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
 from small_run import WORDS, tokenizer_and_model
 from text2grad.cli.__main__ import main
-from text2grad.cli.train import print_account, warn_of_repetition
+from text2grad.cli.train import best_policy, print_account, warn_of_loss, warn_of_repetition
+from text2grad.config import make_recipe
 
 MODULE = """\
 from small_run import ColourCritic
@@ -101,12 +103,18 @@ def test_a_setting_without_effect_is_told(trained: Path, capsys: pytest.CaptureF
 
 
 def test_the_end_of_a_run_shows_before_and_after_files_and_what_is_next(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same at the end of a finished run that is resumed."""
+    judged: list[tuple[list[int], str]] = []
+    monkeypatch.setattr(
+        "text2grad.cli.train.warn_of_loss",
+        lambda recipe, evaluations, metric: judged.append(([one["step"] for one in evaluations], metric)),
+    )
     out, _ = call(capsys, "train", "mine.toml", "--resume", "-q")
     first, last = (json.loads((trained / "evaluations" / f"00000{step}.json").read_bytes()) for step in (0, 4))
     assert out.startswith("14 held-out responses")
+    assert judged == [([0, 4], "cats")]
     rows = cells(out)
     assert rows[""] == ["step 0", "step 4", "change"]
     assert list(rows)[1] == "cats"
@@ -153,6 +161,53 @@ def test_a_policy_that_repeats_itself_is_warned_of(monkeypatch: pytest.MonkeyPat
     assert told == []
     warn_of_repetition({"distinct_2": 0.8}, {"distinct_2": 0.39})
     assert told[0].startswith("distinct 2-grams fell from 0.80 to 0.39: ")
+
+
+def evaluations(*values: float, metric: str = "cats") -> list[dict[str, Any]]:
+    return [{"step": 5 * n, "metrics": {metric: value}} for n, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("keep", "metric", "values", "way"),
+    [
+        ("none", "cats", (0.5, 0.75, 0.6), ' run.keep_best = "highest" keeps that policy;'),
+        ("highest", "cats", (0.5, 0.75, 0.6), ""),
+        ("lowest", "cats", (0.5, 0.25, 0.4), ""),
+        ("highest", "invented_share", (0.5, 0.75, 0.6), ""),
+        ("none", "invented_share", (0.5, 0.25, 0.4), ' run.keep_best = "lowest" keeps that policy;'),
+    ],
+)
+def test_a_policy_that_lost_most_of_its_gain_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, keep: str, metric: str, values: tuple[float, ...], way: str
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("text2grad.cli.train.note", lambda text, warning: said.append(text))
+    recipe = make_recipe({"run": {"keep_best": keep}})
+    warn_of_loss(recipe, evaluations(*values, metric=metric), metric)  # 0.1 of 0.25 is left
+    assert said == [
+        f"held-out {metric.replace('_', ' ')} was {values[1]:.3f} at step 5, and is {values[2]:.3f} at the end:{way} a "
+        "larger ppo.beta or a smaller optim.lr keeps the policy closer to its start."
+    ]
+    said.clear()
+    half = values[0] + 0.5 * (values[1] - values[0])
+    warn_of_loss(recipe, evaluations(values[0], values[1], half, metric=metric), metric)
+    warn_of_loss(recipe, evaluations(0.5, 0.5, 0.5, metric=metric), metric)
+    assert said == []
+
+
+def test_the_policy_of_the_best_evaluation_is_named_unless_it_is_the_last(tmp_path: Path) -> None:
+    recipe = make_recipe({"run": {"out": str(tmp_path)}})
+    assert best_policy(recipe) == []
+    for step in (2, 4):
+        (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+        (tmp_path / "checkpoints" / f"step-{step:06d}" / "state.json").write_text("{}")
+    best = tmp_path / "checkpoints" / "best.json"
+    best.write_text(json.dumps({"step": 2, "value": 0.75}))
+    policy = tmp_path / "checkpoints" / "step-000002" / "policy"
+    assert best_policy(recipe) == [("best", f"{policy} (held-out 0.750 at step 2)")]
+    for step in (4, 3):  # the last one, and a removed one
+        best.write_text(json.dumps({"step": step, "value": 0.75}))
+        assert best_policy(recipe) == []
 
 
 def test_an_interrupted_first_evaluation_names_the_command_that_goes_on(

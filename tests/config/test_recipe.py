@@ -47,8 +47,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
 
 def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
     assert refusal({"run": {"zzz": 1}}) == (
-        'my.toml: [run] has no key "zzz". Known keys: compact_memory, keep_checkpoints, name, out, project, '
-        "save_every, seed, steps, table_every, threads, track_update, tracker"
+        'my.toml: [run] has no key "zzz". Known keys: compact_memory, keep_best, keep_checkpoints, name, out, '
+        "project, save_every, seed, steps, table_every, threads, track_update, tracker"
     )
 
 
@@ -538,6 +538,10 @@ def test_a_recipe_that_a_run_wrote_is_read_without_notices() -> None:
         ({"data": {"train": "x.jsonl", "eval_every": 5, "examples": 7}}, ["data.examples", "data.eval_every"]),
         ({"data": {"train": "x.jsonl", "eval_every": 5, "held_out": 0.1}}, []),
         ({"data": {"task": "qa", "eval_every": 5, "examples": 7}}, []),
+        ({"data": {"task": "qa", "eval_every": 5}, "run": {"keep_best": "highest"}}, []),
+        ({"data": {"task": "qa"}, "run": {"keep_best": "highest"}}, ["run.keep_best"]),
+        ({"data": {"train": "x.jsonl", "eval_every": 5}, "run": {"keep_best": "lowest"}},
+         ["data.eval_every", "run.keep_best"]),
         ({"run": {"project": "p"}}, ["run.project"]),
         ({"run": {"project": "p", "tracker": "wandb"}}, []),
         ({"run": {"tracker": "none", "table_every": 3}}, ["run.table_every"]),

@@ -19,7 +19,8 @@ import torch
 import small_run
 from small_run import WORDS, ColourCritic, finish, tokenizer_and_model
 from text2grad.config.recipe import make_recipe
-from text2grad.errors import CriticError, MetricError, OutOfMemory
+from text2grad.config.run_directory import best_checkpoint
+from text2grad.errors import CheckpointError, CriticError, MetricError, OutOfMemory
 from text2grad.evaluation.words import distinct
 from text2grad.experiments import evaluations as module
 from text2grad.experiments.evaluations import SHOWN, main_metric
@@ -405,6 +406,70 @@ def test_a_finished_run_is_not_evaluated_again(run: Path, place: Path, monkeypat
     monkeypatch.setattr(module.Evaluations, "_evaluate", None)
     train(place, run, data={"metric": "module_of_a_user:metric", "eval_every": 2}, resume=True)
     assert {path.name: path.read_bytes() for path in (run / "evaluations").iterdir()} == before
+
+
+class Scripted:
+    """A metric whose value in each evaluation is given."""
+
+    def __init__(self, *values: float) -> None:
+        self.values, self.responses = values, 0
+
+    def __call__(self, example: Example, response: str) -> dict[str, float]:
+        value = self.values[self.responses // 20]
+        if math.isnan(value):
+            raise KeyboardInterrupt
+        self.responses += 1
+        return {"score": value}
+
+
+def kept(out: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (out / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize(
+    ("best", "values"),
+    [("highest", (5.0, 0.25, 0.75, 0.5, 0.75, 0.5)), ("lowest", (-5.0, 0.75, 0.25, 0.5, 0.25, 0.5))],
+)
+def test_the_checkpoint_of_the_best_evaluation_is_kept_beside_the_last(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: str, values: tuple[float, ...]
+) -> None:
+    data = {"metric": "m:f", "eval_every": 1}
+    more = {"steps": 5, "save_every": 3, "keep_checkpoints": 1}
+
+    def run(name: str, *values: float, resume: bool = False, **settings: Any) -> Path:
+        monkeypatch.setattr("text2grad.experiments.recipe_run.load_metric", lambda path: Scripted(*values))
+        return train(place, tmp_path / name, data=data, run={**more, **settings}, resume=resume)
+
+    whole = run("whole", *values, keep_best=best)
+    assert kept(whole) == [2, 5]  # the start has no checkpoint; of equal values the first is kept
+    assert json.loads((whole / "checkpoints" / "best.json").read_bytes()) == {"step": 2, "value": values[2]}
+    every = run("every", *values, save_every=1, keep_checkpoints=5)
+    assert kept(every) == [1, 2, 3, 4, 5]
+    weights = [out / "checkpoints" / "step-000002" / "policy" / "model.safetensors" for out in (whole, every)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    without = run("without", *values)
+    assert kept(without) == [5]
+    assert best_checkpoint(without / "checkpoints") is None
+    run("without", keep_best=best, resume=True)  # a run may keep its best checkpoint from any time on
+    assert best_checkpoint(without / "checkpoints") == without / "checkpoints" / "step-000005"
+    with pytest.raises(KeyboardInterrupt):
+        run("killed", *values[:4], math.nan, keep_best=best)
+    assert kept(tmp_path / "killed") == [2, 3]
+    killed = run("killed", *values[4:], keep_best=best, resume=True)
+    assert kept(killed) == [2, 5]
+    assert rollouts(killed) == rollouts(whole)
+
+
+def test_a_later_better_evaluation_takes_the_place_of_the_best_checkpoint(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("text2grad.experiments.recipe_run.load_metric", lambda path: Scripted(0, 1, 2, 1, 3))
+    more = {"steps": 4, "save_every": 3, "keep_checkpoints": 1, "keep_best": "highest"}
+    out = train(place, tmp_path / "run", data={"metric": "m:f", "eval_every": 1}, run=more)
+    assert kept(out) == [4]  # it is the last one, too, and the older ones are gone
+    (out / "checkpoints" / "best.json").write_text("{")
+    with pytest.raises(CheckpointError, match="Remove it: the next evaluation names the best checkpoint again"):
+        best_checkpoint(out / "checkpoints")
 
 
 def test_without_a_metric_the_reward_is_the_main_number(place: Path, tmp_path: Path) -> None:

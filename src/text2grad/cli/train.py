@@ -28,6 +28,7 @@ FIGURES = {
 """Metrics of the rollouts that a run without held-out examples shows at its end."""
 
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
+LOST = 0.5  # share of the best held-out gain that is left at the end, below which a warning is printed
 MOST_STEPS = 10  # of which a run without held-out examples shows the mean, at the beginning and at the end
 
 NOTHING_LABELLED = 3
@@ -131,6 +132,7 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     examples = "--examples 3" if found.evaluations else '--prompt "..."'
     lines = [
         ("policy", policy),
+        *best_policy(recipe),
         ("report", out / "report.html"),
         ("curves", out / "curves.png"),
         ("numbers", out / "results.json"),
@@ -143,6 +145,7 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
         CONSOLE.print(f"{label:<9}{text}", markup=False, highlight=False, soft_wrap=True)
     if len(found.evaluations) > 1:
         warn_of_repetition(*(found.evaluations[at]["metrics"] for at in (0, -1)))
+        warn_of_loss(recipe, found.evaluations, metric)
     if not found.evaluations:
         CONSOLE.print(
             "No prompts were held out, so these numbers are of prompts that the policy was trained on. For held-out "
@@ -175,6 +178,35 @@ def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dic
             name.replace("_", " "), cells[0], _number(value), cells[1], style="bold" if name == metric else ""
         )
     CONSOLE.print(table)
+
+
+def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
+    """Return the line of the policy with the best evaluation, with `run.keep_best`, unless it is the last one."""
+    from text2grad.config import best_checkpoint, latest_checkpoint, read_best
+
+    directory = Path(recipe.run.out) / "checkpoints"
+    best = best_checkpoint(directory)
+    if best is None or best == latest_checkpoint(directory):
+        return []
+    known = read_best(directory)
+    return [("best", f"{best / 'policy'} (held-out {known['value']:.3f} at step {known['step']})")]
+
+
+def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric: str) -> None:
+    """Print a warning if the policy lost more than half of its best held-out gain before the end of the run."""
+    from text2grad.experiments import lower_is_better
+
+    keep = recipe.run.keep_best
+    sign = -1.0 if keep == "lowest" or (keep == "none" and lower_is_better(metric)) else 1.0
+    values = [(sign * one["metrics"][metric], one["step"]) for one in evaluations if metric in one["metrics"]]
+    (best, step), (end, _), start = max(values), values[-1], values[0][0]
+    if end - start < LOST * (best - start):
+        way = "" if keep != "none" else f' run.keep_best = "{"highest" if sign > 0 else "lowest"}" keeps that policy;'
+        note(
+            f"held-out {metric.replace('_', ' ')} was {sign * best:.3f} at step {step}, and is {sign * end:.3f} at the "
+            f"end:{way} a larger ppo.beta or a smaller optim.lr keeps the policy closer to its start.",
+            warning=True,
+        )
 
 
 def warn_of_repetition(before: dict[str, float], after: dict[str, float]) -> None:

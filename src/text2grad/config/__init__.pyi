@@ -9,13 +9,16 @@ from .reward_model import (
     RewardModelConfig as RewardModelConfig,
 )
 from .run_directory import (
+    BEST as BEST,
     all_checkpoints as all_checkpoints,
+    best_checkpoint as best_checkpoint,
     changed_settings as changed_settings,
     check_directory as check_directory,
     check_world_size as check_world_size,
     digest_of as digest_of,
     latest_checkpoint as latest_checkpoint,
     open_run as open_run,
+    read_best as read_best,
     read_run_file as read_run_file,
     recipe_of_run as recipe_of_run,
 )

@@ -63,8 +63,13 @@ _RULES = (
     ),
     _Rule(
         lambda recipe: not recipe.data.holds_out,
-        ("data.eval_every", "data.eval_seed"),
+        ("data.eval_every", "data.eval_seed", "run.keep_best"),
         "no prompt is held out (data.held_out)",
+    ),
+    _Rule(
+        lambda recipe: not recipe.data.eval_every,
+        ("run.keep_best",),
+        "data.eval_every = 0 evaluates no step between the first and the last",
     ),
     _Rule(
         lambda recipe: recipe.data.train is not None,

@@ -82,6 +82,8 @@ class RunConfig(Section):
     """Steps between checkpoints."""
     keep_checkpoints: Count = 2
     """Checkpoints to keep; older ones are removed."""
+    keep_best: Literal["none", "highest", "lowest"] = "none"
+    """Keep the checkpoint of the best evaluation, too: by the highest or the lowest value of the main metric."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads of torch; 0 for torch's default. Exact resume needs the same number."""
     compact_memory: bool | Literal["auto"] = "auto"

@@ -25,7 +25,7 @@ FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
     *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
-    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "compact_memory")),
+    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "keep_best", "compact_memory")),
     *(("run", key) for key in ("tracker", "project", "name", "table_every", "track_update")),
     ("data", "eval_every"),
     *(("critic", key) for key in ("overlap", "max_failure_rate")),
@@ -40,6 +40,7 @@ INPUTS = (
     *(("model", "path"), ("critic", "model"), ("sft", "model"), ("reward_model", "model")),
 )
 OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")
+BEST = "best.json"  # in `checkpoints`: step and value of the best evaluation
 READ_WHOLE_BYTES = 64 * 2**20  # of larger files blocks are read
 BLOCK_BYTES, BLOCKS = 2**16, 256
 
@@ -170,6 +171,35 @@ def recipe_of_run(directory: Path) -> Recipe:
 def all_checkpoints(directory: Path) -> list[Path]:
     """Return the whole checkpoints in a run's `checkpoints`, the newest last."""
     return sorted(path for path in directory.glob("step-*") if (path / "state.json").exists())
+
+
+def best_checkpoint(directory: Path) -> Path | None:
+    """Return the checkpoint of the best evaluation in a run's `checkpoints`; None without `run.keep_best`.
+
+    Raises:
+        CheckpointError: if its file cannot be read.
+    """
+    known = read_best(directory)
+    path = directory / f"step-{known['step']:06d}" if known else None
+    return path if path is not None and (path / "state.json").exists() else None
+
+
+def read_best(directory: Path) -> dict[str, Any]:
+    """Return `step` and `value` of the best evaluation, from a run's `checkpoints`; empty without `run.keep_best`.
+
+    Raises:
+        CheckpointError: if the file cannot be read.
+    """
+    path = directory / BEST
+    if not path.exists():
+        return {}
+    try:
+        known = json.loads(path.read_bytes())
+        return {"step": int(known["step"]), "value": float(known["value"])}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(
+            f"cannot read {path}: {error}. Remove it: the next evaluation names the best checkpoint again"
+        ) from error
 
 
 def latest_checkpoint(directory: Path) -> Path | None:

@@ -95,6 +95,8 @@ class Evaluations:
         else:
             found = self._new(step, path)
         self._send(found)
+        if step and trainer.recipe.run.keep_best != "none":
+            trainer.keep_if_best(found["metrics"][found["metric"]] if trainer.accelerator.is_main_process else 0.0)
 
     def _new(self, step: int, path: Path) -> dict[str, Any]:
         """Evaluate and write the file; after an error of critic or metric the finished steps are saved."""

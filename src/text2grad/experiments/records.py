@@ -64,6 +64,7 @@ PATHS = (
 ELSEWHERE = ("data.task", "data.length", "data.faults", "data.eval_seed", "run.seed")  # have fields of their own
 NO_EFFECT = (
     *("run.save_every", "run.keep_checkpoints", "run.threads", "run.compact_memory", "run.tracker", "run.project"),
+    "run.keep_best",
     *("run.name", "run.table_every", "rollout.rows_at_once", "ppo.micro_batch_tokens", "critic.overlap"),
 )
 DIGITS = 6  # significant digits of the numbers of a record

@@ -5,6 +5,7 @@
         trainable.safetensors      every trainable parameter by name: policy and value function, bit for bit
         optimizer.safetensors      AdamW's moments, by parameter name; more of them in optimizer-00000.safetensors, ...
         state.json                 step, KL coefficient, random states of each process, log positions
+    checkpoints/best.json          step and value of the best evaluation, with `run.keep_best`
 
 A directory is written under a hidden name, flushed to disk and renamed. Tensors are safetensors only; nothing is
 unpickled. Tensors are whole also where the run has them in shards, so a checkpoint loads in any number of processes.
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from text2grad.config import all_checkpoints, latest_checkpoint
+from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import published, to_json
 from text2grad.models import CRITIC_ADAPTER, is_peft, policy_only
@@ -44,7 +45,7 @@ def save_checkpoint(
     keep: int,
     sharded: bool = False,
 ) -> Path:
-    """Write a checkpoint for `state["step"]` and remove the oldest beyond `keep`.
+    """Write a checkpoint for `state["step"]` and remove the oldest beyond `keep`, except the best.
 
     Where the model is in shards, all other processes call `join_checkpoint` meanwhile.
 
@@ -55,7 +56,7 @@ def save_checkpoint(
         trainable: every trainable parameter by name.
         optimizers: their optimizers.
         state: JSON data; `step` names the checkpoint.
-        keep: number of checkpoints to keep.
+        keep: number of the newest checkpoints to keep.
         sharded: each process holds a shard of the model.
 
     Raises:
@@ -82,9 +83,16 @@ def save_checkpoint(
             f"cannot write checkpoint {final}: {error}. Free some space and go on with --resume, from "
             f"{before if before else 'the beginning (critiques already given are kept)'}."
         ) from error
-    for old in all_checkpoints(directory)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    remove_old_checkpoints(directory, keep)
     return final
+
+
+def remove_old_checkpoints(directory: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest ones and the best, where a run names a best one."""
+    best = best_checkpoint(directory)
+    for old in all_checkpoints(directory)[:-keep]:
+        if old != best:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def join_checkpoint(policy: Any, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> None:

@@ -25,17 +25,21 @@ from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve, response_deltas
 from text2grad.config import (
+    BEST,
     Interruption,
     ModelConfig,
     Recipe,
+    best_checkpoint,
     check_directory,
     check_world_size,
     latest_checkpoint,
     open_run,
+    read_best,
 )
 from text2grad.costs import TokenCount, peak_memory, tokens_of
 from text2grad.errors import CheckpointError, ConfigError, CriticError, Interrupted, ModelError
 from text2grad.feedback import Critic, ask, check_examples, digest_of_examples
+from text2grad.files import to_json, write_atomically
 from text2grad.models import (
     POLICY_ADAPTER,
     PolicyWithValue,
@@ -73,7 +77,13 @@ from text2grad.models import (
 )
 from text2grad.progress import Progress, note
 from text2grad.rl.advantages import Advantages, Moments, advantages_over_baseline, moments, whiten
-from text2grad.rl.checkpoint import checkpoint_critics, join_checkpoint, load_checkpoint, save_checkpoint
+from text2grad.rl.checkpoint import (
+    checkpoint_critics,
+    join_checkpoint,
+    load_checkpoint,
+    remove_old_checkpoints,
+    save_checkpoint,
+)
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.judging import Judging, judging
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
@@ -473,6 +483,28 @@ class Text2GradTrainer:
         elif self.sharding is not None:
             join_checkpoint(self.model.policy, self.trainable, self.optimizers)
         self.saved_step = self.step
+        self.accelerator.wait_for_everyone()
+
+    def keep_if_best(self, value: float) -> None:
+        """Keep the checkpoint of the last finished step in place of the best one so far if its evaluation is better.
+
+        Args:
+            value: of the main metric; in the first process.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        directory, sign = self.directory / "checkpoints", 1.0 if self.recipe.run.keep_best == "highest" else -1.0
+        is_better = False
+        if self.accelerator.is_main_process:
+            best = read_best(directory) if best_checkpoint(directory) else {}
+            is_better = not best or sign * value > sign * best["value"]
+        if not gather_object([is_better])[0]:
+            return
+        self.save()
+        if self.accelerator.is_main_process:
+            write_atomically(directory / BEST, to_json({"step": self.step, "value": value}) + b"\n")
+            remove_old_checkpoints(directory, self.recipe.run.keep_checkpoints)
         self.accelerator.wait_for_everyone()
 
     @contextmanager
