@@ -1,15 +1,18 @@
 """One base in several roles: adapters on and off, what is trained, and no dropout anywhere."""
 
+import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from torch import nn
 from transformers.models.bert import BertConfig, BertLMHeadModel
 from transformers.models.mamba import MambaConfig, MambaForCausalLM
 
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, ModelError
 from text2grad.models.adapters import (
     POLICY_ADAPTER,
     VALUE_ADAPTER,
@@ -20,8 +23,10 @@ from text2grad.models.adapters import (
     disable_dropout,
     half_precision,
     is_peft,
+    load_lora,
     with_lora,
 )
+from text2grad.reward_models.shared_base import add_role
 from tiny_models import FAMILIES, VOCAB, tiny
 
 # peft asks transformers for a property that has a newer name
@@ -238,3 +243,52 @@ def test_a_module_that_peft_refuses_is_a_setting_to_change() -> None:
     with pytest.raises(ConfigError, match=r"^model\.lora_targets = 'all-linear': .*'out_proj'.* Name other modules$"):
         with_lora(MambaForCausalLM(config), r=2, alpha=4, targets="all-linear")
     with_lora(MambaForCausalLM(config), r=2, alpha=4, targets=["in_proj", "x_proj"])
+
+
+def saved_adapter(directory: Path, config: Any = None) -> str:
+    config = config or LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    get_peft_model(tiny("llama"), config).save_pretrained(directory)
+    return str(directory)
+
+
+@pytest.mark.parametrize("damage", ["cut", "another base", "another type"])
+def test_an_adapter_that_cannot_be_loaded_is_one_clear_message(damage: str, tmp_path: Path) -> None:
+    path = saved_adapter(tmp_path / "adapter")
+    weights, config = tmp_path / "adapter" / "adapter_model.safetensors", tmp_path / "adapter" / "adapter_config.json"
+    reason = {
+        "cut": "SafetensorError: ",
+        "another base": "RuntimeError: Error(s) in loading state_dict",
+        "another type": "KeyError: 'OF_LATER'",
+    }[damage]
+    saved = json.loads(config.read_bytes())
+    if damage == "cut":
+        weights.write_bytes(weights.read_bytes()[:-8])
+    elif damage == "another base":
+        config.write_text(json.dumps({**saved, "r": 4}))  # as where the shapes of the base are others
+    else:
+        config.write_text(json.dumps({**saved, "peft_type": "OF_LATER"}))
+    policy = lora(value_adapter=False)
+    for load in (partial(load_lora, tiny("llama")), partial(add_role, policy)):
+        with pytest.raises(ModelError) as refused:
+            load(path)
+        assert str(refused.value).startswith(f"cannot load the adapter {path!r} onto its base ({reason}")
+        assert str(refused.value).endswith(
+            ". Copy it again, or name in its adapter_config.json the base that it was trained on"
+        )
+        assert len(str(refused.value)) < 500
+
+
+def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path: Path) -> None:
+    path = saved_adapter(tmp_path / "adapter", PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"))
+    with pytest.raises(ModelError) as refused:
+        load_lora(tiny("llama"), path)
+    assert str(refused.value) == (
+        f"{path!r} is an adapter of the type PROMPT_TUNING, which cannot be merged into its base; name a LoRA adapter"
+    )
+
+
+def test_a_trainable_adapter_is_loaded_to_be_trained(tmp_path: Path) -> None:
+    path = saved_adapter(tmp_path / "adapter")
+    for trainable in (False, True):
+        weights = adapter_parameters(load_lora(tiny("llama"), path, trainable=trainable), POLICY_ADAPTER)
+        assert {weight.requires_grad for weight in weights.values()} == {trainable}

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, ModelError
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -103,12 +103,42 @@ def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
             )
 
 
-def load_lora(base: Any, path: str) -> Any:
-    """Return a base model with the LoRA adapter that was saved in a directory."""
+def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
+    """Return a base model with the LoRA adapter that was saved in a directory.
+
+    Raises:
+        ModelError: if it is damaged, does not fit the base, or is no adapter of the layers' weights.
+    """
     from peft import PeftModel
 
-    with _retired_name():
-        return PeftModel.from_pretrained(base, path)
+    with _retired_name(), readable_adapter(path):
+        adapted = PeftModel.from_pretrained(base, path, is_trainable=trainable)
+    if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
+        raise ModelError(
+            f"{path!r} is an adapter of the type {adapted.active_peft_config.peft_type.value}, which cannot be merged "
+            "into its base; name a LoRA adapter"
+        )
+    return adapted
+
+
+@contextmanager
+def readable_adapter(path: str) -> Iterator[None]:
+    """Name the directory and the reason where peft cannot load an adapter in the block.
+
+    Raises:
+        ModelError: if it cannot.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # peft, torch and safetensors have their own for each damage
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = reason if len(reason) <= 300 else reason[:297] + "..."
+        raise ModelError(
+            f"cannot load the adapter {path!r} onto its base ({reason}). Copy it again, or name in its "
+            "adapter_config.json the base that it was trained on"
+        ) from error
 
 
 @contextmanager

@@ -18,8 +18,10 @@ from text2grad.models import (
     adapter_parameters,
     base_named_by,
     is_peft,
+    load_lora,
     load_model,
     load_policy,
+    readable_adapter,
 )
 
 
@@ -32,11 +34,7 @@ def load_writer(directory: str | Path, *, trust_remote_code: bool = False) -> An
     base = base_named_by(directory)
     if base is None:
         return load_policy(str(directory), trust_remote_code=trust_remote_code)
-    from peft import PeftModel
-
-    model = load_policy(base, trust_remote_code=trust_remote_code)
-    with _quiet():
-        return PeftModel.from_pretrained(model, str(directory), is_trainable=True)
+    return load_lora(load_policy(base, trust_remote_code=trust_remote_code), str(directory), trainable=True)
 
 
 class AdapterRole:
@@ -77,9 +75,13 @@ class AdapterRole:
 
 
 def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:
-    """Load an adapter onto the base of a peft policy, frozen and inactive, and return its role."""
+    """Load an adapter onto the base of a peft policy, frozen and inactive, and return its role.
+
+    Raises:
+        ModelError: if it cannot be loaded.
+    """
     trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
-    with _quiet():
+    with _quiet(), readable_adapter(str(directory)):
         policy.load_adapter(str(directory), adapter_name=adapter, is_trainable=False)
     for module in policy.modules():  # where the policy has no adapter, the new one would be on
         if hasattr(module, "_active_adapter"):
