@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, ModelError
@@ -189,6 +190,27 @@ def test_the_empty_prompt_is_an_empty_message_or_the_token_around_texts(tokenize
     row = rows_of(chat, [Example("")], ["w3"], "words", "chat", "support")[0]
     assert isinstance(row, SupportRow)
     assert list(row.ids[: row.prompt]) == ids
+
+
+def test_the_empty_prompt_has_no_token_that_stands_behind_texts() -> None:
+    """Some tokenizers end every text: behind an end of sequence a response would begin a new text."""
+    ends = word_tokenizer(TEXTS)
+    begin, end = ends.convert_tokens_to_ids(["w7", ends.eos_token])
+    special = [("w7", begin), (ends.eos_token, end)]
+    ends.backend_tokenizer.post_processor = TemplateProcessing(f"w7 $A {ends.eos_token}", special_tokens=special)
+    assert ends("w1").input_ids == [begin, *ends("w1", add_special_tokens=False).input_ids, end]
+    assert empty_prompt(ends, "plain") == [begin]
+
+
+def test_a_tokenizer_without_a_token_around_texts_has_no_empty_prompt() -> None:
+    bare = word_tokenizer(TEXTS)
+    bare.eos_token = None
+    with pytest.raises(ModelError) as refused:
+        rows_of(bare, [Example("w1")], ["w3"], "words", "plain", "support")
+    assert str(refused.value) == (
+        "the tokenizer has no token that begins or ends texts, so nothing predicts the first token of a response "
+        'without a prompt, which the features "support" need; take the features "states", or give it such a token'
+    )
 
 
 def test_an_empty_response_has_no_units_and_a_long_one_fails(tokenizer: Any, model: Any, start: Path) -> None:

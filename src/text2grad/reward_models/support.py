@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from text2grad.align import AlignSettings, Range, encode, label_tokens
+from text2grad.errors import ModelError
 from text2grad.feedback import is_letter, words_of
 from text2grad.models import can_share_prompts, chat_texts, collate, encode_prompts, plain_ids, response_logprobs
 from text2grad.reward_models.writing import words_within
@@ -94,10 +95,20 @@ def range_tokens(
 
 
 def empty_prompt(tokenizer: Any, prompt_format: PromptFormat) -> list[int]:
-    """Return the ids before a response without a prompt: an empty message, or the token that begins or ends texts."""
+    """Return the ids before a response without a prompt: an empty message, or the token that begins or ends texts.
+
+    Raises:
+        ModelError: if the tokenizer has neither.
+    """
     if prompt_format == "chat":
         return list(tokenizer(chat_texts(tokenizer, [Example("")]), add_special_tokens=False)["input_ids"][0])
-    return plain_ids(tokenizer, [""])[0] or [tokenizer.eos_token_id]
+    _, before = plain_ids(tokenizer, ["a", ""])  # "a" shows what stands behind a text, and is left out
+    if not before and tokenizer.eos_token_id is None:
+        raise ModelError(
+            "the tokenizer has no token that begins or ends texts, so nothing predicts the first token of a response "
+            'without a prompt, which the features "support" need; take the features "states", or give it such a token'
+        )
+    return before or [tokenizer.eos_token_id]
 
 
 def absent_words(prompt: str, response: str) -> list[tuple[float, float]]:
