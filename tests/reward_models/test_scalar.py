@@ -342,3 +342,20 @@ def test_rewards_that_are_all_the_same_teach_nothing(tokenizer: Any, start: Path
     with pytest.raises(DataError) as caught:
         train_scalar_reward_model(start, tokenizer, annotations(NEW[:3]), [0.5] * 3, HOW)
     assert str(caught.value) == "all 3 rewards are 0.5; at least two different rewards are needed"
+
+
+def test_a_chat_that_the_template_refuses_is_one_clear_message(tokenizer: Any) -> None:
+    """As a reward model on Gemma, whose template has no system turn, for a policy whose prompts have one."""
+    chatty = copy.deepcopy(tokenizer)
+    chatty.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    )
+    chat = Example(({"role": "system", "content": "a"}, {"role": "user", "content": " dog"}))
+    with pytest.raises(DataError) as refused:
+        scored_ids(chatty, [Example(" cat"), chat], [" red", " red"], "chat")
+    assert str(refused.value) == (
+        "the chat template of the scalar reward model refuses a prompt with its response (roles 'system', 'user', "
+        "'assistant'): System role not supported. Change the messages, or take a reward model that has such roles, or "
+        "was trained on plain text"
+    )

@@ -123,7 +123,11 @@ def format_of(tokenizer: Any) -> PromptFormat:
 def scored_ids(
     tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], prompt_format: PromptFormat
 ) -> list[list[int]]:
-    """Return the ids of each prompt with its response, as a scalar reward model reads them."""
+    """Return the ids of each prompt with its response, as a scalar reward model reads them.
+
+    Raises:
+        DataError: if the chat template refuses a prompt.
+    """
     pairs = list(zip(examples, responses, strict=True))
     if not pairs:
         return []
@@ -137,8 +141,20 @@ def scored_ids(
         [*prompt, {"role": "assistant", "content": response}]
         for prompt, response in zip(prompts, responses, strict=True)
     ]
-    texts = tokenizer.apply_chat_template(chats, tokenize=False)
+    texts = [_chat_text(tokenizer, chat) for chat in chats]
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _chat_text(tokenizer: Any, chat: Sequence[Any]) -> str:
+    """Return a chat that ends with a response in the chat template, a program of the model's authors."""
+    try:
+        return str(tokenizer.apply_chat_template(chat, tokenize=False))
+    except Exception as error:
+        raise DataError(
+            "the chat template of the scalar reward model refuses a prompt with its response (roles "
+            f"{', '.join(repr(message['role']) for message in chat)}): {error}. Change the messages, or take a reward "
+            "model that has such roles, or was trained on plain text"
+        ) from error
 
 
 def too_long(ids: Sequence[int], context: float) -> Critique:
