@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from places import ROOT
 from text2grad.cli.__main__ import main
@@ -288,3 +289,55 @@ def test_a_reward_model_that_is_not_made_yet_is_planned_like_the_policy(folder: 
     # 8 rows; prompt, response and critique; keys and values of 2 heads of 16, fp32
     assert plans[1].phases["critic"]["KV cache"] == 8 * (8 + 24 + 400) * 2 * 32 * 4
     assert sum(plans[0].phases["critic"].values()) < sum(plans[1].phases["critic"].values())
+
+
+def test_a_reward_model_decodes_in_the_type_of_its_weights(folder: Path) -> None:
+    none = {"model": str(folder / "none" / "yet")}
+    half = {"path": str(folder), "dtype": "bfloat16", "lora_r": 4}
+    critic = Planner(recipe(folder, model=half, critic=none), CPU, prompt_tokens=8).plan().phases["critic"]
+    # 8 rows; prompt, response and 512 tokens of a critique; keys and values of 2 heads of 16, 2 bytes each
+    assert critic["KV cache"] == 8 * (8 + 24 + 512) * 2 * 32 * 2
+    made = folder / "made"
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps({**CONFIG, "dtype": "bfloat16"}))
+    save_file({"one": torch.zeros(10)}, made / "model.safetensors")
+    critic = Planner(recipe(folder, critic={"model": str(made)}), CPU, prompt_tokens=8).plan().phases["critic"]
+    assert critic["KV cache"] == 8 * (8 + 24 + 512) * 2 * 32 * 2
+
+
+def test_a_reward_model_decodes_the_rows_of_a_rollout_at_once_and_votes_are_rows(folder: Path) -> None:
+    def cache(rows_at_once: int, **critic: Any) -> int:
+        rollout = {"batch_size": 8, "max_new_tokens": 24, "rows_at_once": rows_at_once}
+        critic = {"model": str(folder / "none" / "yet"), **critic}
+        return (
+            Planner(recipe(folder, critic=critic, rollout=rollout), CPU, prompt_tokens=8)
+            .plan()
+            .phases["critic"]["KV cache"]
+        )
+
+    row = (8 + 24 + 512) * 2 * 32 * 4
+    assert cache(2) == 2 * row
+    assert cache(64) == 8 * row
+    assert cache(64, votes=3) == 24 * row
+    assert cache(10, votes=3) == 10 * row
+
+
+def test_the_rows_of_the_critic_are_lowered_where_it_is_the_peak(folder: Path) -> None:
+    critic = {"model": str(folder / "none" / "yet")}
+    rollout = {"batch_size": 64, "max_new_tokens": 24, "rows_at_once": 64}
+    planner = Planner(recipe(folder, critic=critic, rollout=rollout), CPU, prompt_tokens=8)
+    assert planner.plan().peak_phase == "critic"
+    least = Planner(recipe(folder, critic=critic, rollout={**rollout, "rows_at_once": 8}), CPU, prompt_tokens=8)
+    memory = least.plan().peak
+    first = planner.advice(memory)[0]
+    assert list(first.settings) == ["rollout.rows_at_once"]
+    assert planner.plan(with_settings(planner.recipe, first.settings)).peak == first.peak <= memory
+
+
+def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> None:
+    adapter = folder / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    (adapter / "adapter_model.safetensors").write_bytes(b"")
+    plan = Planner(recipe(folder, model={"path": str(adapter)}), CPU, prompt_tokens=8).plan()
+    assert plan == Planner(recipe(folder), CPU, prompt_tokens=8).plan()

@@ -22,16 +22,16 @@ from text2grad.config import ModelConfig, Recipe
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.experiments.planning.devices import GB, Device
 from text2grad.experiments.planning.scale import gathered, sharded
-from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
+from text2grad.experiments.planning.trace import Pass, TracedModel, read_config, weights_type
 from text2grad.experiments.run_examples import run_examples
-from text2grad.models import base_named_by, context_of, encode_prompts, load_tokenizer
+from text2grad.models import base_named_by, context_of, dtype_to_train, encode_prompts, load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import saved_probe, saved_settings, shares_base
 from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
 FRAGMENTATION = {"cpu": 1.0, "cuda": 1.05}
-CRITIQUE_TOKENS, CRITIQUE_ROWS = 512, 64  # of a reward model without saved settings
+CRITIQUE_TOKENS = 512  # of a reward model without saved settings
 SMALLEST_LORA = 16
 
 
@@ -118,7 +118,8 @@ class Planner:
             )
         self.recipe, self.device, self.processes = recipe, device, processes
         self.shards = processes if in_shards else 1
-        self.config = read_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
+        path = base_named_by(recipe.model.path) or recipe.model.path  # an adapter is merged into its base
+        self.config = read_config(path, trust_remote_code=recipe.model.trust_remote_code)
         self.lengths = (
             Lengths(number_of_prompts(recipe), prompt_tokens, prompt_tokens)
             if prompt_tokens
@@ -140,8 +141,7 @@ class Planner:
         model, prompt, response = self._model(recipe), self.lengths.longest, recipe.rollout.max_new_tokens
         weights, cuda = model.weights, self.device.kind == "cuda"
         share = recipe.rollout.batch_size // self.processes
-        sampled = min(recipe.rollout.rows_at_once, share)
-        prompts, decoding = self._traced(recipe, "rollout", sampled)
+        prompts, decoding = self._traced(recipe, "rollout", self._sampled_rows(recipe))
         fitting = max(recipe.ppo.micro_batch_tokens // (prompt + response), 1)
         minibatch = share // recipe.ppo.minibatches
         scored, updated = min(fitting, share), min(fitting, minibatch)
@@ -235,11 +235,11 @@ class Planner:
             plan = self.plan(recipe)
             if plan.peak <= memory:
                 return Advice(settings, plan.peak)
-            if plan.peak_phase == "rollout" and recipe.rollout.rows_at_once > 1:
-                share = recipe.rollout.batch_size // self.processes
-                settings["rollout.rows_at_once"] = min(recipe.rollout.rows_at_once, share) // 2 or 1
-                if share == 1:
+            if plan.peak_phase in ("rollout", "critic"):
+                rows = self._critic_rows(recipe) if plan.peak_phase == "critic" else self._sampled_rows(recipe)
+                if rows == 1:
                     return None
+                settings["rollout.rows_at_once"] = rows // 2
             elif plan.peak_phase in ("score", "update"):
                 row = self.lengths.longest + recipe.rollout.max_new_tokens
                 share = recipe.rollout.batch_size // self.processes
@@ -329,9 +329,8 @@ class Planner:
         critic = recipe.critic
         if not critic.learned or critic.kind != "generative":
             return {}
-        made = Path(critic.model).exists()
+        made, rows = Path(critic.model).exists(), self._critic_rows(recipe)
         saved = saved_settings(critic.model) if made else {"max_new_tokens": recipe.reward_model.max_new_tokens}
-        rows = min(saved.get("rows_at_once", CRITIQUE_ROWS), recipe.rollout.batch_size // self.processes)
         prompt, tokens = (
             self.lengths.longest + recipe.rollout.max_new_tokens,
             saved.get("max_new_tokens", CRITIQUE_TOKENS),
@@ -343,10 +342,24 @@ class Planner:
             if not shared:
                 path, code = base_named_by(critic.model) or critic.model, recipe.model.trust_remote_code
                 config = read_config(path, trust_remote_code=code) if made else self.config
-                model = TracedModel(config, ModelConfig(value="none"), device=self.device.kind)
+                saved_as = "auto" if made else dtype_to_train(recipe.model.dtype, recipe.model.lora_r)
+                dtype = str(weights_type(config, saved_as)).removeprefix("torch.")
+                settings = ModelConfig.model_validate({"value": "none", "dtype": dtype})
+                model = TracedModel(config, settings, device=self.device.kind)
             self._passes[key] = max(model.rollout(rows, prompt, tokens), key=lambda one: one.peak)
         longest = self._passes[key]
         return {"critic": {"KV cache": longest.kept, "working": longest.peak - longest.kept}}
+
+    def _sampled_rows(self, recipe: Recipe) -> int:
+        """Return the rows of one generate call of the rollout."""
+        return min(recipe.rollout.rows_at_once, recipe.rollout.batch_size // self.processes)
+
+    def _critic_rows(self, recipe: Recipe) -> int:
+        """Return the critiques that a generative reward model in this process decodes at once."""
+        path, votes = recipe.critic.model, recipe.critic.votes
+        if votes is None:
+            votes = int(saved_settings(path).get("votes", 1)) if Path(path).exists() else 1
+        return min(recipe.rollout.rows_at_once, recipe.rollout.batch_size // self.processes * votes)
 
     def _seconds(self, recipe: Recipe, prompts: Pass, decoding: Pass, score: Pass, update: Pass) -> dict[str, float]:
         """Return the seconds of one step by phase."""
