@@ -15,8 +15,9 @@ from text2grad.cli.__main__ import main
 from text2grad.config import make_recipe
 from text2grad.errors import DataError
 from text2grad.experiments.analysis.cases import case_groups
-from text2grad.experiments.analysis.report import analyse_runs, notes, tables
-from text2grad.experiments.analysis.run_analysis import _linear, _span_tokens, analyse_run
+from text2grad.experiments.analysis.noise import Parts
+from text2grad.experiments.analysis.report import _interval, analyse_runs, notes, tables
+from text2grad.experiments.analysis.run_analysis import _linear, _ratio_interval, _span_tokens, analyse_run
 from text2grad.experiments.analysis.verdict import verdict
 from text2grad.experiments.reports.run_report import read_run
 
@@ -113,6 +114,19 @@ def test_spans_weigh_by_their_reward_and_the_signal_of_the_own_reward_is_a_squar
     signal, noise = _linear(y, x)
     assert signal / (signal + noise) == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2)
     assert signal + noise == pytest.approx(y.var())
+
+
+def test_a_resample_in_which_one_number_tells_nothing_makes_the_ratio_infinite() -> None:
+    """One step of six has all of the number's signal: (5/6)^6 = 33 % of the resamples lack it."""
+    spans, number = [Parts(1.0, 1.0)] * 6, [Parts(0.6, 1.0), *[Parts(-0.01, 1.0)] * 5]
+    found = _ratio_interval(spans, number)
+    assert found["value"] == pytest.approx(1 / ((0.6 - 0.05) / 6))
+    drawn = np.random.default_rng(1).binomial(6, 1 / 6, size=100_000)  # how often this step is drawn
+    ratios = np.where(drawn > 0, 6 / np.where(drawn > 0, 0.6 * drawn - 0.01 * (6 - drawn), 1.0), np.inf)
+    assert found["low"] == pytest.approx(np.quantile(ratios, 0.025, method="inverted_cdf"))
+    assert found["high"] is None
+    assert _interval(found) == "10.9 [3.39, ∞]"  # three draws of the step: 6 / (3 · 0.6 − 3 · 0.01)
+    assert _ratio_interval(spans, [Parts(0.5, 1.0)] * 6) == {"value": 2.0, "low": 2.0, "high": 2.0}
 
 
 def test_the_same_rollouts_give_the_same_signals_whatever_the_run_was_trained_on(runs: tuple[Path, Path]) -> None:

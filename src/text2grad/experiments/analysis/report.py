@@ -406,9 +406,10 @@ def _number(value: float | None) -> str:
 
 
 def _interval(found: Mapping[str, float | None]) -> str:
-    if found["low"] is None or found["high"] is None:
+    if found["low"] is None:
         return _number(found["value"])
-    return f"{_number(found['value'])} [{_number(found['low'])}, {_number(found['high'])}]"
+    high = "∞" if found["high"] is None else _number(found["high"])
+    return f"{_number(found['value'])} [{_number(found['low'])}, {high}]"
 
 
 def _share(value: float | None) -> str:

@@ -5,7 +5,7 @@
  "labelled_share", "spans_per_response", "faults_per_response", "span_tokens",
  "signals": {NAME: {"variance", "signal", "noise", "signal_to_noise", "autocorrelation": [by lag from 1 on],
                     "labels": {LABEL: {"tokens", "mean", "deviation"}}}},
- "ratio": {"value", "low", "high"}, "predicted",
+ "ratio": {"value", "low", "high"; null without an interval of steps, or for infinity}, "predicted",
  "ratio_by_reward": the ratio, where the signal is what a line in the token's own reward explains
  "number_variance": {"measured", "predicted"}, in units of the variance if the rewards of tokens were independent
  "position_share": part of the variance of the spans' advantages that the place in the response explains
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -212,16 +212,27 @@ def _linear(advantages: Floats, rewards: Floats) -> Parts:
 
 
 def _ratio_interval(spans: Sequence[Parts], number: Sequence[Parts]) -> dict[str, float | None]:
-    """Return the ratio of the signal-to-noise ratios, with a bootstrap interval of 95 % over steps."""
+    """Return the ratio of the signal-to-noise ratios, with a bootstrap interval of 95 % over steps.
+
+    In a resample in which the number tells labels not apart at all the ratio is infinite. A bound that is infinite is
+    None.
+    """
     parts = np.array([(*one, *other) for one, other in zip(spans, number, strict=True)])
     value = _ratio_of(parts.mean(0))
     if len(parts) < FEWEST_STEPS or value is None:
         return {"value": value, "low": None, "high": None}
     drawn = np.random.default_rng(0).integers(0, len(parts), size=(DRAWS, len(parts)))
-    draws = [_ratio_of(parts[rows].mean(0)) for rows in drawn]
-    kept = [one for one in draws if one is not None]
-    low, high = np.quantile(kept, [0.025, 0.975]).tolist() if kept else (None, None)
-    return {"value": value, "low": low, "high": high}
+    draws = [_ratio_or_infinity(parts[rows].mean(0)) for rows in drawn]
+    kept = np.array([one for one in draws if one is not None])
+    how: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(kept).all() else "inverted_cdf"
+    low, high = np.quantile(kept, [0.025, 0.975], method=how).tolist() if len(kept) else (np.inf, np.inf)
+    return {"value": value, "low": _finite(low), "high": _finite(high)}
+
+
+def _ratio_or_infinity(parts: Floats) -> float | None:
+    """Return the ratio, infinity where labels explain nothing of the number alone, or None where it is undefined."""
+    spans, number = _ratio(parts[0], parts[1]), _ratio(parts[2], parts[3])
+    return float("inf") if spans and number == 0.0 else _ratio_of(parts)
 
 
 def _ratio_of(parts: Floats) -> float | None:
