@@ -12,6 +12,7 @@ import pytest
 
 from pretended_runs import PROGRAM, Process
 from text2grad.cli.__main__ import main
+from text2grad.config import digest_of
 from text2grad.errors import ConfigError, TrainingError
 from text2grad.experiments.experiment import RUN_SECONDS, Experiment
 from text2grad.experiments.experiment_plan import load_plan
@@ -400,6 +401,80 @@ def test_records_of_other_settings_are_not_taken_for_the_search(tmp_path: Path) 
     )
 
 
+def test_another_base_recipe_makes_new_evaluations_and_its_search_is_another(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
+    finish(experiment(tmp_path, study))
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("lr = 1e-4", "lr = 3e-4"))
+    finish(experiment(tmp_path, study))
+    found = read_records(tmp_path / "records")
+    assert len(found) == 8
+    assert len({one["recipe"] for one in found}) == 2
+    assert experiment(tmp_path, study).jobs() == {}
+    finish(experiment(tmp_path, STUDY.replace('"first"', '"second"')))
+    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    with pytest.raises(ConfigError) as caught:
+        experiment(tmp_path, STUDY.replace('"first"', '"second"')).jobs()
+    now, before = (one["recipe"] for one in (found[0], found[-1]))
+    assert str(caught.value) == (
+        "the records of study 'second' hold trials of text2grad on summarization with another recipe.toml (digest "
+        f"{before} → {now}); restore the recipe, give the study another name, or remove the records"
+    )
+
+
+def test_a_trial_whose_record_is_removed_is_run_again(tmp_path: Path) -> None:
+    finish(experiment(tmp_path))
+    expected, before = read_records(tmp_path / "records"), len(starts(tmp_path))
+    kept = [one for one in expected if (one["method"], one["trial"]) != ("text2grad", 1)]
+    write_records(tmp_path / "records" / "first.jsonl", kept)
+    found = experiment(tmp_path)
+    assert found.amount(found.studies[0]).trials == 1
+    finish(found)
+    assert [Path(out).name for command, out, *_ in starts(tmp_path)[before:] if command == "train"] == ["trial-001"]
+    assert sorted(map(str, read_records(tmp_path / "records"))) == sorted(map(str, expected))
+
+
+def test_records_of_another_pretrained_model_or_metric_are_refused(tmp_path: Path) -> None:
+    study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(name)
+    finish(experiment(tmp_path, study + f'model = "{tmp_path}/a"\n'))
+    file = tmp_path / "records" / "first.jsonl"
+    start = digest_of(tmp_path / "a")[:16]
+    write_records(file, [{**one, "start": start} for one in read_records(file)])  # as a true run has it
+    assert experiment(tmp_path, study + f'model = "{tmp_path}/a"\n').jobs() == {}
+    with pytest.raises(ConfigError) as caught:
+        experiment(tmp_path, study + f'model = "{tmp_path}/b"\n').jobs()
+    assert str(caught.value) == (
+        "the records of study 'first' hold runs on summarization that began at other weights than model = "
+        f"'{tmp_path}/b' (digest {start} → {digest_of(tmp_path / 'b')[:16]}); give the study another name, or remove "
+        "the records"
+    )
+    with pytest.raises(ConfigError) as caught:
+        experiment(tmp_path, study + f'model = "{tmp_path}/a"\nmetric = "rouge_l"\n').jobs()
+    assert str(caught.value) == (
+        "the records of study 'first' hold runs on summarization with another metric (fact_f1 → rouge_l); give the "
+        "study another name, or remove the records"
+    )
+
+
+def test_the_metric_of_a_task_on_files_is_checked_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_metric.py").write_text("def metric(example, response):\n    return {'short': 1.0}\n")
+    rows = [{"prompt": f"Who? {n}", "reference": "Ann.", "passage": "Ann came.", "question": "Who?"} for n in range(8)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    text = '[data]\ntask = "grounded"\ntrain = "items.jsonl"\nheld_out = 0.5\nmetric = "own_metric:metric"\n'
+    (tmp_path / "recipe.toml").write_text(text)
+    (tmp_path / "model").mkdir()
+    study = STUDY.replace('task = "summarization"', f'task = "grounded"\nmodel = "{tmp_path}/model"')
+    for known in ("short", "unsupported_share"):
+        assert experiment(tmp_path, study + f'metric = "{known}"\n').jobs()
+    with pytest.raises(ConfigError, match=r"metric has no value 'polite'\. Known values: .*short, unsupported"):
+        experiment(tmp_path, study + 'metric = "polite"\n').jobs()
+
+
 def test_models_of_other_settings_are_refused(tmp_path: Path) -> None:
     study = STUDY.replace("trials = 3", "trials = 0").replace("other_trials = 2", "other_trials = 0")
     experiment(tmp_path, study).jobs()
@@ -438,6 +513,10 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         '"dr_grpo"?',
         ("dr_grpo", "no_words"): 'the method no_words needs a reward_model_without_words, which critic = "program" '
         "does not make; leave it out, or set critic",
+        (
+            "trials = 3",
+            'settings = ["critic.use=own:critic"]',
+        ): "critic.use = 'own:critic', but the critic of a study is the task's program, or a reward model",
         ('task = "summarization"', 'task = "qa"'): "recipe.toml has data.task = 'summarization'; name its task",
         ("recipe.toml", "none.toml"): "cannot read recipe",
         ("trials = 3", 'tuned_in = "second"'): "tuned_in = 'second' is no other study of the plan",
@@ -459,6 +538,12 @@ def test_a_wrong_plan_is_refused_with_its_reason(tmp_path: Path, change: tuple[s
     assert str(caught.value).startswith(f"{path}: ")
     assert reason in str(caught.value)
     assert f"{path}: study: " not in str(caught.value)  # the plan has a study
+
+
+def test_a_plan_on_prompts_of_ones_own_is_refused_with_the_commands_that_take_them(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text('[data]\ntrain = "prompts.jsonl"\nheld_out = 0.1\n')
+    with pytest.raises(ConfigError, match=r"recipe.toml has no data.task: a study compares methods on a built-in task"):
+        load_plan(write_plan(tmp_path))
 
 
 def test_two_studies_of_the_same_name_task_and_critic_are_refused(tmp_path: Path) -> None:

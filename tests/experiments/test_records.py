@@ -132,7 +132,7 @@ def test_a_run_has_one_record(run: Path, tmp_path: Path) -> None:
     assert not append_record(records, {**record, "seconds": 9.0})
     for name, value in {
         **{"task": "code", "length": 8, "faults": 0.1, "critic": "reward_model", "method": "rloo"},
-        **{"purpose": "evaluation", "trial": None, "seed": 8, "settings": {}},
+        **{"purpose": "evaluation", "trial": None, "seed": 8, "recipe": "r", "settings": {}},
     }.items():
         assert append_record(records, {**record, name: value}), name
     assert append_record(records, {**record, "study": "another"})

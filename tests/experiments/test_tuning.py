@@ -213,10 +213,10 @@ def test_trials_of_elsewhere_are_not_run_again(tmp_path: Path) -> None:
 def test_a_directory_holds_one_search(tmp_path: Path) -> None:
     finish(search(tmp_path, count=1))
     with pytest.raises(ConfigError) as caught:
-        search(tmp_path, seed=1, overrides=["ppo.clip_range=0.3", "run.steps=4"])
+        search(tmp_path, seed=1, minimise=True, overrides=["ppo.clip_range=0.3", "run.steps=4"])
     assert str(caught.value) == (
-        f"{tmp_path}/search holds another search; --seed: 0 → 1; ppo.clip_range: 0.2 → 0.3; run.steps: 3 → 4. Continue "
-        "with the same settings, or choose another directory with --out DIR"
+        f"{tmp_path}/search holds another search; --seed: 0 → 1; --minimise: False → True; ppo.clip_range: 0.2 → 0.3; "
+        "run.steps: 3 → 4. Continue with the same settings, or choose another directory with --out DIR"
     )
     assert search(tmp_path, count=3).ended == 1  # more trials go on
     (tmp_path / "search" / "tuning.json").write_text("{")

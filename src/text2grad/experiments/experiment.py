@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from text2grad.config import Recipe, load_recipe
+from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.errors import ConfigError, DataError, TrainingError
 from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
 from text2grad.experiments.jobs import Job, last_line
@@ -26,11 +26,13 @@ from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.phase_models import refuse_other_settings
 from text2grad.experiments.pipeline import PHASES, WITHOUT_REWARD_MODEL
 from text2grad.experiments.records import (
+    START_DIGITS,
     Place,
     Record,
     append_record,
     key_of,
     read_records,
+    recipe_digest,
     record_of,
     settings_between,
 )
@@ -131,8 +133,8 @@ class Experiment:
         """Return the jobs of the missing runs by name, in order.
 
         Raises:
-            ConfigError: if models in the directory were made by other settings, a pretrained model is missing, or the
-                task lacks the metric of its study.
+            ConfigError: if models in the directory were made by other settings, a pretrained model is missing, the
+                records were made with another pretrained model or metric, or the task lacks the metric of its study.
         """
         found: dict[str, Job] = {}
         for study in self.studies:
@@ -141,7 +143,8 @@ class Experiment:
                     f"study {study.name!r}: model = {study.model!r} does not exist; the path starts at the working "
                     "directory"
                 )
-            check_metric(study, self._base(study))
+            check_metric(study, load_recipe(self._recipe(study), study.settings))
+            self._refuse_other_records(study)
             for method in study.methods:
                 owner = tuning_study(self.plan, study, method)
                 tuning = self.tuning(owner, method)
@@ -166,6 +169,27 @@ class Experiment:
                         on_end=partial(self._end_of_evaluation, evaluation),
                     )
         return found
+
+    def _refuse_other_records(self, study: Study) -> None:
+        """Refuse a pretrained policy or a metric that is not that of the study's records.
+
+        Raises:
+            ConfigError: if it is another one.
+        """
+        start = digest_of(Path(study.model))[:START_DIGITS] if study.model else None
+        same = (study.name, study.task, study.critic)
+        for record in self.known.values():
+            if (record["study"], record["task"], record["critic"]) != same:
+                continue
+            before = f"the records of study {study.name!r} hold runs on {study.task}"
+            way_out = "give the study another name, or remove the records"
+            if start is not None and record["start"] != start:
+                raise ConfigError(
+                    f"{before} that began at other weights than model = {study.model!r} (digest {record['start']} → "
+                    f"{start}); {way_out}"
+                )
+            if record["metric"] != study.main_metric:
+                raise ConfigError(f"{before} with another metric ({record['metric']} → {study.main_metric}); {way_out}")
 
     def amount(self, study: Study) -> Amount:
         """Return the missing part of a study; models and trials that another study shares count for both."""
@@ -209,7 +233,9 @@ class Experiment:
                 minimise=lower_is_better(study.main_metric),
                 on_trial=partial(self._keep_trial, study, method),
             )
-            tuning.restore(list(self._recorded_trials(study, method, tuning)))
+            recorded = list(self._recorded_trials(study, method, tuning))
+            tuning.restore(recorded)
+            tuning.repeat_all_but({trial.number for trial in recorded})
             self.tunings[key] = tuning
         return self.tunings[key]
 
@@ -217,15 +243,21 @@ class Experiment:
         """Yield the trials of a search that have records.
 
         Raises:
-            ConfigError: if a record was made with other settings than the plan's.
+            ConfigError: if a record was made with another recipe or other settings than the plan's.
         """
         base, fixed = self._base(study), load_recipe(self._recipe(study), [*tuning.overrides, *tuning.of_method])
-        searched = set(tuning.space.searched)
+        searched, digest = set(tuning.space.searched), recipe_digest(base)
         wanted = {name: value for name, value in settings_between(base, fixed).items() if name not in searched}
         for record in self.known.values():
             place = Place(*(record[name] for name in Place._fields))
             if place._replace(trial=None) != self._place(study, method, *study.tuned_at, study.tune_seed, trial=True):
                 continue
+            if record["recipe"] != digest:
+                raise ConfigError(
+                    f"the records of study {study.name!r} hold trials of {method} on {study.task} with another "
+                    f"{study.recipe} (digest {record['recipe']} → {digest}); restore the recipe, give the study "
+                    "another name, or remove the records"
+                )
             there = {name: value for name, value in record["settings"].items() if name not in searched}
             if there != wanted:
                 raise ConfigError(
@@ -330,7 +362,8 @@ class Experiment:
             return None
         recipe = load_recipe(self._recipe(one.study), self._overrides(one))
         place = self._place(one.study, one.method, one.length, one.faults, one.seed)
-        key = key_of({**place._asdict(), "settings": settings_between(self._base(one.study), recipe)})
+        base = self._base(one.study)
+        key = key_of({**place._asdict(), "recipe": recipe_digest(base), "settings": settings_between(base, recipe)})
         return self.known.get(key)
 
     def _has_record(self, one: Evaluation) -> bool:

@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.experiments.methods import EARLIER_NAMES, METHODS
-from text2grad.experiments.run_examples import check_response_limit, task_settings
+from text2grad.experiments.metric import load_metric, measure
+from text2grad.experiments.run_examples import check_response_limit, run_examples, task_settings
 from text2grad.experiments.search_space import CONFIRMED, as_overrides
 from text2grad.files import read_text
 from text2grad.tasks import built_in
@@ -237,20 +238,30 @@ def tuning_study(plan: Plan, study: Study, method: str) -> Study:
 
 
 def check_metric(study: Study, recipe: Recipe) -> None:
-    """Refuse a metric that the task does not have, by scoring one reference; programs run in the sandbox.
+    """Refuse a metric that no evaluation will have, by scoring one reference; programs run in the sandbox.
 
     Raises:
-        ConfigError: if it has none of this name.
+        ConfigError: if neither the task nor `data.metric` has one of this name.
+        DataError: if the files of a task on files cannot be read.
     """
-    if study.metric and not recipe.data.train:  # a task with items of its own
-        task = built_in(study.task, task_settings(recipe))
-        example = task.held_out(1, 0)
-        _, of_each = task.measure(example, [example[0].reference or ""])
-        check_known("metric", study.metric, tuple(sorted(of_each[0])))
+    if not study.metric:
+        return
+    task = built_in(study.task, task_settings(recipe))
+    examples = run_examples(recipe).held_out[:1] if recipe.data.train else task.held_out(1, 0)
+    references = [example.reference or "" for example in examples]
+    names = {name for one in task.measure(examples, references)[1] for name in one}
+    if recipe.data.metric:
+        names |= {name for one in measure(load_metric(recipe.data.metric), examples, references) for name in one}
+    check_known("metric", study.metric, tuple(sorted(names)))
 
 
 def _check(study: Study, plan: Plan, path: Path) -> None:
     recipe = load_recipe(path.parent / study.recipe)
+    if recipe.data.task is None:
+        raise ConfigError(
+            f"{study.recipe} has no data.task: a study compares methods on a built-in task. For prompts and a critic "
+            "of your own, `text2grad tune` searches the settings of a method, and `text2grad compare` compares runs"
+        )
     if recipe.data.task != study.task:
         raise ConfigError(f"{study.recipe} has data.task = {recipe.data.task!r}; name its task")
     if study.tuned_in and study.tuned_in not in [one.name for one in plan.study if one is not study]:
@@ -273,6 +284,7 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
                 path.parent / study.recipe, [*study.at(length=length, faults=faults), *as_overrides(variant)]
             )
             _refuse_no_items(made)
+            _refuse_own_critic(made)
             check_response_limit(made)
     length, faults = study.tuned_at
     _refuse_no_items(load_recipe(path.parent / study.recipe, study.at_tuning(length=length, faults=faults)))
@@ -281,6 +293,14 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
 def _refuse_no_items(recipe: Recipe) -> None:
     if not recipe.data.eval_examples:
         raise ConfigError("data.eval_examples = 0 leaves no held-out items to compare methods on")
+
+
+def _refuse_own_critic(recipe: Recipe) -> None:
+    if recipe.critic.use:
+        raise ConfigError(
+            f"critic.use = {recipe.critic.use!r}, but the critic of a study is the task's program, or a reward model "
+            "that learned from it; leave critic.use out. `text2grad compare` compares runs with a critic of your own"
+        )
 
 
 def _with_current_names(data: Any) -> Any:

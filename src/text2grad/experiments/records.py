@@ -37,7 +37,7 @@ from text2grad.errors import DataError
 from text2grad.experiments.reports.run_report import Run, read_run
 from text2grad.files import json_lines, to_json, write_atomically
 
-KEY = ("study", "task", "length", "faults", "critic", "method", "purpose", "trial", "seed", "settings")
+KEY = ("study", "task", "length", "faults", "critic", "method", "purpose", "trial", "seed", "recipe", "settings")
 """The fields by which a record is found: a run has one record."""
 
 FIELDS: Mapping[str, tuple[type, ...]] = {
@@ -67,6 +67,7 @@ NO_EFFECT = (
     "run.keep_best",
     *("run.name", "run.table_every", "rollout.rows_at_once", "ppo.micro_batch_tokens", "critic.overlap"),
 )
+START_DIGITS = 16  # of the digest of the start weights
 DIGITS = 6  # significant digits of the numbers of a record
 
 Record = dict[str, Any]
@@ -146,7 +147,7 @@ def record_of(
         "recipe": recipe_digest(base),
         "steps": len(run.metrics),
         **after[-1]._asdict(),
-        "start": about.get("inputs", {}).get("model.path", "")[:16],
+        "start": about.get("inputs", {}).get("model.path", "")[:START_DIGITS],
         "machine": {"cpu": _cpu(), "threads": about.get("threads"), "torch": about.get("torch")},
         "version": about["text2grad"] + (f" {commit[:10]}" if commit else ""),
         "metric": metric,

@@ -18,7 +18,7 @@ the best trials are run again on further seeds, and the mean over all seeds deci
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -240,6 +240,12 @@ class Tuning:
             if trial.number < self.count and not self.is_finished(trial.number):
                 self.trials[trial.number] = trial
 
+    def repeat_all_but(self, recorded: Collection[int]) -> None:
+        """Run trials with a value again, with their settings, unless their numbers are in `recorded`."""
+        for number, trial in self.trials.items():
+            if trial.value is not None and number not in recorded:
+                self.trials[number] = replace(trial, value=None)
+
     def write(self) -> None:
         """Write the file of the search."""
         best = self.best
@@ -350,7 +356,11 @@ class Tuning:
             trials = {trial["number"]: Trial(**trial) for trial in known["trials"]}
             again = [Confirmation(**one) for one in known.get("confirmations", [])]  # none in earlier versions
             before = make_recipe(known["recipe"], where=str(path), warn=False).model_dump(mode="json")
-            told = {"--method": (known["method"], self.method), "--seed": (known["seed"], self.seed)}
+            told: dict[str, tuple[object, object]] = {
+                "--method": (known["method"], self.method),
+                "--seed": (known["seed"], self.seed),
+                "--minimise": (known["minimise"], self.minimise),
+            }
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise CheckpointError(
                 f"cannot read {path}: {error}. Restore it from a backup, or choose another directory with --out DIR"
