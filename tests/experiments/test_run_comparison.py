@@ -168,6 +168,17 @@ def test_curves_go_by_steps_by_tokens_and_by_seconds(tmp_path: Path) -> None:
     assert [x for x, _ in drawn[4][2].points] == [40, 80, 120, 160]
 
 
+def test_a_mean_curve_has_the_steps_at_which_all_seeds_were_evaluated(tmp_path: Path) -> None:
+    """data.eval_every may change on resume, so that seeds of one recipe have other evaluations."""
+    runs = [run_in(tmp_path / f"a-{seed}", [0.5 + 0.1 * seed] * 4, seed=seed) for seed in (0, 1)]
+    evaluation = json.loads((runs[0] / "evaluations" / "000004.json").read_text())
+    more = {**evaluation, "step": 1, "metrics": {**evaluation["metrics"], "f1": 0.9}}
+    (runs[0] / "evaluations" / "000001.json").write_text(json.dumps(more))
+    line = panels(compare_runs(runs))[0].keywords["lines"][0]
+    assert line.points == [(0, 0.0), (4, pytest.approx(0.55))]
+    assert line.faint == [[(0, 0.0), (1, 0.9), (4, 0.5)], [(0, 0.0), (4, 0.6)]]
+
+
 def test_runs_of_different_length_are_said_to_be_so_and_compared_at_one_step_on_request(tmp_path: Path) -> None:
     paths = [run_in(tmp_path / "a", [0.5] * 4), run_in(tmp_path / "b", [0.1] * 4, steps=2, ppo={"lam": 0.5})]
     results = as_json(compare_runs(paths), None)

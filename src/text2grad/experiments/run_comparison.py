@@ -346,32 +346,34 @@ def panels(methods: Sequence[Method]) -> list[Draw]:
 def _lines(methods: Sequence[Method], axis: str, name: str, *, held_out: bool) -> list[Line]:
     lines = []
     for look, method in enumerate(methods):
-        curves = [
-            points for run in method.runs if (points := _points(run, method.recipe, axis, name, held_out=held_out))
-        ]
-        if curves:
-            mean = _mean_points(curves)
+        found = [_points(run, method.recipe, axis, name, held_out=held_out) for run in method.runs]
+        curves = [list(points.values()) for points in found if points]
+        if mean := _mean_points([points for points in found if points]):
             shown = mean if held_out else smoothed_points(mean)
             faint = curves if len(curves) > 1 or not held_out else ()
             lines.append(Line(method.name, shown, faint, held_out, look))
     return lines
 
 
-def _points(run: Run, recipe: Recipe, axis: str, name: str, *, held_out: bool) -> Points:
+def _points(run: Run, recipe: Recipe, axis: str, name: str, *, held_out: bool) -> dict[int, tuple[float, float]]:
+    """Return the points of a run's curve by step."""
     places = axis_values(run, recipe, axis)
     if not held_out:
-        return [(x, line[name]) for x, line in zip(places, run.metrics, strict=True) if name in line]
+        pairs = zip(places, run.metrics, strict=True)
+        return {int(line["step"]): (x, line[name]) for x, line in pairs if name in line}
     before = [0.0, *places]  # an evaluation at step n follows n finished steps
-    return [
-        (before[one["step"]], one["metrics"][name])
+    return {
+        one["step"]: (before[one["step"]], one["metrics"][name])
         for one in run.evaluations
         if name in one["metrics"] and one["step"] < len(before)
-    ]
+    }
 
 
-def _mean_points(curves: Sequence[Points]) -> Points:
-    """Return the mean over the points that all curves have."""
-    return [(fmean(x for x, _ in points), fmean(y for _, y in points)) for points in zip(*curves, strict=False)]
+def _mean_points(curves: Sequence[Mapping[int, tuple[float, float]]]) -> Points:
+    """Return the mean over the steps that all curves have."""
+    steps = [step for step in curves[0] if all(step in curve for curve in curves)] if curves else []
+    common = [[curve[step] for curve in curves] for step in steps]
+    return [(fmean(x for x, _ in points), fmean(y for _, y in points)) for points in common]
 
 
 def result_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
