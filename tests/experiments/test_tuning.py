@@ -300,6 +300,20 @@ def test_a_further_seed_differs_from_that_of_the_trials(tmp_path: Path) -> None:
     assert str(caught.value) == "--confirm-seeds 0: the trials themselves have this seed (run.seed); name another"
 
 
+def test_a_search_is_another_on_other_prompts(tmp_path: Path) -> None:
+    """Values on other held-out prompts cannot be compared with those of the trials so far."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    (tmp_path / "recipe.toml").write_text(f'[data]\ntrain = "{prompts}"\nheld_out = 0.5\n[run]\nsteps = 3\n')
+    finish(search(tmp_path, count=1))
+    assert search(tmp_path, count=2).ended == 1
+    prompts.write_text('{"prompt": "a"}\n{"prompt": "c"}\n')
+    with pytest.raises(
+        ConfigError, match=r"search holds another search; data\.train: other contents\. Continue with the"
+    ):
+        search(tmp_path, count=2)
+
+
 def test_a_search_needs_held_out_items(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds out no items, by which trials are compared"):
         search(tmp_path, overrides=["data.eval_examples=0"])

@@ -16,6 +16,7 @@ from .run_directory import (
     check_directory as check_directory,
     check_world_size as check_world_size,
     digest_of as digest_of,
+    inputs_of as inputs_of,
     latest_checkpoint as latest_checkpoint,
     open_run as open_run,
     read_best as read_best,

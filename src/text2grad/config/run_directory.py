@@ -114,7 +114,7 @@ def open_run(
     lock_directory(directory)
     now: dict[str, Any] = {
         "recipe": recipe.model_dump(mode="json"),
-        "inputs": {**_inputs_of(recipe, sections, directory), **(inputs or {})},
+        "inputs": {**inputs_of(recipe, sections, directory), **(inputs or {})},
         "text2grad": version("text2grad"),
         "torch": torch.__version__,
         "transformers": version("transformers"),
@@ -247,10 +247,13 @@ def digest_of(path: Path) -> str:
     return hashed.hexdigest()
 
 
-def _inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict[str, str]:
+def inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict[str, str]:
     """Return the digests of the files and directories that sections of a recipe name, by setting.
 
-    Names of the hub have none, nor has what the run itself writes into its directory.
+    Args:
+        recipe: the settings.
+        sections: of the recipe.
+        directory: of the run; what the run itself writes into it has no digest. Nor have names of the hub.
     """
     settings = recipe.model_dump(mode="json")
     named = {f"{section}.{key}": settings[section].get(key) for section, key in INPUTS if section in sections}

@@ -18,13 +18,13 @@ the best trials are run again on further seeds, and the mean over all seeds deci
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from text2grad.config import Recipe, changed_settings, load_recipe, make_recipe
+from text2grad.config import Recipe, changed_settings, inputs_of, load_recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.experiments.jobs import Job, last_line
 from text2grad.experiments.methods import METHODS
@@ -38,6 +38,9 @@ from text2grad.progress import note
 FILE = "tuning.json"
 FAILURES = ("TrainingError", "OutOfMemory", "CriticError", "out of memory")
 """Beginnings of the last line of a run whose settings are at fault."""
+
+SECTIONS = ("data", "model", "critic", "refresh")
+"""Sections of a recipe whose files and models the trials share."""
 
 FINISHED = (0, 3)  # exit codes of a finished run; 3: the critic labelled nothing
 OF_ERROR = (1, 2)  # exit codes of an error; others are signals
@@ -114,6 +117,7 @@ class Tuning:
         confirm_seeds: further values of run.seed, with which the best trials are run again.
         confirmed: number of the best trials that are run again.
         space: the searched settings.
+        inputs: digests of the files and models that the recipe names, as far as they exist.
         trials: so far, by number.
         confirmations: so far, by trial and seed.
     """
@@ -132,6 +136,7 @@ class Tuning:
     confirm_seeds: Sequence[int] = ()
     confirmed: int = CONFIRMED
     space: SearchSpace = field(init=False)
+    inputs: Mapping[str, str] = field(init=False)
     trials: dict[int, Trial] = field(default_factory=dict)
     confirmations: dict[tuple[int, int], Confirmation] = field(default_factory=dict)
 
@@ -152,6 +157,7 @@ class Tuning:
         self.space = SearchSpace.of(
             METHODS[self.method].searched, load_recipe(self.recipe, self.overrides), full, usual
         )
+        self.inputs = inputs_of(full, SECTIONS, self.out)
         path = self.out / FILE
         if path.exists():
             self._read(path, full)
@@ -254,6 +260,7 @@ class Tuning:
             "seed": self.seed,
             "minimise": self.minimise,
             "recipe": load_recipe(self.recipe, [*self.overrides, *self.of_method]).model_dump(mode="json"),
+            "inputs": self.inputs,
             "space": {setting: asdict(one) for setting, one in self.space.searched.items()},
             "trials": [asdict(trial) for _, trial in sorted(self.trials.items())],
             "confirmations": [asdict(one) for _, one in sorted(self.confirmations.items())],
@@ -370,6 +377,12 @@ class Tuning:
         changed += changed_settings(before, now)
         if before["run"]["steps"] != now["run"]["steps"]:
             changed.append(f"run.steps: {before['run']['steps']} → {now['run']['steps']}")
+        before_inputs = known.get("inputs", {})  # not in files of earlier versions
+        changed += [
+            f"{name}: other contents"
+            for name, digest in self.inputs.items()
+            if before_inputs.get(name, digest) != digest
+        ]
         if changed:
             raise ConfigError(
                 f"{self.out} holds another search; {'; '.join(changed)}. Continue with the same settings, or choose "
