@@ -353,6 +353,37 @@ def test_a_diverged_trial_is_known_from_its_record(tmp_path: Path) -> None:
     assert again.tuning(again.studies[0], "text2grad").trials[1].error == "TrainingError: the loss is not finite"
 
 
+def test_what_diverges_in_its_first_step_has_a_record_too(tmp_path: Path) -> None:
+    lost = [2, "TrainingError: the loss is not finite", True, "evaluated"]
+    (tmp_path / "faults").write_text(json.dumps(dict.fromkeys(("trial-001", "best-2-seed-101", "dr_grpo"), lost)))
+    study = STUDY.replace("trials = 3", "trials = 3\nconfirm_seeds = [101]\nconfirmed = 2\nother_confirmed = 1", 1)
+    assert finish(experiment(tmp_path, study)).failed == []
+    failed = [one for one in read_records(tmp_path / "records") if "error" in one]
+    told = {(one["method"], one["purpose"], one["seed"]) for one in failed}
+    assert told == {
+        *((method, "tuning", 100) for method in ("text2grad", "dr_grpo")),
+        ("text2grad", "tuning", 101),
+        *(("dr_grpo", "evaluation", seed) for seed in (0, 1)),
+    }
+    for one in failed:
+        assert (one["steps"], one["rollouts"], one["diagnostics"]) == (0, 0, {})
+        assert [point["step"] for point in one["curve"]] == [0]
+        assert one["items"] == one["items_at_start"]
+    assert experiment(tmp_path, study).jobs() == {}
+    pages = result_pages(read_runs(tmp_path / "records"), draw=False)
+    assert "seed 0, after 0 steps (TrainingError: the loss is not finite)" in pages["comparison.md"].decode()
+
+
+def test_a_trial_that_fails_before_it_begins_does_not_end_the_work(tmp_path: Path) -> None:
+    (tmp_path / "faults").write_text(json.dumps({"trial-001": [1, "out of memory; see plan", True, "nothing"]}))
+    assert finish(experiment(tmp_path)).failed == []
+    assert len(read_records(tmp_path / "records")) == 9 - 2  # both methods have such a trial
+    (tmp_path / "faults").write_text(json.dumps({"text2grad": [1, "out of memory; see plan", False, "nothing"]}))
+    found = finish(experiment(tmp_path, STUDY.replace('"first"', '"second"')))
+    assert len(found.failed) == 1
+    assert "text2grad stopped with exit code 1: out of memory; see plan (all its output" in found.failed[0]
+
+
 def test_every_job_of_models_has_a_log_of_its_own(tmp_path: Path) -> None:
     jobs = experiment(tmp_path, STUDY + "faults = [0.5, 0.25]\n").jobs()
     models = {name: job.log.name for name, job in jobs.items() if name.startswith("models ")}

@@ -5,8 +5,9 @@
 
 The value is 1 − (log10(optim.lr) + 3)², best at a learning rate of 1e-3, and `rouge_l` is the same below zero. Each
 start is a line of the file in the environment variable JOURNAL; the file in FAULTS holds
-{directory's name: [exit code, message, also when resumed]}; with the exit code 0 the message is the value. `Process`
-takes the place of `subprocess.Popen`, and runs the program in this process.
+{directory's name: [exit code, message, also when resumed]}; with the exit code 0 the message is the value. Where a fourth
+value is given, the run has finished no step ("evaluated"), or has not begun ("nothing"). `Process` takes the place of
+`subprocess.Popen`, and runs the program in this process.
 """
 
 import argparse
@@ -77,8 +78,11 @@ def pretend(argv: Sequence[str], log: IO[bytes]) -> int:
     if known.get(directory.name, [1])[0] == 0:
         value = float(known[directory.name][1])
     elif directory.name in known:
-        code, message, again = known.pop(directory.name)
-        write_run(directory, recipe, [value] * ITEMS, finished=False)
+        code, message, again, *reached = known.pop(directory.name)
+        if reached != ["nothing"]:
+            write_run(directory, recipe, [value] * ITEMS, finished=False)
+        if reached == ["evaluated"]:
+            (directory / "metrics.jsonl").unlink()
         if not again:
             faults.write_text(json.dumps(known))
         log.write(f"{message}\n".encode())

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from text2grad.config import Recipe, digest_of, load_recipe
-from text2grad.errors import ConfigError, DataError, TrainingError
+from text2grad.errors import CheckpointError, ConfigError, DataError, TrainingError
 from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
 from text2grad.experiments.jobs import Job, last_line
 from text2grad.experiments.methods import METHODS, settings
@@ -412,7 +412,7 @@ class Experiment:
                 metric=study.main_metric,
                 error="" if code in FINISHED else last_line(log),
             )
-        except DataError:  # it failed in its first step
+        except (CheckpointError, DataError):  # it failed before its first evaluation
             return self._failure(name, code, log)
         self._keep(study, record)
         if not self.plan.keep_runs:
@@ -437,10 +437,10 @@ class Experiment:
         try:
             base, metric = self._base(study), study.main_metric
             self._keep(study, record_of(directory, place, base, asked=asked, metric=metric, error=trial.error))
-        except DataError:
+        except (CheckpointError, DataError):
             if not trial.error:
                 raise
-            note(f"{directory}: the trial failed in its first step, and has no record", warning=True)
+            note(f"{directory}: the trial failed before its first evaluation, and has no record", warning=True)
 
     def _keep(self, study: Study, record: Record) -> None:
         if study.apart:

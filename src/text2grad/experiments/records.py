@@ -122,15 +122,15 @@ def record_of(
         asked: the recipe by which the run was started, to which its command may have added settings; None takes the
             recipe in its directory.
         metric: name of the metric by which methods are compared; "" for the run's main metric.
-        error: message of a run that stopped with an error; "" for a finished run.
+        error: message of a run that stopped with an error, perhaps in its first step; "" for a finished run.
 
     Raises:
         CheckpointError: if the directory's run.json cannot be read.
-        DataError: if the run has no finished step or no evaluation, or its files are damaged.
+        DataError: if the run has no evaluation, or no finished step and no error, or its files are damaged.
     """
     about = read_run_file(directory)
     recipe = make_recipe(about["recipe"], where=str(directory / "run.json"), warn=False)
-    run = read_run(directory)
+    run = read_run(directory, without_steps=bool(error))
     if not run.evaluations or not run.evaluations[-1].get("responses"):
         raise DataError(
             f"{directory} has no evaluation on held-out items; a record needs data.eval_examples above 0, and "
@@ -176,7 +176,9 @@ def item_id(prompt: str) -> str:
 
 
 def diagnostics(run: Run) -> dict[str, float]:
-    """Return the means of metrics over the last third of a run's steps."""
+    """Return the means of metrics over the last third of a run's steps; none without steps."""
+    if not run.metrics:
+        return {}
     last = run.metrics[-max(1, len(run.metrics) // 3) :]
     return {name: fmean(line[name] for line in last) for name in DIAGNOSTICS if all(name in line for line in last)}
 

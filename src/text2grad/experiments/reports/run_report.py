@@ -28,8 +28,13 @@ class Run(NamedTuple):
     evaluations: list[dict[str, Any]]
 
 
-def read_run(directory: Path, name: str = "") -> Run:
+def read_run(directory: Path, name: str = "", *, without_steps: bool = False) -> Run:
     """Read a run's metrics and evaluations.
+
+    Args:
+        directory: of the run.
+        name: of the run; "" takes that of its directory.
+        without_steps: accept a run that has not finished a step.
 
     Raises:
         DataError: if the run has not finished a step, or its metrics are damaged.
@@ -40,7 +45,7 @@ def read_run(directory: Path, name: str = "") -> Run:
         metrics = [json.loads(line) for line in lines]
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is damaged ({error}). Resume the run with --resume, which repairs the file") from error
-    if not metrics:
+    if not metrics and not without_steps:
         raise DataError(f"{directory} holds no run with a finished step: {path.name} is missing or empty")
     evaluations = [json.loads(file.read_bytes()) for file in sorted((directory / "evaluations").glob("*.json"))]
     return Run(name or directory.name, directory, metrics, evaluations)
