@@ -5,9 +5,9 @@
 
 The value is 1 − (log10(optim.lr) + 3)², best at a learning rate of 1e-3, and `rouge_l` is the same below zero. Each
 start is a line of the file in the environment variable JOURNAL; the file in FAULTS holds
-{directory's name: [exit code, message, also when resumed]}; with the exit code 0 the message is the value. Where a fourth
-value is given, the run has finished no step ("evaluated"), or has not begun ("nothing"). `Process` takes the place of
-`subprocess.Popen`, and runs the program in this process.
+{directory's name: [exit code, message, also when resumed]}; with the exit code 0 the message is the value. Where a
+fourth value is given, the run has finished no step ("evaluated"), or has not begun ("nothing"). `Process` takes the
+place of `subprocess.Popen`, and runs the program in this process.
 """
 
 import argparse
