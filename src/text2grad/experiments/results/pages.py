@@ -480,9 +480,9 @@ def _series(page: _Page, series: Sequence[Group], rivals: Sequence[str]) -> list
     """Add the section of a series to the page; return its row in the summary, empty if it has one length."""
     first = series[0].condition
     metric = words(series[0].metric)
-    page.parts.append(
-        f"## {first.task}, {first.critic.replace('_', ' ')} as critic (studies: {', '.join(series[0].studies)})"
-    )
+    apart = f", {first.apart}" if first.apart else ""
+    studies = ", ".join(series[0].studies)
+    page.parts.append(f"## {first.task}, {first.critic.replace('_', ' ')} as critic{apart} (studies: {studies})")
     leads = [page.stated(lead(group, group.ours, rival)) for group, rival in zip(series, rivals, strict=True)]
     ratios = [
         page.stated(rollouts_ratio(group, group.ours, rival)) for group, rival in zip(series, rivals, strict=True)
