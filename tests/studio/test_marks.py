@@ -136,3 +136,26 @@ def test_names_lead_to_no_other_place(tmp_path: Path, rater: str, tab: str) -> N
     with pytest.raises(DataError, match="is no name"):
         MarkStore(tmp_path / "store").append(rater, tab, [OPEN])
     assert not (tmp_path / "store").exists()
+
+
+def test_an_act_that_is_sent_again_is_saved_once(tmp_path: Path) -> None:
+    store = MarkStore(tmp_path)
+    at = store.append("ann", "0" * 12, [OPEN, span("a", 3, 7)], "first")
+    assert store.append("ann", "1" * 12, [OPEN, span("a", 3, 7)], "first") == at  # by the next page
+    store.append("ann", "0" * 12, [span("a", 3, 7), span("b", 12, 18)], "second")
+    path = tmp_path / "marks" / "ann" / f"{'0' * 12}.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])  # a full disk cut the act off
+    store = MarkStore(tmp_path)
+    store.append("ann", "0" * 12, [span("a", 3, 7), span("b", 12, 18)], "second")
+    events = MarkStore(tmp_path).events("ann")
+    assert [event["op"] for event in events] == ["open", "span", "span", "span"]
+    assert len({event["at"] for event in events[2:]}) == 1
+    with pytest.raises(DataError, match='"act" of an operation is a text of at most 40 characters'):
+        store.append("ann", "0" * 12, [span("a", 3, 7)], "x" * 41)
+
+
+def test_a_clock_that_is_set_back_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MarkStore(tmp_path).append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
+    monkeypatch.setattr("text2grad.studio.marks.time.time_ns", lambda: 1)
+    MarkStore(tmp_path).append("ann", "1" * 12, [{"op": "unspan", "item": ITEM, "id": "a"}])  # after a restart
+    assert MarkStore(tmp_path).marked("ann")[ITEM].spans == {}

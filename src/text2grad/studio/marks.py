@@ -12,7 +12,8 @@ their own. An event is one operation on one response:
     {"at": ..., "item": ..., "op": "state", "value": "done", "skipped" or ""}
     {"at": ..., "item": ..., "op": "suggestion", "id": ..., "value": "accepted", "rejected" or ""}
 
-Events of one act of the person have the same "at", in nanoseconds, and "by" is "undo" or "redo" if the act is one.
+Events of one act of the person have the same "at", in nanoseconds, and the same "act", the name by which a page that
+heard no answer sends them again; they are saved once. "by" is "undo" or "redo" if the act is one.
 
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
 their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
@@ -143,34 +144,39 @@ class MarkStore:
         """Return the name of a tab; its file appears with its first event."""
         return token_hex(6)
 
-    def append(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> int:
+    def append(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]], act: str = "") -> int:
         """Save the operations of one act; when this returns they are on disk. Return its time.
 
         Args:
             rater: name of a person.
             tab: as `new_tab` returned it.
             events: operations of the module's docstring, without "at".
+            act: name of the act, if it has one; events that were saved under it are not saved again.
 
         Raises:
             DataError: if an operation is none; nothing is saved then.
             StoreError: if the files cannot be read or written.
         """
-        path = self._file(rater, tab)
+        path, act = self._file(rater, tab), _text({"act": act}, "act", 40)
         with self._lock:
             try:  # another tab of the rater may have opened the response: a page sends what an earlier page left
                 known = [event for one in self._files(rater) for event in self._events_of(one)]
             except OSError as error:
                 raise StoreError(f"cannot read marks in {path.parent}: {error.strerror}") from error
             opened = {event["item"]: event for event in known if event["op"] == "open"}
+            saved = [int(event["at"]) for event in known if act and event.get("act") == act]
+            self._last = max(self._last, *(int(event["at"]) for event in known), 0)  # the clock may have been set back
+            at = saved[0] if saved else max(time.time_ns(), self._last + 1)
             lines = []
-            self._last = max(time.time_ns(), self._last + 1)
-            for event in events:
+            for event in events[len(saved) :]:
                 checked = _checked(event, opened)
                 if checked["op"] == "open":
                     opened[checked["item"]] = checked
                 elif event.get("by") in ("undo", "redo"):
                     checked["by"] = event["by"]
-                lines.append(to_json({"at": self._last, **checked}) + b"\n")
+                lines.append(to_json({"at": at, **({"act": act} if act else {}), **checked}) + b"\n")
+            if not lines:
+                return at
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("ab") as file:
@@ -181,7 +187,8 @@ class MarkStore:
                     os.fsync(file.fileno())
             except OSError as error:
                 raise StoreError(f"cannot save marks in {path}: {error.strerror}") from error
-            return self._last
+            self._last = max(self._last, at)
+            return at
 
     def raters(self) -> list[str]:
         """Return the raters with marks; a folder with another name, such as a copy that a person made, is none."""
