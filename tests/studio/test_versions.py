@@ -52,6 +52,18 @@ def test_without_a_policy_there_is_nothing_to_teach(tmp_path: Path) -> None:
         Versions(tmp_path, None).version(3)
 
 
+def test_a_page_that_looks_every_second_reads_no_version_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions, read = Versions(tmp_path, None), list[Path]()
+    for number in (1, 2):
+        path = tmp_path / "versions" / f"{number:04d}" / "version.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"version": number, "changes": [0.5] * 1000}))
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), read_bytes(path))[1])
+    assert [versions.versions(), versions.versions()] == [[{"version": 1}, {"version": 2}]] * 2
+    assert len(read) == 2
+
+
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
 def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) -> None:
     versions = Versions(tmp_path, {"path": str(STORIES), "sampling": SAMPLING})

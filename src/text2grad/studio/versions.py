@@ -32,6 +32,7 @@ class Versions:
         self.directory, self.policy = store / "versions", policy
         self._lock = threading.Lock()
         self._work: dict[str, Any] = {"state": "idle"}
+        self._known: dict[tuple[Path, int], dict[str, Any]] = {}  # of a file and its time; a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
     def state(self) -> dict[str, Any]:
@@ -44,11 +45,13 @@ class Versions:
 
     def versions(self) -> list[dict[str, Any]]:
         """Return the finished versions, without their changes per token."""
-        found = []
+        known = self._known
+        self._known = {}
         for path in sorted(self.directory.glob("[0-9]*/version.json")):
-            about = json.loads(path.read_bytes())
-            found.append({key: value for key, value in about.items() if key != "changes"})
-        return found
+            key = path, path.stat().st_mtime_ns
+            about = known.get(key) or json.loads(path.read_bytes())
+            self._known[key] = {name: value for name, value in about.items() if name != "changes"}
+        return list(self._known.values())
 
     def version(self, number: int) -> dict[str, Any]:
         """Return one version with its changes per token.
