@@ -412,3 +412,36 @@ def test_a_run_that_grows_is_seen(tmp_path: Path) -> None:
     after = client.get("/api/studio").json()["runs"][0]
     assert (before["rollouts"], after["rollouts"], after["steps"]) == (12, 13, [0, 9])
     assert after["generation"] > before["generation"]
+
+
+def test_a_file_that_is_deleted_stops_neither_the_page_nor_other_sources(tmp_path: Path) -> None:
+    run, file = write_run(tmp_path / "run"), tmp_path / "own.jsonl"
+    file.write_text(json.dumps({"prompt": "Say.", "response": "Text."}) + "\n")
+    made = session(tmp_path / "store", file, run)
+    client = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
+    client.get("/", params={"token": TOKEN})
+    file.unlink()
+    (run / "rollouts" / "00000.jsonl").unlink()
+    assert [one["name"] for one in client.get("/api/studio").json()["runs"]] == ["own", "run"]
+    for number, message in ((0, f"cannot read {file}: No such file or directory"), (1, f"a file of {run} is gone")):
+        for path in (f"runs/{number}/rollouts/1", f"runs/{number}/prompt/1"):
+            answer = client.get(f"/api/{path}")
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]
+
+
+def test_the_number_of_a_response_gives_no_other_one_when_the_run_is_made_anew(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    row = client.get("/api/runs/0/rollouts", params={"order": "oldest"}).json()["rows"][1]
+    known = {"item": row["item"]}
+    assert client.get("/api/runs/0/rollouts/2", params=known).json()["place"] == [0, 1]
+    (tmp_path / "run" / "rollouts" / "00000.jsonl").unlink()
+    append(tmp_path / "run", [record(0, n, prompt=f"Query {n}.") for n in range(9)])  # of the same size
+    assert "try once more" in client.get("/api/runs/0/rollouts/2").json()["error"]
+    client = client_of(tmp_path)  # it is read
+    for path in ("runs/0/rollouts/2?", "runs/0/prompt/2?", "export/response.html?run=0&number=2&"):
+        answer = client.get(f"/api/{path}item={row['item']}")
+        assert answer.status_code == 400
+        assert "run was made anew: response 2 is another one now" in answer.json()["error"]
+    assert client.get("/api/runs/0/rollouts", params={"near": 2, **known}).json()["at"] == -1
+    assert client.get("/api/runs/0/rollouts", params={"near": 2}).json()["at"] >= 0

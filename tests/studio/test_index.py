@@ -427,3 +427,14 @@ def test_what_holds_no_rollouts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").touch()
     with pytest.raises(DataError, match=r"is no \.jsonl file"):
         open_sources([tmp_path / "a.csv"], tmp_path)
+
+
+def test_a_page_that_goes_on_after_a_restart_sees_another_generation(tmp_path: Path) -> None:
+    [source] = open_sources([write_run(tmp_path / "run")], tmp_path)
+    index = RunIndex(source, tmp_path / "index.sqlite")
+    index.update()
+    again = RunIndex(source, tmp_path / "index.sqlite")
+    for row in range(index.generation - again.generation):  # as many changes as before
+        append(tmp_path / "run", [record(9, row)])
+        again.update()
+    assert again.generation != index.generation

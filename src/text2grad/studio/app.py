@@ -115,6 +115,9 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
     def rater(request: Request) -> str:
         return request.query_params.get("rater") or session.rater
 
+    def item(request: Request) -> str:
+        return request.query_params.get("item", "")
+
     def found(request: Request) -> Any:
         query = request.query_params
         operations = query.get("operations")
@@ -126,6 +129,7 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
             start=integer(query.get("start", 0), "start"),
             count=integer(query.get("count", 50), "count"),
             near=integer(query.get("near", -1), "near", least=-1),
+            item=query.get("item", ""),
             operations=integer(operations, "operations") if operations else None,
         )
 
@@ -140,9 +144,9 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
     return [
         get("studio", lambda request: {**session.overview(), "store": store}),
         get("runs/{run}/rollouts", found),
-        get("runs/{run}/rollouts/{number}", lambda r: session.rollout(run(r), number(r))),
+        get("runs/{run}/rollouts/{number}", lambda r: session.rollout(run(r), number(r), item(r))),
         get("runs/{run}/places/{place}", at_place),
-        get("runs/{run}/prompt/{number}", lambda r: session.same_prompt(run(r), number(r))),
+        get("runs/{run}/prompt/{number}", lambda r: session.same_prompt(run(r), number(r), item(r))),
         get("runs/{run}/curves", lambda r: session.curves(run(r))),
         get("marks", lambda r: session.marked(rater(r))),
         get("agreement", lambda r: session.agreement()),
@@ -160,7 +164,9 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
         events = given.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise DataError(f"events is a list of operations, each an object; got {shown(events)}")
-        return session.save(_rater(session, given), text(given.get("tab"), "tab"), events)
+        return session.save(
+            _rater(session, given), text(given.get("tab"), "tab"), events, text(given.get("act"), "act")
+        )
 
     def own(given: Any) -> Any:
         return session.own_text(*_texts_of(given))
@@ -239,7 +245,7 @@ def _check_store(given: Any, store: str) -> None:
 def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
     """Return the route that hands out marks as a file."""
 
-    async def endpoint(request: Request) -> Response:
+    def export(request: Request) -> Response:
         rater = request.query_params.get("rater") or session.rater
         form = request.path_params["form"]
         if form == "annotations.jsonl":
@@ -248,11 +254,15 @@ def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
             data, kind = page_of_marks(session, rater).encode(), "text/html"
         elif form == "response.html":
             run, number = (integer(request.query_params.get(name), name) for name in ("run", "number"))
-            data, kind = page_of_response(session, rater, run, number).encode(), "text/html"
+            item = request.query_params.get("item", "")
+            data, kind = page_of_response(session, rater, run, number, item).encode(), "text/html"
         else:
             raise DataError(f"exports are annotations.jsonl, marks.html and response.html, not {form!r}")
         name = preferred_name(rater, form)
         return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})
+
+    async def endpoint(request: Request) -> Response:
+        return await run_in_threadpool(export, request)  # thousands of marks take seconds, in which others are saved
 
     return endpoint
 

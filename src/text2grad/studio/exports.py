@@ -33,9 +33,13 @@ def page_of_marks(session: "Session", rater: str) -> str:
     return rollouts_page("Marked responses", records, intro=intro, summary=summary)
 
 
-def page_of_response(session: "Session", rater: str, run: int, number: int) -> str:
-    """Return a page of one response with all its numbers, and beside it the rater's marks on it."""
-    record = session.rollout(run, number)
+def page_of_response(session: "Session", rater: str, run: int, number: int, item: str = "") -> str:
+    """Return a page of one response with all its numbers, and beside it the rater's marks on it.
+
+    Raises:
+        DataError: if the run has no such response, or a digest is given and is that of another.
+    """
+    record = session.rollout(run, number, item)
     step, row = record["place"]
     where = f"{record['source']}, {'' if step is None else f'step {step}, '}response {row + 1}"
     shown = {key: value for key, value in record.items() if key != "step"}

@@ -71,7 +71,7 @@ class RunIndex:
         self.source, self.path = source, path
         self.problem, self.bad_lines = "", 0  # of lines
         self.trouble = ""  # with files
-        self.generation = 0
+        self.generation = time.time_ns() // 1000  # a page that goes on after a restart of the server sees another
         self._local, self._writing = threading.local(), threading.Lock()
         self._columns, self._reading = Columns(), threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ class RunIndex:
         return {
             "rollouts": columns.count,
             "steps": [int(steps.min()), int(steps.max())] if len(steps) else [None, None],
-            "bytes": [done, sum(path.stat().st_size for path in self.source.files())],
+            "bytes": [done, sum(_size(path) for path in self.source.files())],
             "columns": list(self.columns),
             "statuses": [name for name in columns.statuses if name],
             "bad_lines": self.bad_lines,
@@ -341,26 +341,45 @@ class RunIndex:
         by_id = {row[0]: dict(zip([*names, "response", "prompt_text"], row, strict=True)) for row in found}
         return [by_id[number] for number in wanted if number in by_id]
 
-    def record(self, number: int) -> dict[str, Any]:
+    def item(self, number: int) -> str:
+        """Return the digest of a response, "" if there is none with this number."""
+        found = self._rows("SELECT item FROM rollouts WHERE id = ?", (number,))
+        return str(found[0][0]) if found else ""
+
+    def record(self, number: int, item: str = "") -> dict[str, Any]:
         """Return the whole record of a response, with its number, place, prompt number and digest.
 
+        Args:
+            number: of the response.
+            item: its digest, by which a page knows it; "" takes any.
+
         Raises:
-            DataError: if there is none, or its file changed.
+            DataError: if there is none, it is another since the run was made anew, or its file changed.
         """
         found = self._rows("SELECT file, at, size, step, row, prompt, item FROM rollouts WHERE id = ?", (number,))
         if not found:
             raise DataError(
                 f"{self.source.name} has no response {number}; the run may have begun anew: reload the page"
             )
-        file, at, size, step, row, prompt, item = found[0]
-        path = self.source.files()[file]
+        file, at, size, step, row, prompt, digest = found[0]
+        if item not in ("", digest):
+            raise DataError(
+                f"{self.source.name} was made anew: response {number} is another one now. Choose it in the list"
+            )
+        files = self.source.files()
+        if file >= len(files):
+            raise DataError(f"a file of {self.source.path} is gone; if the run is made anew, try once more")
         try:
-            record = normalized(json.loads(_bytes(path, at, size)))
+            record = normalized(json.loads(_bytes(files[file], at, size)))
+            if item_of(record["prompt"], record["response"]) != digest:
+                raise ValueError("another response")
         except ValueError as error:
             raise DataError(
-                f"{path}, byte {at}: {error}; the file changed, and is read again: try once more"
+                f"{files[file]}, byte {at}: {error}; the file changed, and is read again: try once more"
             ) from error
-        own = {"id": number, "place": [step, row], "prompt_number": prompt, "item": item}
+        except OSError as error:
+            raise DataError(f"cannot read {files[file]}: {error.strerror}") from error
+        own = {"id": number, "place": [step, row], "prompt_number": prompt, "item": digest}
         return {**record, **own, "source": self.source.name}
 
     def at_place(self, step: int | None, row: int) -> int | None:
@@ -470,6 +489,14 @@ def _is_object(line: bytes) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return False
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file; 0 if it is gone."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _bytes(path: Path, at: int, size: int) -> bytes:

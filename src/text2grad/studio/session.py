@@ -114,6 +114,7 @@ class Session:
         start: int,
         count: int,
         near: int = -1,
+        item: str = "",
         operations: int | None = None,
     ) -> dict[str, Any]:
         """Return one page of the responses that meet the conditions.
@@ -127,6 +128,7 @@ class Session:
             start: first place in the order.
             count: places, at most `PAGE_ROWS`.
             near: number of a response whose place in the order is wanted, too: "at", −1 if it is not there.
+            item: its digest; "at" is −1 if the number is that of another since the run was made anew. "" takes any.
             operations: `marked` is judged by this many first operations of the rater, as the answer with the first page
                 counts them: what is finished while the list is read moves no response of its later pages. None takes
                 all.
@@ -148,12 +150,17 @@ class Session:
             row["marks"] = len(one.spans) if one else 0
             row["state"] = one.state if one else ""
             row["words"] = bool(one and one.critique.strip())
-        state = {"unread": found.unread, "generation": index.generation, "at": found.place(near)}
+        at = found.place(near) if not item or index.item(near) == item else -1
+        state = {"unread": found.unread, "generation": index.generation, "at": at}
         return {"total": len(found.ids), "start": start, "rows": rows, "operations": operations, **state}
 
-    def rollout(self, run: int, number: int) -> dict[str, Any]:
-        """Return the record of a response."""
-        return self._index(run).record(number)
+    def rollout(self, run: int, number: int, item: str = "") -> dict[str, Any]:
+        """Return the record of a response.
+
+        Raises:
+            DataError: if there is none, or a digest is given and is that of another response.
+        """
+        return self._index(run).record(number, item)
 
     def at_place(self, run: int, step: int | None, row: int) -> dict[str, Any]:
         """Return the record at the place that a link names.
@@ -167,9 +174,13 @@ class Session:
             raise DataError(f"{index.source.name} has no response {row} of step {step}")
         return index.record(number)
 
-    def same_prompt(self, run: int, number: int) -> dict[str, Any]:
-        """Return the responses to the same prompt in every source, in the order of the steps."""
-        text = self._index(run).record(number)["prompt"]
+    def same_prompt(self, run: int, number: int, item: str = "") -> dict[str, Any]:
+        """Return the responses to the same prompt in every source, in the order of the steps.
+
+        Raises:
+            DataError: as `rollout`.
+        """
+        text = self._index(run).record(number, item)["prompt"]
         groups = []
         for other, index in enumerate(self.indices):
             prompt = index.prompt_number(text)
@@ -182,13 +193,13 @@ class Session:
         index = self._index(run)
         return {"steps": index.columns_now().curves(), "evaluations": self._evaluations.read(index.source.path)}
 
-    def save(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Save operations on marks.
+    def save(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]], act: str = "") -> dict[str, Any]:
+        """Save the operations on marks of one act, once: a page that heard no answer sends them again.
 
         Raises:
             DataError: if one is none.
         """
-        return {"at": self.marks.append(rater, tab, events)}
+        return {"at": self.marks.append(rater, tab, events, act)}
 
     def item(self, rater: str, item: str) -> dict[str, Any]:
         """Return a rater's marks on a response, all acts that led to them, and others' marks once it is done.
